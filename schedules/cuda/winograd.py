@@ -56,7 +56,7 @@ LEAST = Config(**vars(tensor_tiles.LEAST), vector=1)
 
 def product_of(problem: Problem) -> Problem:
     """Return the problem that the product of transformed tiles is for `cuda/tensor`."""
-    return msgspec.structs.replace(problem, workload=winograd_product(problem.workload), mirrored=False)
+    return msgspec.structs.replace(problem, workload=winograd_product(problem.workload))
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
@@ -158,7 +158,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
     output, rows = sch.get_sblock("output"), sch.get_sblock("sum_rows")
     n, h, v, k = sch.get_loops(output)
-    (h, i), (v, j), (k, lane) = (sch.split(*each) for each in ((h, [None, OUTPUTS]), (v, [None, OUTPUTS]), (k, [None, config.vector])))
+    (h, i), (v, j), (k, lane) = (
+        sch.split(*each) for each in ((h, [None, OUTPUTS]), (v, [None, OUTPUTS]), (k, [None, config.vector]))
+    )
     sch.reorder(n, h, v, k, i, j, lane)
     thread = _over_threads(sch, [n, h, v, k])
     _in_registers(sch, thread, sch.get_sblock("planes"), rows, sch.cache_read(rows, 0, "local"))
