@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
+import tvm
 import twins_and_cubins
 from spaces import check_refused, check_template
 from sparing import every
@@ -14,16 +15,19 @@ from twins_and_cubins import SM_90
 from winograd_cases import CASES, TEAMS, conv
 
 from tvmconv import ConvWorkload
+from tvmconv.compute.winograd_matrices import transforms
 from tvmconv.dispatch import select
+from tvmconv.lowering import lower
+from tvmconv.network.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import winograd
 from tvmconv.schedules.cuda.winograd import Config
 from tvmconv.targets import resolve_target
-from tvmconv.testing import random_configs
+from tvmconv.testing import random_configs, random_operands
 
 run_twin = partial(twins_and_cubins.run_twin, "winograd")
 compiled = partial(twins_and_cubins.compiled, "winograd")
-SM_80 = resolve_target({"kind": "cuda", "arch": "sm_80"})
+SM_80, H100 = resolve_target({"kind": "cuda", "arch": "sm_80"}), resolve_target("nvidia/nvidia-h100")
 
 
 @pytest.mark.parametrize(("problem", "config"), [*CASES.values(), *TEAMS.values()], ids=[*CASES, *TEAMS])
@@ -33,7 +37,7 @@ def test_serial_twin(problem: Problem, config: Config) -> None:
 
 @pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
 def test_lowered_kernels(problem: Problem, config: Config) -> None:
-    """A kernel for each transform, one for the product, and one where the transformed weight is taken apart."""
+    """There is a kernel for each transform, one for the product, and one where `wgmma` gets the weight taken apart."""
     runs = twins_and_cubins.emulated_runs("winograd", problem, config)
     assert len(runs) == 4 + config.wgmma
 
@@ -46,9 +50,16 @@ def test_random_legal_configuration(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "target"), [("one-team", SM_90), ("two-teams", SM_90), ("uneven-padding", SM_80)])
-def test_cubin(name: str, target: object) -> None:
+def test_cubin(name: str, target: tvm.target.Target) -> None:
     problem, config = (CASES | TEAMS)[name]
     compiled(problem, config, target)
+
+
+def test_threads_move_vectors() -> None:
+    """A thread of the transforms stores the channels of a point, or of an output, at once."""
+    problem, config = CASES["whole-tiles"]
+    first, *_, last = re.split(r"\.entry", compiled(problem, config, SM_90))[1:]
+    assert [len(re.findall(r"st\.global\.v4\.\w+", kernel)) for kernel in (first, last)] == [36, 16]
 
 
 @pytest.mark.parametrize("name", every(3, CASES))
@@ -56,3 +67,36 @@ def test_space_has_the_default_and_is_legal(name: str) -> None:
     problem, config = CASES[name]
     check_template(winograd, problem, SM_90)
     assert winograd.space(problem, SM_90).violated(config) == []
+
+
+def test_a_network_transforms_the_weight_ahead() -> None:
+    """What is computed once is the transformed weight, in two TF32 numbers that add up to it."""
+    problem, config = CASES["odd-sizes"]
+    kernel, packing = split_packing(lower(problem, select(problem, SM_90, config, "winograd"), SM_90, "kernel"))
+    assert packing is not None
+    weight = random_operands(problem.workload)["w"]
+    (made,) = (each.numpy() for each in packing(weight))
+    matrix = np.array(transforms(4).weight, np.float64)
+    expected = np.einsum("pr,qs,krsc->pqkc", matrix, matrix, weight.astype(np.float64))
+    np.testing.assert_allclose(made.sum(axis=0).reshape(expected.shape), expected, rtol=0, atol=2e-6)
+    assert not (made.view(np.uint32) & 0x1FFF).any()
+    assert [str(each.name) for each in kernel.params][:2] == ["x", "packed"]
+
+
+REFUSED = {
+    "groups": (
+        Problem(ConvWorkload.conv2d((1, 8, 8, 32), (32, 3, 3, 16), groups=2, layout="NHWC")),
+        "is for dense convolutions in one group",
+    ),
+    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 kernels with a stride and a dilation of 1"),
+    "strict": (conv((1, 16, 9, 9), 16, precision="strict"), "is for the precision float32, not strict"),
+    "tf32": (conv((1, 16, 9, 9), 16, precision="tf32"), "is for the precision float32, not tf32"),
+    "channels": (conv((1, 18, 9, 9), 16), "takes input channels in multiples of 4, not 18"),
+    "outputs": (conv((1, 16, 9, 9), 18), "takes output channels in multiples of 4, not 18"),
+    "too-large": (conv((128, 96, 224, 224), 64), "takes tensors of at most 1073741824 elements when"),
+}
+
+
+@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
+def test_obstacles(problem: Problem, why: str) -> None:
+    check_refused("winograd", problem, SM_90, why)

@@ -1,4 +1,4 @@
-"""Convolutions for Winograd's way on tensor cores, each with a configuration, that its twin and a GPU have to get right."""
+"""Convolutions for Winograd on tensor cores, each with a configuration, that a twin and a GPU have to get right."""
 
 from __future__ import annotations
 

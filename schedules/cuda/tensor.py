@@ -137,7 +137,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
 def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tvm.target.Target) -> None:
     """Schedule the stages of `compute.tensor_gemm` from the factors up to "sums", for which each block has a tile."""
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
-    columns, product, tiled, sums = (sch.get_sblock(name) for name in ("columns", "product", "tile", "sums"))
+    columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
 
     # Step 1. Tile what is stored, unless threads store their sums as they are

@@ -71,8 +71,9 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
         return "takes 3x3 kernels with a stride and a dilation of 1"
     if problem.precision != "float32":
         return f"is for the precision float32, not {problem.precision}"
-    if workload.in_channels % VECTOR:
-        return f"takes input channels in multiples of {VECTOR}, not {workload.in_channels}"
+    for kind, channels in (("input", workload.in_channels), ("output", workload.out_channels)):
+        if channels % VECTOR:
+            return f"takes {kind} channels in multiples of {VECTOR}, not {channels}"
     if max(transformed_elements(workload)) > MAX_ELEMENTS:
         return f"takes tensors of at most {MAX_ELEMENTS} elements when they are transformed"
     return tensor.obstacle(product_of(problem), target)
@@ -120,7 +121,7 @@ def features(problem: Problem, config: Config, target: tvm.target.Target) -> Map
     }
 
 
-def ablations(config: Config) -> dict[str, Config]:
+def ablations(config: Config) -> Mapping[str, tensor_tiles.Config]:
     """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
     others = {name: each for name, each in tensor.ablations(config).items() if name != "shared reduction"}
     return {**others, "vectors": replace(config, vector=1)}

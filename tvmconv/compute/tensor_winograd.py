@@ -61,9 +61,10 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, split: int, by_t
     """Return the TE definition, in these stages beside those of `tensor_gemm` from "columns" to "sums".
 
     "windows" (tiles, 6, 6, C) has the inputs of each tile of all images, with padding; "window_rows" has them times B
-    from one side, and "points" from both sides, in the layout of the product's input. "weight_rows" and "weight_points"
-    have the weight times G so, (K, 6, 3, C) and (6, 6, K, C), and "taps" is the latter as that of the product. "sum_rows" (tiles, 4, 6, K) has the sums times A
-    from one side, and "planes" (N, K, H', W') from both sides, rounded up to whole tiles. Of these "output" is made.
+    from one side, and "points" from both sides, in the layout of the product's input. "weight_rows" (K, 6, 3, C) and
+    "weight_points" (6, 6, K, C) have the weight times G so, and "taps" the same as the product's weight. "sum_rows"
+    (tiles, 4, 6, K) has the sums times A from one side, and "planes" (N, K, H', W') from both sides, rounded up to
+    whole tiles. Of these "output" is made.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
