@@ -21,13 +21,13 @@ CASES = {
         conv((3, 20, 13, 11), 36, shift=True, residual=True, activation="silu"),
         Config(64, 32, 1, 1, 2, wgmma=True),
     ),
-    "no-padding": (conv((1, 16, 7, 7), 32, padding=0), Config(32, 32, 2, 1, 2, vector=1)),
+    "no-padding": (conv((1, 16, 7, 7), 32, padding=0), Config(32, 32, 2, 1, 2)),
     "uneven-padding": (
         conv((1, 40, 6, 30), 24, padding=(2, 0, 1, 3), scale=True),
-        Config(32, 16, 1, 1, 3, vector=2),
+        Config(32, 16, 1, 1, 3),
     ),
     "one-output": (conv((1, 4, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
-    "one-pixel": (conv((5, 32, 1, 1), 32, activation="relu"), Config(64, 32, 1, 1, 2, wgmma=True, vector=2)),
+    "one-pixel": (conv((5, 32, 1, 1), 32, activation="relu"), Config(64, 32, 1, 1, 2, wgmma=True)),
     "KCRS": (
         conv((1, 48, 10, 9), 40, Layouts("NHWC", "KCRS", "NHWC"), shift=True, activation="relu6"),
         Config(64, 64, 1, 1, 3, wgmma=True),
@@ -41,7 +41,7 @@ TEAMS = {
     ),
     "two-teams": (
         conv((3, 40, 17, 20), 36, padding=4, residual=True),
-        Config(64, 32, 1, 1, 3, wgmma=True, teams=2, vector=2),
+        Config(64, 32, 1, 1, 3, wgmma=True, teams=2),
     ),
 }
 """Convolutions whose products are of warps with roles, which no emulator runs."""
