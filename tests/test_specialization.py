@@ -205,8 +205,9 @@ APART = Layouts("NCHW64c", "KRSC", "NCHW32c")
         (layer((1, 48, 9, 9), (32, 48, 1, 1)), False),  # a quarter of the rows is behind the channels
         (layer((1, 72, 9, 9), (32, 72, 1, 1)), False),  # half of a step is
         (layer((1, 448, 9, 9), (64, 224, 1, 1), groups=2), True),
-        (layer((1, 128, 9, 9), (64, 64, 3, 3), layouts=APART, groups=2), True),
-        (layer((2, 128, 9, 9), (64, 64, 3, 3), layouts=APART, groups=2), False),  # between images is another group
+        (layer((1, 128, 1, 81), (64, 64, 1, 1), layouts=APART, groups=2), True),
+        (layer((1, 128, 81, 1), (64, 64, 1, 1), layouts=APART, groups=2), False),
+        (layer((2, 128, 1, 81), (64, 64, 1, 1), layouts=APART, groups=2), False),  # between images is another group
         (layer((1, 240, 9, 9), (64, 120, 1, 1), groups=2), False),  # half of an instruction is of the next group
         (layer((1, 128, 9, 9), (32, 128, 3, 3), "uint8"), True),
         (layer((1, 64, 29, 29), (32, 64, 1, 1), stride=9, padding=0), False),

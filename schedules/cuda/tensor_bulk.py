@@ -101,7 +101,8 @@ taps are whole steps, and there the estimate decides."""
 def is_bulk(problem: Problem) -> bool:
     """Return whether the engine can copy the chunks, each of one tap, of windows that it knows.
 
-    It goes on from the last pixel of an image to the next one, which is another group's where these lie apart.
+    Groups that lie apart have one row of pixels: behind an image would be that of the next group. Those of products of
+    matrices in networks have a column of them, as they may lie in other tensors, where the engine does not find them.
 
     The last row of a tap may be in part past the last channel. What the engine brings there may be channels of the next
     group, or weights of the next tap. So channels have to be whole steps of a product, which then leaves it out, or of
@@ -110,7 +111,7 @@ def is_bulk(problem: Problem) -> bool:
     workload = problem.workload
     image = read_image(workload)
     of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
-    in_order = not has_groups_apart(workload) or lays_out_input(workload) or workload.batch == 1
+    in_order = not has_groups_apart(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
     row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
     filled = taps > 1 or -of_tap % row < MOST_SURPLUS * of_tap

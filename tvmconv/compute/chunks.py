@@ -49,7 +49,7 @@ def has_channels_last(workload: ConvWorkload) -> bool:
 
 def has_groups_apart(workload: ConvWorkload) -> bool:
     """Return whether the channels of each group are an image of their own in memory: blocks of a group's channels."""
-    in_blocks = workload.groups > 1 and workload.x_layout.block == workload.w_shape[1]
+    in_blocks = 1 < workload.x_layout.block == workload.w_shape[1]
     return in_blocks and prod((workload.height, workload.width)) > 1
 
 
