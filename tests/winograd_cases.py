@@ -28,6 +28,11 @@ CASES = {
     ),
     "one-output": (conv((1, 4, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
     "one-pixel": (conv((5, 32, 1, 1), 32, activation="relu"), Config(64, 32, 1, 1, 2, wgmma=True)),
+    "to-NCHW": (
+        conv((2, 16, 9, 12), 40, Layouts("NHWC", "KRSC", "NCHW"), shift=True, residual=True, activation="relu"),
+        Config(64, 64, 1, 1, 2, wgmma=True),
+    ),
+    "odd-sizes-to-NCHW": (conv((3, 32, 7, 9), 24, Layouts("NHWC", "KCRS", "NCHW")), Config(32, 16, 1, 1, 2)),
     "KCRS": (
         conv((1, 48, 10, 9), 40, Layouts("NHWC", "KCRS", "NHWC"), shift=True, activation="relu6"),
         Config(64, 64, 1, 1, 3, wgmma=True),

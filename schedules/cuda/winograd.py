@@ -38,7 +38,7 @@ from .tensor_model import FURTHER_KERNEL
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC",), dtypes=("float32",))
+LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
 
 OPEN_SIZES: tuple[str, ...] = ()
 
@@ -170,15 +170,21 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     _unroll(sch, points)
 
     # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
-    output, rows = sch.get_sblock("output"), sch.get_sblock("sum_rows")
-    n, h, v, k = sch.get_loops(output)
+    output, planes, rows = (sch.get_sblock(name) for name in ("output", "planes", "sum_rows"))
+    n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
     h, i = sch.split(h, [None, OUTPUTS])
     v, j = sch.split(v, [None, OUTPUTS])
     k, lane = sch.split(k, [None, VECTOR])
-    sch.reorder(n, h, v, k, i, j, lane)
+    along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
+    sch.reorder(n, h, v, k, *along)
     thread = _over_threads(sch, [n, h, v, k])
-    _in_registers(sch, thread, sch.get_sblock("planes"), rows, sch.cache_read(rows, 0, "local"))
-    _unroll(sch, output)
+    sch.set_scope(planes, 0, "local")
+    sch.compute_at(planes, thread, preserve_unit_loops=True)
+    *_, k, h, v = sch.get_loops(planes)
+    sch.reorder(h, v, k)
+    _unroll(sch, planes)
+    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+    _unroll(sch, output, whole=workload.out_layout == "NHWC" or workload.output_size[1] % OUTPUTS == 0)
 
     tensor.store_registers(sch, product, config)
     return sch
@@ -200,9 +206,12 @@ def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:
         _unroll(sch, stage)
 
 
-def _unroll(sch: Schedule, stage: SBlockRV) -> None:
-    """Unroll the loops of a thread, but for the last one, which is over the lanes of a vector."""
+def _unroll(sch: Schedule, stage: SBlockRV, whole: bool = True) -> None:
+    """Unroll the loops of a thread, but for the last one where that is over the lanes of a whole vector."""
     _, _, *loops, lane = sch.get_loops(stage)
     for loop in loops:
         sch.unroll(loop)
-    sch.vectorize(lane)
+    if whole:
+        sch.vectorize(lane)
+    else:
+        sch.unroll(lane)
