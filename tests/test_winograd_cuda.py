@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -81,6 +82,28 @@ def test_a_network_transforms_the_weight_ahead() -> None:
     np.testing.assert_allclose(made.sum(axis=0).reshape(expected.shape), expected, rtol=0, atol=2e-6)
     assert not (made.view(np.uint32) & 0x1FFF).any()
     assert [str(each.name) for each in kernel.params][:2] == ["x", "packed"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "channels", "saved"),
+    [
+        (128, 56, 256, 1.86),
+        (128, 28, 512, 2.50),
+        (128, 14, 512, 1.92),
+        (32, 28, 512, 2.34),
+        (32, 7, 512, 1.9),
+        (8, 28, 256, 1.53),
+        (1, 56, 256, 1.56),
+        (128, 28, 128, 1.05),
+        (32, 56, 64, 0.69),
+        (1, 14, 512, 0.84),
+    ],
+)
+def test_choice_in_a_network(batch: int, size: int, channels: int, saved: float) -> None:
+    """It is taken where `cuda/tensor` takes more than 1.1 times as long on an H100, by what was measured."""
+    shape = (batch, channels, size, size)
+    problem = msgspec.structs.replace(conv(shape, channels, shift=True, activation="relu"), constant_weight=True)
+    assert select(problem, H100).name == ("cuda/winograd" if saved > 1.1 else "cuda/tensor")
 
 
 REFUSED = {
