@@ -222,7 +222,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cuda/matvec takes 1x1 kernels on images of one pixel, without padding",
                 "cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75",
-                "cuda/winograd is for the precision float32, not tf32",
+                "cuda/winograd needs a GPU with tensor cores, sm_80 or later, not sm_75",
                 "cuda/linear takes 1x1 kernels on images of one pixel, without padding",
             ],
         ),

@@ -21,7 +21,7 @@ CASES = {
         conv((3, 20, 13, 11), 36, shift=True, residual=True, activation="silu"),
         Config(64, 32, 1, 1, 2, wgmma=True),
     ),
-    "no-padding": (conv((1, 16, 7, 7), 32, padding=0), Config(32, 32, 2, 1, 2)),
+    "no-padding-in-tf32": (conv((1, 16, 7, 7), 32, padding=0, precision="tf32"), Config(32, 32, 2, 1, 2)),
     "uneven-padding": (
         conv((1, 40, 6, 30), 24, padding=(2, 0, 1, 3), scale=True),
         Config(32, 16, 1, 1, 3),
