@@ -126,8 +126,8 @@ class Emulator(Machine):
         source = stmt.data.args[0] if isinstance(stmt.data, tvm.ir.Call) else stmt.data
         memory = self.memories[source]
         if isinstance(memory, str):
-            dtype = numpy_type(stmt.buffer.dtype)
-            size = prod(evaluated(each, {}) for each in stmt.buffer.shape) * dtype.itemsize
+            itemsize = tvm.DataType(stmt.buffer.dtype).itemsize
+            size = prod(evaluated(each, {}) for each in stmt.buffer.shape) * itemsize
             array = self.arrays.setdefault(memory, np.full(size, 255, np.uint8))
             memory = Constant(Memory(array.reshape(-1).view(np.uint8)[None], np.zeros_like(self.lane)))
         self.memories[stmt.buffer] = memory

@@ -211,6 +211,14 @@ TEAMS = {
         layer((2, 48, 9, 7), (32, 48, 3, 3), "float32", activation="relu"),
         wgmma(128, 32, 1, 1, 3, teams=1),
     ),
+    "products": (
+        layer((1, 288, 1, 70), (120, 96, 1, 1), layouts=Layouts("NCHW96c", "KRSC", "NCHW40c"), groups=3),
+        wgmma(64, 40, 1, 1, teams=1),
+    ),
+    "products-in-float32": (
+        layer((1, 96, 1, 150), (144, 32, 1, 1), "float32", Layouts("NCHW32c", "KRSC", "NCHW48c"), groups=3),
+        wgmma(64, 48, 1, 1, teams=2),
+    ),
     "two-chunks": (layer((2, 112, 9, 9), (64, 112, 1, 1)), wgmma(128, 64, 1, 1, teams=2)),
     "one-chunk-of-integers": (layer((2, 128, 9, 9), (64, 128, 1, 1), "int8"), wgmma(128, 64, 1, 1, teams=2)),
 }

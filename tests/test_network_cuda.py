@@ -53,6 +53,9 @@ LAID_OUT = {
     "parts": ("direct", layer((2, 16, 9, 11), (24, 16, 3, 3), "float32", FIRST), {"split_k": 2}, ["packed"]),
     "tensor": ("tensor", layer((2, 64, 9, 7), (24, 64, 3, 3), layouts=LAYOUTS, shift=True), {}, ["packed"]),
     "linear": ("linear", rows(36, 70, 64, shift=True), {}, ["image"]),
+    "winograd": (
+        "winograd", layer((2, 64, 9, 7), (24, 64, 3, 3), "float32", LAYOUTS, shift=True), {}, ["weight_points"]
+    ),
     "grouped": ("grouped", groups(4, 8, (2, 9, 11), w_layout="KCRS"), {}, ["packed"]),
     "shallow": ("shallow", layer((2, 3, 9, 11), (24, 3, 3, 3), layouts=FIRST), {}, ["packed"]),
     "bands": ("depthwise_bands", Problem(WIDE), {}, ["packed"]),

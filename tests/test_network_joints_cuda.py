@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import tvm
 from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
 from open_batches import with_twins
 from sparing import sparing
 
-from tvmconv import lowering
+from tvmconv import dispatch, lowering
 from tvmconv.network import import_model
 from tvmconv.network.graph import blocks_of, operator_name
 from tvmconv.network.kernels import use_kernels
@@ -188,6 +190,11 @@ def test_moves(case: Case) -> None:
 # Where nothing is in place there is less to get wrong.
 @pytest.mark.parametrize("case", sparing(CASES, lambda place: CASES[place].in_place > 0), ids=lambda case: case.id)
 def test_numbers_of_serial_twins(case: Case) -> None:
+    check_numbers(case)
+
+
+def check_numbers(case: Case) -> list[str]:
+    """Check what serial twins of a network's kernels compute, and return the names of these."""
     source = import_model(case.model("float32"))
     mod, layers = use_kernels(source.mod, GPU)
     network = Network(lowering.build(with_twins(mod, {}), CPU), str(CPU), source.inputs, source.outputs, layers, ())
@@ -195,6 +202,27 @@ def test_numbers_of_serial_twins(case: Case) -> None:
     (expected,) = ReferenceEvaluator(case.model("float64")).run(None, {"x": x.astype("float64")})
     for _ in range(2):
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    return [layer.kernel for layer in layers]
+
+
+def skipping(g: Graph, x: str) -> str:
+    """Join what goes through two layers with what goes around them, as U-Net does, and add to another."""
+    y = g.node("Relu", conv(g, x, size=3))
+    y = g.node("Relu", g.node("Add", conv(g, y, size=3), x))
+    return conv(g, joined(g, y, conv(g, x, 8, size=3)), 16, 24, size=3)
+
+
+def test_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of outputs are stored in larger tensors, too, behind the addition of a residual."""
+
+    def chosen(problem: Problem, target: tvm.target.Target, *others: Any) -> dispatch.Selection:
+        takes = "winograd" in dispatch.algorithms_for(problem, target)
+        return dispatch.select(problem, target, *others, algorithm="winograd" if takes else "auto")
+
+    monkeypatch.setattr("tvmconv.dispatch.ranges.select", chosen)
+    case = Case("skipping", skipping, 1)
+    test_moves(case)
+    assert Counter(check_numbers(case)) == {"tvmconv cuda/tensor": 1, "tvmconv cuda/winograd": 4}
 
 
 def test_an_input_in_nhwc_stays_as_it_is() -> None:

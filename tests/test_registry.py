@@ -44,6 +44,7 @@ PROBLEMS = {
     "integers of each channel": Problem(INTEGERS.in_nhwc()),
     "depthwise with channels last": Problem(ConvWorkload.depthwise((8, 64, 28, 28), (64, 1, 3, 3)).in_nhwc()),
     "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
+    "taps of a tile with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3), "float32"),
     "first layer in half precision": image((8, 3, 64, 64), 32, stride=2),
     "linear layer of one row": rows(1, 1024, 1000),
     "linear layer of several rows": rows(64, 1024, 1000, "float32"),
@@ -211,6 +212,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cuda/matvec takes 1x1 kernels on images of one pixel, without padding",
                 "cuda/tensor takes output channels in multiples of 4, not 6",
+                "cuda/winograd takes output channels in multiples of 4, not 6",
                 "cuda/linear takes 1x1 kernels on images of one pixel, without padding",
             ],
         ),
@@ -220,6 +222,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cuda/matvec takes 1x1 kernels on images of one pixel, without padding",
                 "cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75",
+                "cuda/winograd needs a GPU with tensor cores, sm_80 or later, not sm_75",
                 "cuda/linear takes 1x1 kernels on images of one pixel, without padding",
             ],
         ),

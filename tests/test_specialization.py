@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import prod
 from typing import Any
 
 import msgspec
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 import tvm_ffi
 from device_functions import device_functions
-from tensor_cases import FIRST, LAST, TEAMS, layer, mma, nothing_read, wgmma
+from tensor_cases import FIRST, LAST, TEAMS, Layouts, layer, mma, nothing_read, wgmma
 from tvm import tirx
 
 from tvmconv import cuda
 from tvmconv.annotations import BulkCopy
-from tvmconv.compute.chunks import STEP_BYTES, STEPS, chunks_of_tap, last_steps, row_bytes
+from tvmconv.compute import to_logical
+from tvmconv.compute.chunks import STEP_BYTES, STEPS, chunks_of_tap, has_groups_apart, last_steps, row_bytes
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, lower
 from tvmconv.lowering.intrinsics import with_intrinsics
@@ -84,7 +86,7 @@ def brought(array: np.ndarray, copy: BulkCopy, lanes: int, place: list[int]) -> 
 
 
 def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk: int, rows: int) -> np.ndarray:
-    """Return the chunk of windows that a tile of pixels reads, by the definition of a convolution."""
+    """Return the chunk of windows that a tile of pixels reads of x (N, C, H, W), by the definition of a convolution."""
     workload = problem.workload
     (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
     height, width = workload.output_size
@@ -96,7 +98,7 @@ def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk
         image, place = divmod(tile * rows + number, height * width)
         h, w = place // width * sh + r * dh - top, place % width * sw + s * dw - left
         if image < workload.batch and 0 <= h < workload.height and 0 <= w < workload.width:
-            terms = x[image, h, w, group * channels : (group + 1) * channels][first : first + lanes]
+            terms = x[image, group * channels : (group + 1) * channels, h, w][first : first + lanes]
             result[number, : len(terms)] = terms
     return result
 
@@ -105,7 +107,8 @@ def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk
 def test_chunks_are_those_of_the_convolution(name: str) -> None:
     """What the engine is told to bring to each slot are the chunks of the windows, and of the weight.
 
-    A tap's last chunk has rows for the steps that are multiplied alone; what is behind them counts for nothing.
+    A tap's last chunk has rows for the steps that are multiplied alone; what is behind them counts for nothing, and
+    neither does what is behind the last pixel: where groups lie apart it is the next group's.
     """
     problem, config = TEAMS[name]
     workload = problem.workload
@@ -124,20 +127,24 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
     padded = np.pad(weight, ((0, 0), (0, 0), (0, 0), (0, -weight.shape[3] % columns.lanes)))
     padded = padded.reshape(*weight.shape[:2], -1, columns.lanes)
     each = 1 + len(summands)
-    tiles, seen = -(-workload.batch * int(np.prod(workload.output_size)) // config.block_m), 0
+    x, pixels, seen = to_logical(operands["x"], workload.x_layout), workload.batch * prod(workload.output_size), 0
+    tiles = -(-pixels // config.block_m)
     for number in range(blocks):
         copies = list(bulk_copies(kernel.body, {block: number, **threads}))
         own = range(number, tiles * workload.groups * per_group, blocks)
         for turn, (tile, chunk) in enumerate(product(own, range(padded.shape[2]))):
             maps, slots, (at_x, *at_weights) = zip(*copies[each * turn : each * (turn + 1)], strict=True)
             assert set(slots) == {turn % config.num_stages}
-            pt, group, kt = tile // per_group // workload.groups, tile // per_group % workload.groups, tile % per_group
+            if has_groups_apart(workload):
+                group, pt, kt = np.unravel_index(tile, (workload.groups, tiles, per_group))
+            else:
+                pt, group, kt = np.unravel_index(tile, (tiles, workload.groups, per_group))
             is_last = chunk % chunks_of_tap(workload) == chunks_of_tap(workload) - 1
             steps = last_steps(workload) if is_last else STEPS
             used, lanes = (size // workload.itemsize for size in (steps * STEP_BYTES, row_bytes(steps)))
             assert all(name.endswith(f"_{lanes}") for name in maps)
-            wanted = chunk_of_input(problem, operands["x"], pt, group, chunk, config.block_m)[:, :used]
-            np.testing.assert_array_equal(brought(operands["x"], columns, lanes, at_x)[:, :used], wanted)
+            wanted = chunk_of_input(problem, x, pt, group, chunk, config.block_m)[: pixels - pt * config.block_m, :used]
+            np.testing.assert_array_equal(brought(operands["x"], columns, lanes, at_x)[: len(wanted), :used], wanted)
             first = group * workload.multiplier + kt * config.block_n
             for summand, at_w in zip(summands, at_weights, strict=True):
                 rows = padded[summand, first : first + config.block_n, chunk, :used]
@@ -183,6 +190,9 @@ def test_machine_code(name: str) -> None:
         assert ptx.index("ldmatrix") < ptx.index("wgmma.wait_group") < ptx.index("wgmma.mma_async")
 
 
+APART = Layouts("NCHW64c", "KRSC", "NCHW32c")
+
+
 @pytest.mark.parametrize(
     ("problem", "bulk"),
     [
@@ -195,6 +205,9 @@ def test_machine_code(name: str) -> None:
         (layer((1, 48, 9, 9), (32, 48, 1, 1)), False),  # a quarter of the rows is behind the channels
         (layer((1, 72, 9, 9), (32, 72, 1, 1)), False),  # half of a step is
         (layer((1, 448, 9, 9), (64, 224, 1, 1), groups=2), True),
+        (layer((1, 128, 1, 81), (64, 64, 1, 1), layouts=APART, groups=2), True),
+        (layer((1, 128, 81, 1), (64, 64, 1, 1), layouts=APART, groups=2), False),
+        (layer((2, 128, 1, 81), (64, 64, 1, 1), layouts=APART, groups=2), False),  # between images is another group
         (layer((1, 240, 9, 9), (64, 120, 1, 1), groups=2), False),  # half of an instruction is of the next group
         (layer((1, 128, 9, 9), (32, 128, 3, 3), "uint8"), True),
         (layer((1, 64, 29, 29), (32, 64, 1, 1), stride=9, padding=0), False),

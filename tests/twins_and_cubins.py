@@ -16,6 +16,7 @@ from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
+from tvmconv.workspace import take_out
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
@@ -41,10 +42,10 @@ def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.n
 
 def emulated_runs(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> list[Emulator]:
     """Check the result of an algorithm's kernels in the emulator, and return their runs."""
-    func = with_intrinsics(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME))
+    func, _ = take_out(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME), SM_90)
     operands = operands or random_operands(problem.workload)
     arrays = {name: array.copy() for name, array in operands.items()}
-    runs = [Emulator(kernel, arrays) for kernel in device_functions(func, SM_90)]
+    runs = [Emulator(kernel, arrays) for kernel in device_functions(with_intrinsics(func), SM_90)]
     check_result(problem.workload, operands, arrays["output"], precision=problem.precision)
     return runs
 

@@ -188,3 +188,6 @@ class BulkCopy(NamedTuple):
     """See `group_tiles`: it is `pixels` where tiles are of all pixels."""
     first_pixel: int = 0
     """The first pixel of the first tile."""
+    groups_apart: int = 0
+    """1 where there is one image, in which the channels of each group are an array of their own; 0 where a pixel has
+    those of all groups."""

@@ -15,6 +15,7 @@ from . import (
     shallow,
     sparse,
     tensor,
+    winograd,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "shallow",
     "sparse",
     "tensor",
+    "winograd",
 ]

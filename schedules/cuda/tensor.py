@@ -39,6 +39,7 @@ from tvmconv.compute.chunks import (
     chunks_of_tap,
     copied_elements,
     has_channels_last,
+    has_groups_apart,
     last_steps,
     lays_out_weight,
     reads_windows,
@@ -102,15 +103,13 @@ READ_AT_ONCE = 8
 def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> Schedule:
     """Schedule the computation, of factors that may have been exchanged; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
-    workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
+    workload, split = compute.with_open_sizes(problem), weight_split(problem, config)
     by_tap, rounds = config.teams > 0, config.rounds_input
     definition = compute.tensor_gemm(
-        workload, tile, config.split_k, split, config.in_cluster, by_tap, rounds, exchanged
+        workload, config.tile, config.split_k, split, config.in_cluster, by_tap, rounds, exchanged
     )
     sch = begin(definition, problem, config.in_cluster)
-    names = ("columns", "product", "tile", "sums", "planes", "output")
-    columns, product, tiled, sums, planes, output = (sch.get_sblock(name) for name in names)
-    weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
+    sums, planes, output = (sch.get_sblock(name) for name in ("sums", "planes", "output"))
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.kernels > 1:
@@ -122,16 +121,39 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
         sch.compute_inline(planes)
         sch.reverse_compute_inline(output)
 
-    # Step 2. Tile what is stored, unless threads store their sums as they are
+    # Step 2. Multiply
+    schedule_product(sch, problem, config, target)
+
+    # Step 3. Lay out the input in a kernel of its own, and add up the products of the zero point
+    stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
+    if "image" in stages:  # TVM leaves it out where all that is read is padding
+        _lay_out_image(sch, problem)
+    if "offsets" in stages:
+        _add_up_offsets(sch)
+    store_registers(sch, problem, config)
+    return sch
+
+
+def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tvm.target.Target) -> None:
+    """Schedule the stages of `compute.tensor_gemm` from the factors up to "sums", for which each block has a tile."""
+    workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
+    columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
+    weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
+
+    # Step 1. Tile what is stored, unless threads store their sums as they are
     from_registers = stores_registers(problem, config)
     if not from_registers:
         _store_lines(sch, problem, config)
 
-    # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
+    # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
     sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)  # the sums of a channel one after another
     tiles = [part, pt, kt]
     if from_registers:
+        if has_groups_apart(workload):
+            group, kt = sch.split(kt, [workload.groups, None])
+            sch.reorder(group, pt, kt)
+            tiles = [part, group, pt, kt]
         sch.bind(sch.fuse(*tiles), "blockIdx.x")
         tiles = []
     elif config.in_cluster:
@@ -146,7 +168,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
         sch.unroll(loop)
     sch.vectorize(e)
 
-    # Step 4. Accumulate chunk by chunk
+    # Step 3. Accumulate chunk by chunk
     *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
     sch.reorder(chunk, copy, i, j, h, e, lane)
     for stage in (columns, *weights):
@@ -156,7 +178,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
         if config.teams and stage in weights:
             sch.annotate(vector, BULK, list(weight_copy(workload, tile.block_n, weights.index(stage))))
         elif config.teams:
-            sch.annotate(vector, BULK, list(column_copy(workload, tile.block_m)))
+            sch.annotate(vector, BULK, list(column_copy(workload, tile.block_m, config.rounds_input)))
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)
@@ -170,17 +192,18 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
     else:
         sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
 
-    # Step 5. Lay out operands in kernels of their own, and add up the products of the zero point
+    # Step 4. Lay out the weight in a kernel of its own
     if lays_out_weight(workload, split):
         _lay_out_weight(sch, problem)
-    stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    if "image" in stages:  # TVM leaves it out where all that is read is padding
-        _lay_out_image(sch, problem)
-    if "offsets" in stages:
-        _add_up_offsets(sch)
-    if from_registers:  # at last: TVM schedules no loops of a block that has what is past the end as a condition
-        sch.reverse_compute_inline(sums)
-    return sch
+
+
+def store_registers(sch: Schedule, problem: Problem, config: Config) -> None:
+    """Store sums as they are, if threads do so.
+
+    It is the last step: TVM schedules no more where a block has what is past the end as a condition.
+    """
+    if stores_registers(problem, config):
+        sch.reverse_compute_inline(sch.get_sblock("sums"))
 
 
 def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
@@ -192,7 +215,10 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
     kt, ki = sch.split(k, [None, tile.block_n])
     along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
-    blocks = (pt, groups, kt, part) if problem.open_sizes else (part, pt, groups, kt)
+    if problem.open_sizes:
+        blocks = pt, groups, kt, part
+    else:
+        blocks = (part, groups, pt, kt) if has_groups_apart(workload) else (part, pt, groups, kt)
     sch.reorder(*blocks, *along)
     block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")

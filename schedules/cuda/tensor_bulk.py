@@ -10,6 +10,7 @@ from tvmconv.compute.chunks import (
     STEP_BYTES,
     chunks_of_tap,
     depth,
+    has_groups_apart,
     last_steps,
     lays_out_input,
     read_image,
@@ -29,13 +30,14 @@ CORNERS, MOST_REACH = range(-128, 128), 255
 rows or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
 
 
-def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
-    """Return how the chunks of the input are copied."""
+def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False) -> BulkCopy:
+    """Return how the chunks of the input are copied, which may have been rounded by a kernel before."""
     image = read_image(workload)
     channels = depth(image)
-    all_channels = channels * image.groups
+    apart = has_groups_apart(workload) and not (rounds_input or lays_out_input(workload))
+    all_channels = channels if apart else channels * image.groups
     copy = BulkCopy(3, block_m, *_lanes(workload), all_channels, group_channels=channels, group_pixels=block_m)
-    if reads_all(image):
+    if reads_all(image) and not apart:
         return copy
     (out_height, out_width), (kernel_h, kernel_w) = image.output_size, image.kernel
     (dilation_h, dilation_w), (top, left, bottom, right) = image.dilation, image.padding
@@ -53,6 +55,7 @@ def column_copy(workload: ConvWorkload, block_m: int) -> BulkCopy:
         kernel_w=kernel_w,
         dilation_h=dilation_h,
         dilation_w=dilation_w,
+        groups_apart=int(apart),
     )
 
 
@@ -98,18 +101,21 @@ taps are whole steps, and there the estimate decides."""
 def is_bulk(problem: Problem) -> bool:
     """Return whether the engine can copy the chunks, each of one tap, of windows that it knows.
 
+    Groups that lie apart have one row of pixels: behind an image would be that of the next group. Those of products of
+    matrices in networks have a column of them, as they may lie in other tensors, where the engine does not find them.
+
     The last row of a tap may be in part past the last channel. What the engine brings there may be channels of the next
     group, or weights of the next tap. So channels have to be whole steps of a product, which then leaves it out, or of
     a single group and tap, where it is zeros.
     """
     workload = problem.workload
     image = read_image(workload)
-    known = workload.layout == "NHWC" or lays_out_input(workload) or workload.height == workload.width == 1
     of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
+    in_order = not has_groups_apart(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
     row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
     filled = taps > 1 or -of_tap % row < MOST_SURPLUS * of_tap
-    if problem.open_sizes or not known or not whole_steps or not filled:
+    if problem.open_sizes or not in_order or not whole_steps or not filled:
         return False
     if reads_all(image):
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import tvm
@@ -98,7 +99,12 @@ PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
 
-def default_config(problem: Problem, target: tvm.target.Target, exchanged: bool = False) -> Config:
+def default_config(
+    problem: Problem,
+    target: tvm.target.Target,
+    exchanged: bool = False,
+    parts: Sequence[tuple[int, bool]] = PARTS,
+) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
     legal = constraints(problem, target).values()
     known = {each.block_n for each in CANDIDATES}
@@ -113,7 +119,7 @@ def default_config(problem: Problem, target: tvm.target.Target, exchanged: bool 
         config
         for candidate in dict.fromkeys((*CANDIDATES, *own))
         if candidate.wgmma or not exchanged
-        for split_k, in_cluster in PARTS
+        for split_k, in_cluster in parts
         if has_clusters(target) or not in_cluster
         for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
         for config in [_fitting(part, problem, gpu_of(target))]

@@ -21,6 +21,7 @@ from .shallow_tiles import shallow_tiles
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
 from .tensor_gemm import tensor_gemm
+from .tensor_winograd import tensor_winograd
 from .weight_gradient import (
     Bands,
     Shares,
@@ -68,6 +69,7 @@ __all__ = [
     "sparse",
     "sparse_rows",
     "tensor_gemm",
+    "tensor_winograd",
     "to_logical",
     "weight_gradient_in_channels",
     "weight_gradient_in_planes",

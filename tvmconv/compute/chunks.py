@@ -47,6 +47,12 @@ def has_channels_last(workload: ConvWorkload) -> bool:
     return workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
 
 
+def has_groups_apart(workload: ConvWorkload) -> bool:
+    """Return whether the channels of each group are an image of their own in memory: blocks of a group's channels."""
+    in_blocks = 1 < workload.x_layout.block == workload.w_shape[1]
+    return in_blocks and prod((workload.height, workload.width)) > 1
+
+
 def lays_out_input(workload: ConvWorkload) -> bool:
     """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so."""
     return not has_channels_last(workload) or depth(workload) != workload.w_shape[1] or pads_input(workload)

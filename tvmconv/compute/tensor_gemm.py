@@ -10,9 +10,11 @@ the im2win thesis has it: what a row of a window reads, (S, C), is contiguous, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from math import prod
 from operator import add
+from types import MappingProxyType
 
 from tvm import te, tirx
 
@@ -41,6 +43,8 @@ LOST_BITS = 13
 
 NAN = 0x7FC00000
 """The bits of a NaN of float32."""
+
+NO_OPERANDS: Mapping[str, te.Tensor] = MappingProxyType({})
 
 
 def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
@@ -99,6 +103,39 @@ def tensor_gemm(
     x = te.placeholder(*workload.operands["x"], name=first)
     w = te.placeholder(*workload.operands["w"], name=second)
     operands = epilogue_operands(flat, exchanged)
+    sums = tensor_sums(x, w, workload, tile, parts, split, in_tile, by_tap, rounds_input, exchanged, operands)
+    left = sums.shape[0]
+    part = te.reduce_axis((0, left), name="part")
+
+    def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
+        g, own = k // workload.multiplier, k % workload.multiplier
+        return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
+
+    planes = te.compute(flat.output_shape, gather, name="planes")
+    early = finishes_early(workload, parts)
+    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, exchanged)
+    return [*((w, x) if exchanged else (x, w)), *operands.values(), output]
+
+
+def tensor_sums(
+    x: te.Tensor,
+    w: te.Tensor,
+    workload: ConvWorkload,
+    tile: FragmentTile,
+    parts: int,
+    split: int = 0,
+    in_tile: bool = False,
+    by_tap: bool = False,
+    rounds_input: bool = False,
+    exchanged: bool = False,
+    operands: Mapping[str, te.Tensor] = NO_OPERANDS,
+) -> te.Tensor:
+    """Return the stage "sums" of `tensor_gemm`, (parts left, N * Ho * Wo, groups, K / groups), behind those before it.
+
+    The factors may be stages themselves. The epilogue's operands are read where `finishes_early` says so.
+    """
+    flat = in_a_row(workload)
     count = -(-chunks(workload, by_tap) // parts)
     columns = _columns(x, workload, tile, count * parts, by_tap, rounds_input)
     factors = _weights(w, workload, tile, count * parts, by_tap, split)
@@ -163,17 +200,7 @@ def tensor_gemm(
     zero = tirx.const(0, sum_type)
     left = 1 if in_tile else parts
     shape = (left, flat.batch * flat.width, workload.groups, workload.multiplier)
-    sums = te.compute(shape, exact, name="sums")
-    part = te.reduce_axis((0, left), name="part")
-
-    def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
-        g, own = k // workload.multiplier, k % workload.multiplier
-        return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
-
-    planes = te.compute(flat.output_shape, gather, name="planes")
-    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, exchanged)
-    return [*((w, x) if exchanged else (x, w)), *operands.values(), output]
+    return te.compute(shape, exact, name="sums")
 
 
 def _columns(

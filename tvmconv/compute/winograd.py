@@ -8,7 +8,7 @@ matrices are in `winograd_matrices`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 from tvm import te, tirx
@@ -126,9 +126,14 @@ def transformed(
     matrix: Matrix, row: tirx.PrimExpr, column: tirx.PrimExpr, element: Callable[[int, int], tirx.PrimExpr]
 ) -> tirx.PrimExpr:
     """Return an element of `M D Mt`, by its place, for the matrix D of these elements."""
-    columns = range(len(matrix[0]))
-    inner = [sum(_coefficient(matrix, column, s) * element(r, s) for s in columns) for r in columns]
-    return sum(_coefficient(matrix, row, r) * value for r, value in enumerate(inner))
+    rows = range(len(matrix[0]))
+    inner = [multiplied(matrix, column, partial(element, r)) for r in rows]
+    return multiplied(matrix, row, inner.__getitem__)
+
+
+def multiplied(matrix: Matrix, row: tirx.PrimExpr, element: Callable[[int], tirx.PrimExpr]) -> tirx.PrimExpr:
+    """Return the element of `M d` in a row, for the vector d of these elements."""
+    return sum(_coefficient(matrix, row, column) * element(column) for column in range(len(matrix[0])))
 
 
 def _coefficient(matrix: Matrix, row: tirx.PrimExpr, column: int) -> tirx.PrimExpr:

@@ -42,6 +42,7 @@ TEMPLATES: dict[str, Template] = {
     "cuda/matvec": cuda.matvec,
     "cuda/shallow": cuda.shallow,
     "cuda/tensor": cuda.tensor,
+    "cuda/winograd": cuda.winograd,
     "cuda/linear": cuda.linear,  # behind `cuda/tensor`, which is taken where estimates are equal
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
 }

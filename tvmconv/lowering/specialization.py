@@ -165,7 +165,11 @@ class _Block:
             image = pixel // (bulk.out_width * bulk.out_height)
         else:
             channel += tap * bulk.group_channels
-        channel = sum((each * bulk.group_channels for each in group), channel)
+        for each in group:
+            if bulk.groups_apart:
+                image += each
+            else:
+                channel += each * bulk.group_channels
         ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in ring.ty.shape]
         ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
         memory = [TensorRegion(ring, ranges, ring.ty), _whole(self.barriers)]

@@ -34,7 +34,7 @@ from .shuffles import expand_shuffles, gather_shuffles
 from .sites import Site, find_convolutions
 from .sparse_kernels import SparseChoice, SparseKernels
 
-STORING_APART, READING_APART = {"cuda/tensor"}, {"cuda/depthwise_nhwc", "cuda/depthwise_planes"}
+STORING_APART, READING_APART = {"cuda/tensor", "cuda/winograd"}, {"cuda/depthwise_nhwc", "cuda/depthwise_planes"}
 """The templates for GPUs whose kernels store, and read, pixels in NHWC that may be apart in memory."""
 
 

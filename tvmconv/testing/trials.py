@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import msgspec
 
 from ..activations import ACTIVATIONS
 from ..checking.draws import Draw
-from ..dispatch import algorithms_for, algorithms_on
+from ..dispatch import algorithms_for, algorithms_on, template_named
 from ..dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
 from ..epilogue import Epilogue
 from ..errors import InvalidArgumentError
@@ -19,7 +19,7 @@ from ..precision import DEFAULT, WORDS
 from ..problem import Problem
 from ..schedules.open_sizes import least_planes
 from ..schedules.space import ceil_to
-from ..targets import computes_with
+from ..targets import backend_of, computes_with
 from ..workload import ConvWorkload
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def random_trial(
 
 def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None) -> tuple[Trial, bool]:
     """Return such a trial with all sizes known, by the algorithm that is wanted if it takes the workload."""
-    while (workload := _attempt(draw)) is None or not computes_with(target, workload.storage):
+    dtypes = _dtypes_of(wanted, target)
+    while (workload := _attempt(draw, dtypes)) is None or not computes_with(target, workload.storage):
         pass
     is_default, nonfinite = draw.chance(1 / 3), draw.chance(0.1)
     takes_sparse = wanted in (None, "sparse") and workload.in_channels * prod(workload.kernel) <= MOST_PLACES
@@ -167,7 +168,7 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
     if draw.chance(0.2):
         workload = _in_blocks(draw, workload, takers)
         algorithm = draw.of(takers(workload))
-    elif draw.chance(0.6) and takers(other := _in_any_layout(draw, workload)):
+    elif (draw.chance(0.6) or wanted not in (None, algorithm)) and takers(other := _in_any_layout(draw, workload)):
         workload, algorithm = other, draw.of(takers(other))
     if workload.dtype in QUANTIZED:
         nonfinite, precision = False, DEFAULT
@@ -176,8 +177,19 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
 
 
-def _attempt(draw: Draw) -> ConvWorkload | None:
-    """Return a random workload; None where the kernel does not fit the padded image or a check would take too long."""
+def _dtypes_of(algorithm: str | None, target: tvm.target.Target) -> Sequence[str]:
+    """Return the types of floating-point numbers that an algorithm takes, or all where it takes none, or is none."""
+    if algorithm not in algorithms_on(target):
+        return FLOATS
+    known = template_named(f"{backend_of(target).templates}/{algorithm}").LAYOUTS.dtypes
+    return [dtype for dtype in FLOATS if dtype in known] or FLOATS
+
+
+def _attempt(draw: Draw, dtypes: Sequence[str]) -> ConvWorkload | None:
+    """Return a random workload of one of the types.
+
+    None where the kernel does not fit the padded image or a check would take too long.
+    """
     kind, unit, most_inputs = draw.of(KINDS), draw.of(UNITS), draw.of((4, 80, 80))
     groups, inputs, outputs = 1, ceil_to(draw.logarithmic(1, most_inputs), unit), ceil_to(draw.logarithmic(1, 80), unit)
     size = draw.logarithmic(1, 64), draw.logarithmic(1, 64)
@@ -205,7 +217,7 @@ def _attempt(draw: Draw) -> ConvWorkload | None:
             padding=padding,
             dilation=dilation,
             groups=groups,
-            dtype=draw.of(FLOATS),
+            dtype=draw.of(dtypes),
             scale=draw.chance(0.3),
             shift=draw.chance(0.4),
             residual=draw.chance(0.2),

@@ -1,0 +1,220 @@
+"""Winograd's convolution on the tensor cores of NVIDIA GPUs: 3x3 kernels in float32 with fewer multiplications.
+
+A kernel transforms the tiles of the input, the kernel of `cuda/tensor` multiplies them by the transformed weight, as a
+1x1 convolution with a group for each of the 36 points, and a third kernel transforms the sums to tiles of 4x4 outputs
+and finishes them. Products are a quarter of those of the direct convolution; but the transformed tensors, of 2.25 times
+the elements of input and output each, go through memory.
+
+On an H100 512 channels to 512 take 1.37 ms at batch 128 of 28x28, where `cuda/tensor` takes 3.43, and 256 to 256 of
+56x56 1.88 for 3.50: 345 and 252 TFLOP/s of the direct convolution, of which three products of TF32 numbers reach 138.
+
+Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmconv import compute
+from tvmconv.compute.tensor_winograd import OUTPUTS, SIDE, transformed_elements, winograd_product
+from tvmconv.compute.winograd_matrices import TAPS
+from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
+from tvmconv.workload import MAX_ELEMENTS
+
+from ..space import Space, named
+from ..template import Layouts
+from . import tensor, tensor_default, tensor_tiles
+from .gemm_schedule import begin
+from .gemm_tiles import VECTOR
+from .tensor_model import FURTHER_KERNEL
+
+VERSION = 1
+
+LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
+
+OPEN_SIZES: tuple[str, ...] = ()
+
+THREADS = 128
+"""The threads of a block that transforms tiles."""
+
+MOST_BYTES = 2**31
+"""The most bytes of the transformed input and the sums, which a call takes beside its operands. 256 channels to 256
+take 1.85 GB at batch 128 of 56x56. Of larger ones most have large images for their channels, and gain little: 128 to
+128 of 112x112 would be 1.1 times as fast, for 3.7 GB."""
+
+
+@dataclass(frozen=True)
+class Config(tensor_tiles.Config):
+    """The knobs of `cuda/tensor`, for the product of transformed tiles."""
+
+
+LEAST = Config(**vars(tensor_tiles.LEAST))
+
+
+def product_of(problem: Problem) -> Problem:
+    """Return the problem that the product of transformed tiles is for `cuda/tensor`.
+
+    With single products of TF32 numbers errors would be larger than "tf32" promises: there are three for each word.
+    """
+    return msgspec.structs.replace(problem, workload=winograd_product(problem.workload), precision="float32")
+
+
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take 3x3 convolutions of one group with a stride of 1, where the precision lets errors spread to outputs nearby.
+
+    Channels are in whole vectors.
+    """
+    workload = problem.workload
+    if not problem.is_dense or workload.groups > 1:
+        return "is for dense convolutions in one group"
+    if workload.kernel != (TAPS, TAPS) or workload.stride != (1, 1) or workload.dilation != (1, 1):
+        return "takes 3x3 kernels with a stride and a dilation of 1"
+    if problem.precision == "strict":
+        return "has errors that depend on outputs nearby, which precision strict rules out"
+    for kind, channels in (("input", workload.in_channels), ("output", workload.out_channels)):
+        if channels % VECTOR:
+            return f"takes {kind} channels in multiples of {VECTOR}, not {channels}"
+    points, weight_points, sums = transformed_elements(workload)
+    if weight_points > MAX_ELEMENTS:
+        return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
+    if (transformed := (points + sums) * workload.itemsize) > MOST_BYTES:
+        return f"takes up to {MOST_BYTES} bytes of transformed input and sums, not {transformed}"
+    return tensor.obstacle(product_of(problem), target)
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
+    """Return the configurations that are worth a trial on this target."""
+
+    def whole_sums(config: Config) -> bool:
+        return config.split_k == 1
+
+    own = tensor.space(product_of(problem), target)
+    knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
+    constraints = {**named(whole_sums), **own.constraints}
+    return Space(default_config(problem, target), LEAST, knobs, constraints, own.heuristics, own.promising)
+
+
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
+    """Return the legal configuration, of a few, that the model finds the fastest."""
+    return Config(**vars(tensor_default.default_config(product_of(problem), target, parts=((1, False),))))
+
+
+TRANSFORMING = 1.13
+"""The time of the transforms as a multiple of that of the bytes which they move, fitted to 15 layers of 64 to 512
+channels at batch 1 to 128 on an H100. Without `MARGIN` the estimates of those that take 100 µs or more are 0.97 to 1.08
+of their time, and of the others 0.83 to 1.22."""
+
+MARGIN = 1.1
+"""The estimate as a multiple of the expected time: `cuda/tensor` is taken where it is nearly as fast, with less memory
+and a third of the errors."""
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks that the kernels should take, of the product and of the bytes that transforms move."""
+    workload = problem.workload
+    points, weight_points, sums = transformed_elements(workload)
+    outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
+    moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
+    if not problem.constant_weight:
+        moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
+    transforms = TRANSFORMING * moved * workload.itemsize / gpu_of(target).bytes_per_clock + kernels * FURTHER_KERNEL
+    return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
+
+
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> Mapping[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    return {
+        **tensor.features(product_of(problem), config, target),
+        "clocks": estimate(problem, config, target),
+        "outputs": prod(problem.workload.output_shape),
+    }
+
+
+def ablations(config: Config) -> dict[str, tensor_tiles.Config]:
+    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+    return {name: each for name, each in tensor.ablations(config).items() if name != "shared reduction"}
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+    """Schedule the computation; the config must be legal for the problem."""
+    # Step 1. The products of the points, each of which has its sums behind those of the point before
+    product, workload = product_of(problem), problem.workload
+    split = tensor_tiles.weight_split(product, config)
+    sch = begin(compute.tensor_winograd(workload, config.tile, split, config.teams > 0), problem)
+    sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
+    tensor.schedule_product(sch, product, config, target)
+
+    # Step 2. The input's tiles
+    points = sch.get_sblock("points")
+    image, p, row, t, c = sch.get_loops(points)
+    (p, q), (c, lane) = sch.split(p, [SIDE, SIDE]), sch.split(c, [None, VECTOR])
+    sch.reorder(image, row, t, c, p, q, lane)
+    thread = _over_threads(sch, [image, row, t, c])
+    _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
+    _unroll(sch, points)
+
+    # Step 3. The weight's, whose taps a thread reads first
+    points = sch.get_sblock("weight_points")
+    sch.compute_inline(sch.get_sblock("taps"))
+    p, q, k, c = sch.get_loops(points)
+    c, lane = sch.split(c, [None, 1])
+    sch.reorder(k, c, p, q, lane)
+    thread = _over_threads(sch, [k, c])
+    rows = sch.get_sblock("weight_rows")
+    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+    _unroll(sch, points)
+
+    # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
+    output, planes, rows = (sch.get_sblock(name) for name in ("output", "planes", "sum_rows"))
+    n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
+    h, i = sch.split(h, [None, OUTPUTS])
+    v, j = sch.split(v, [None, OUTPUTS])
+    k, lane = sch.split(k, [None, VECTOR])
+    along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
+    sch.reorder(n, h, v, k, *along)
+    thread = _over_threads(sch, [n, h, v, k])
+    sch.set_scope(planes, 0, "local")
+    sch.compute_at(planes, thread, preserve_unit_loops=True)
+    *_, k, h, v = sch.get_loops(planes)
+    sch.reorder(h, v, k)
+    _unroll(sch, planes)
+    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+    _unroll(sch, output, whole=workload.out_layout == "NHWC" or workload.output_size[1] % OUTPUTS == 0)
+
+    tensor.store_registers(sch, product, config)
+    return sch
+
+
+def _over_threads(sch: Schedule, loops: list[LoopRV]) -> LoopRV:
+    """Share loops out over the threads of a kernel; return the loop of threads."""
+    block, thread = sch.split(sch.fuse(*loops), [None, THREADS])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return thread
+
+
+def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:
+    """Compute stages, the last one first, in the registers of a thread."""
+    for stage in stages:
+        sch.set_scope(stage, 0, "local")
+        sch.compute_at(stage, thread, preserve_unit_loops=True)
+        _unroll(sch, stage)
+
+
+def _unroll(sch: Schedule, stage: SBlockRV, whole: bool = True) -> None:
+    """Unroll the loops of a thread, but for the last one where that is over the lanes of a whole vector."""
+    _, _, *loops, lane = sch.get_loops(stage)
+    for loop in loops:
+        sch.unroll(loop)
+    if whole:
+        sch.vectorize(lane)
+    else:
+        sch.unroll(lane)

@@ -1,0 +1,128 @@
+"""Winograd's convolution on tensor cores: numbers through serial twins and an emulator, and machine code."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import msgspec
+import numpy as np
+import pytest
+import tvm
+import twins_and_cubins
+from spaces import check_refused, check_template
+from sparing import every
+from twins_and_cubins import SM_90
+from winograd_cases import CASES, TEAMS, conv
+
+from tvmconv import ConvWorkload
+from tvmconv.compute.winograd_matrices import transforms
+from tvmconv.dispatch import select
+from tvmconv.lowering import lower
+from tvmconv.network.packing import split_packing
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import winograd
+from tvmconv.schedules.cuda.winograd import Config
+from tvmconv.targets import resolve_target
+from tvmconv.testing import random_configs, random_operands
+
+run_twin = partial(twins_and_cubins.run_twin, "winograd")
+compiled = partial(twins_and_cubins.compiled, "winograd")
+SM_80, H100 = resolve_target({"kind": "cuda", "arch": "sm_80"}), resolve_target("nvidia/nvidia-h100")
+
+
+@pytest.mark.parametrize(("problem", "config"), [*CASES.values(), *TEAMS.values()], ids=[*CASES, *TEAMS])
+def test_serial_twin(problem: Problem, config: Config) -> None:
+    run_twin(problem, config)
+
+
+@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
+def test_lowered_kernels(problem: Problem, config: Config) -> None:
+    """There is a kernel for each transform, one for the product, and one where `wgmma` gets the weight taken apart."""
+    runs = twins_and_cubins.emulated_runs("winograd", problem, config)
+    assert len(runs) == 4 + config.wgmma
+
+
+@pytest.mark.parametrize("name", every(4, CASES))
+def test_random_legal_configuration(name: str) -> None:
+    problem, _ = CASES[name]
+    (config,) = random_configs(problem.workload, SM_90, 1, "winograd")
+    run_twin(problem, config)
+
+
+@pytest.mark.parametrize(("name", "target"), [("one-team", SM_90), ("two-teams", SM_90), ("uneven-padding", SM_80)])
+def test_cubin(name: str, target: tvm.target.Target) -> None:
+    problem, config = (CASES | TEAMS)[name]
+    compiled(problem, config, target)
+
+
+def test_threads_move_vectors() -> None:
+    """A thread of the transforms stores the channels of a point, or of an output, at once."""
+    problem, config = CASES["whole-tiles"]
+    first, *_, last = re.split(r"\.entry", compiled(problem, config, SM_90))[1:]
+    assert [len(re.findall(r"st\.global\.v4\.\w+", kernel)) for kernel in (first, last)] == [36, 16]
+
+
+@pytest.mark.parametrize("name", every(3, CASES))
+def test_space_has_the_default_and_is_legal(name: str) -> None:
+    problem, config = CASES[name]
+    check_template(winograd, problem, SM_90)
+    assert winograd.space(problem, SM_90).violated(config) == []
+
+
+def test_a_network_transforms_the_weight_ahead() -> None:
+    """What is computed once is the transformed weight, in two TF32 numbers that add up to it."""
+    problem, config = CASES["odd-sizes"]
+    kernel, packing = split_packing(lower(problem, select(problem, SM_90, config, "winograd"), SM_90, "kernel"))
+    assert packing is not None
+    weight = random_operands(problem.workload)["w"]
+    (made,) = (each.numpy() for each in packing(weight))
+    matrix = np.array(transforms(4).weight, np.float64)
+    expected = np.einsum("pr,qs,krsc->pqkc", matrix, matrix, weight.astype(np.float64))
+    np.testing.assert_allclose(made.sum(axis=0).reshape(expected.shape), expected, rtol=0, atol=2e-6)
+    assert not (made.view(np.uint32) & 0x1FFF).any()
+    assert [str(each.name) for each in kernel.params][:2] == ["x", "packed"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "channels", "saved"),
+    [
+        (128, 56, 256, 1.86),
+        (128, 28, 512, 2.50),
+        (128, 14, 512, 1.92),
+        (32, 28, 512, 2.34),
+        (32, 7, 512, 1.9),
+        (8, 28, 256, 1.53),
+        (1, 56, 256, 1.56),
+        (128, 28, 128, 1.05),
+        (32, 56, 64, 0.69),
+        (1, 14, 512, 0.84),
+    ],
+)
+def test_choice_in_a_network(batch: int, size: int, channels: int, saved: float) -> None:
+    """It is taken where `cuda/tensor` takes more than 1.1 times as long on an H100, by what was measured."""
+    shape = (batch, channels, size, size)
+    problem = msgspec.structs.replace(conv(shape, channels, shift=True, activation="relu"), constant_weight=True)
+    assert select(problem, H100).name == ("cuda/winograd" if saved > 1.1 else "cuda/tensor")
+
+
+REFUSED = {
+    "groups": (
+        Problem(ConvWorkload.conv2d((1, 8, 8, 32), (32, 3, 3, 16), groups=2, layout="NHWC")),
+        "is for dense convolutions in one group",
+    ),
+    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 kernels with a stride and a dilation of 1"),
+    "strict": (conv((1, 16, 9, 9), 16, precision="strict"), "has errors that depend on outputs nearby"),
+    "channels": (conv((1, 18, 9, 9), 16), "takes input channels in multiples of 4, not 18"),
+    "outputs": (conv((1, 16, 9, 9), 18), "takes output channels in multiples of 4, not 18"),
+    "too-large": (conv((128, 128, 112, 112), 128), "takes up to 2147483648 bytes of transformed .*, not 3699376128"),
+    "too-large-a-weight": (
+        conv((1, 8192, 6, 6), 4096),
+        "takes weights of at most 1073741824 elements when they are transformed, not of 1207959552",
+    ),
+}
+
+
+@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
+def test_obstacles(problem: Problem, why: str) -> None:
+    check_refused("winograd", problem, SM_90, why)

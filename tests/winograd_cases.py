@@ -1,0 +1,52 @@
+"""Convolutions for Winograd on tensor cores, each with a configuration, that a twin and a GPU have to get right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensor_cases import LAST, Layouts, layer
+
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.winograd import Config
+
+
+def conv(size: tuple[int, int, int, int], outputs: int, layouts: Layouts = LAST, **options: Any) -> Problem:
+    """Return a 3x3 convolution of so many outputs of an image (N, C, H, W)."""
+    return layer(size, (outputs, size[1], 3, 3), "float32", layouts, **options)
+
+
+CASES = {
+    "whole-tiles": (conv((2, 64, 8, 12), 64), Config(64, 64, 1, 1, 2, wgmma=True)),
+    "odd-sizes": (
+        conv((3, 20, 13, 11), 36, shift=True, residual=True, activation="silu"),
+        Config(64, 32, 1, 1, 2, wgmma=True),
+    ),
+    "no-padding-in-tf32": (conv((1, 16, 7, 7), 32, padding=0, precision="tf32"), Config(32, 32, 2, 1, 2)),
+    "uneven-padding": (
+        conv((1, 40, 6, 30), 24, padding=(2, 0, 1, 3), scale=True),
+        Config(32, 16, 1, 1, 3),
+    ),
+    "one-output": (conv((1, 4, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
+    "one-pixel": (conv((5, 32, 1, 1), 32, activation="relu"), Config(64, 32, 1, 1, 2, wgmma=True)),
+    "to-NCHW": (
+        conv((2, 16, 9, 12), 40, Layouts("NHWC", "KRSC", "NCHW"), shift=True, residual=True, activation="relu"),
+        Config(64, 64, 1, 1, 2, wgmma=True),
+    ),
+    "odd-sizes-to-NCHW": (conv((3, 32, 7, 9), 24, Layouts("NHWC", "KCRS", "NCHW")), Config(32, 16, 1, 1, 2)),
+    "KCRS": (
+        conv((1, 48, 10, 9), 40, Layouts("NHWC", "KCRS", "NHWC"), shift=True, activation="relu6"),
+        Config(64, 64, 1, 1, 3, wgmma=True),
+    ),
+}
+
+TEAMS = {
+    "one-team": (
+        conv((2, 64, 18, 15), 72, shift=True, activation="relu"),
+        Config(128, 64, 2, 1, 3, wgmma=True, teams=1),
+    ),
+    "two-teams": (
+        conv((3, 40, 17, 20), 36, padding=4, residual=True),
+        Config(64, 32, 1, 1, 3, wgmma=True, teams=2),
+    ),
+}
+"""Convolutions whose products are of warps with roles, which no emulator runs."""
