@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
 def lowered(mod: tvm.IRModule, target: tvm.target.Target = SM_90) -> tvm.IRModule:
     """Return a module as networks for a GPU have it, with its functions scheduled."""
-    return spread_over_gpu(lower_and_fuse_for_gpu(sum_in_float32(mod), target), target)
+    return spread_over_gpu(lower_and_fuse_for_gpu(sum_in_float32(mod, target), target), target)
 
 
 def sizes_of(params: Sequence[Any], arrays: Sequence[np.ndarray]) -> dict[tvm.ir.Var, int]:

@@ -22,12 +22,13 @@ from tvm.relax import op
 
 import tvmconv
 from tvmconv import cuda, lowering
+from tvmconv.dtypes import STORAGE_TYPES
 from tvmconv.lowering.divisions import with_multiplications
 from tvmconv.serial import serial_twin
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
 
-TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """The largest error, as a share of the largest number, or of 1 if that is larger."""
 
 OPEN = ("average-pool", "max-pool", "plane-mean", "group-norm", "softmax-of-channels", "softmax")
@@ -226,26 +227,69 @@ def test_windows(
     assert not found.left
 
 
-@pytest.mark.parametrize(("dtype", "channels"), [("float16", 128), ("float16", 24), ("float32", 20), ("float32", 5)])
-@pytest.mark.parametrize(("size", "step", "padding"), [(3, 1, 1), (3, 2, 1), (3, 2, 0), (5, 1, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "channels"), [("float16", 128), ("float16", 24), ("bfloat16", 16), ("float32", 20), ("float32", 5)]
+)
+@pytest.mark.parametrize(("size", "step", "padding"), [(3, 1, 1), (3, 2, 1), (3, 2, 0), (5, 1, 2), (2, 1, 0)])
+@pytest.mark.parametrize("kind", ["max", "avg"])
 def test_windows_of_channels_in_a_row(
-    size: int, step: int, padding: int, dtype: str, channels: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, size: int, step: int, padding: int, dtype: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbouring windows of a thread share what they have of vectors of channels."""
+    """Neighbouring windows of a thread, along both axes of a plane, share what they have of vectors of channels."""
     monkeypatch.setattr("tvmconv.network.gpu.spreading.gpu_of", lambda target: replace(H100, multiprocessors=0))
-    x = np.random.default_rng(1).standard_normal((2, 9, 7, channels)).astype(dtype)
+    x = np.random.default_rng(1).standard_normal((2, 9, 7, channels)).astype(STORAGE_TYPES[dtype].numpy)
     sides = [padding] * 2
 
     def pool(x: Any) -> Any:
-        return op.nn.relu(op.nn.max_pool2d(x, (size, size), (step, step), sides, layout="NHWC"))
+        counts = {"count_include_pad": True} if kind == "avg" else {}
+        pooling = op.nn.max_pool2d if kind == "max" else op.nn.avg_pool2d
+        return op.nn.relu(pooling(x, (size, size), (step, step), sides, layout="NHWC", **counts))
 
-    padded = np.pad(x, ((0, 0), (padding,) * 2, (padding,) * 2, (0, 0)), constant_values=-np.inf)
+    around = -np.inf if kind == "max" else 0
+    padded = np.pad(x.astype("float64"), ((0, 0), sides, sides, (0, 0)), constant_values=around)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (1, 2))[:, ::step, ::step]
     found = run(lowered(module_of(Sample(pool, pool, [x.shape]), dtype)), [x])
-    np.testing.assert_array_equal(found.outputs[0], np.maximum(windows.max((-1, -2)), 0))
+    if kind == "max":
+        np.testing.assert_array_equal(found.outputs[0].astype("float64"), np.maximum(windows.max((-1, -2)), 0))
+    else:
+        check(found.outputs[0], np.maximum(windows.mean((-1, -2)), 0), dtype)
     assert not found.left
-    if channels != 5 and step == 1 and size == 3:  # others are no vectors, or share less
-        assert found.launches[0].bytes_read <= 0.75 * windows.nbytes
+    read = found.launches[0].bytes_read / (windows.size * x.itemsize)
+    if channels != 5 and (size, step) == (3, 1):  # others are no vectors, or share less
+        assert read <= 0.45
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_averages_take_no_branches(dtype: str) -> None:
+    """Padding is in registers, in the place of loads, and counts are no divisors."""
+
+    def pool(x: Any) -> Any:
+        return op.nn.avg_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC", count_include_pad=True)
+
+    mod = lowered(module_of(Sample(pool, pool, [(32, 35, 35, 192)]), dtype))
+    (source,) = cuda.sources(lowering.build(mod, SM_90).mod)
+    kernel = source[source.rindex("__global__") :]
+    assert "condval" not in kernel
+    assert not re.search(r"result\w*\[\d+\] / ", kernel)
+    assert "else" not in kernel
+
+
+def test_max_pooling_of_casts_loads_padding_in_vectors() -> None:
+    """It is in half precision, which has the number around a plane, whatever type a model has it in."""
+
+    def pool(x: Any) -> Any:
+        pooled = op.nn.max_pool2d(op.astype(x, "float32"), (3, 3), (2, 2), (1, 1), layout="NHWC")
+        return op.astype(pooled, "bfloat16")
+
+    x = np.random.default_rng(1).standard_normal((2, 9, 8, 16)).astype(STORAGE_TYPES["bfloat16"].numpy)
+    mod = lowered(module_of(Sample(pool, pool, [x.shape]), "bfloat16"))
+    padded = np.pad(x.astype("float64"), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+    found = run(mod, [x])
+    np.testing.assert_array_equal(found.outputs[0].astype("float64"), windows.max((-1, -2)))
+    assert len(found.kernels) == 1
+    (source,) = cuda.sources(lowering.build(mod, SM_90).mod)
+    assert "condval" not in source
 
 
 def test_neighbouring_threads_store_all_channels_of_a_pixel() -> None:

@@ -82,6 +82,22 @@ def approximated(value: Expr) -> Expr:
     return tvm_ffi.structural_map(value, ((tirx.Div, of_division), (Call, of_call)))
 
 
+def with_reciprocals(value: Expr) -> Expr:
+    """Return an expression with these functions in the place of float32 quotients by integers and by common numbers.
+
+    Before: `s / 9.0`. After: `s * tvmconv.reciprocal(9.0)`.
+    """
+
+    def of_division(each: tirx.Div) -> Expr:
+        divisor = each.b
+        is_integer = isinstance(divisor, tirx.Cast) and "int" in str(divisor.value.ty.dtype)
+        is_common = isinstance(divisor, tirx.FloatImm) and 2.0**-126 <= abs(divisor.value) <= 2.0**126
+        is_known = str(each.ty.dtype) == "float32" and (is_integer or is_common)
+        return quotient(each.a, divisor) if is_known else each
+
+    return tvm_ffi.structural_map(value, (tirx.Div, of_division))
+
+
 def register_pure(name: str) -> None:
     """Register an operator that just computes a number from numbers, so that TVM makes vectors of it."""
     register_op_attr(name, "TCallEffectKind", PURE)

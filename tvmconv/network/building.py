@@ -64,7 +64,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     products = (*attention, *products)
     _tell_of_slow_layers(layers, "convolutions")
     _tell_of_slow_layers(products, "matrix products")
-    mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))))
+    mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))), resolved)
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
     sites = [site for site in find_convolutions(imported) if site.workload is not None] if opened else []

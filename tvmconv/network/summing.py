@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from ..dtypes import NARROW
+from ..targets import backend_of
 from .convolutions import is_convolution
 from .graph import blocks_of, call_of, operator_name, rebind
 
@@ -19,18 +20,20 @@ SUMMING = frozenset(
 """Operators of Relax that add up many elements of their operands, beside convolutions and products."""
 
 POOLING = frozenset(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"))
-"""Operators of Relax that take vectors on a CPU, which they have in float32 but not in bfloat16."""
+"""Operators of Relax that take vectors, which a CPU has in float32 but not in bfloat16."""
 
 
-def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with operators that add up float16 or bfloat16, or pool bfloat16, computed in float32.
+def sum_in_float32(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return the module with operators that add up float16 or bfloat16, or on a CPU pool bfloat16, in float32.
 
     In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, ones that are added are
     lost.
 
     Before: `y = R.mean(x, axis=[2, 3])`. After: `y = R.astype(R.mean(R.astype(x, "float32"), axis=[2, 3]), "float16")`.
     """
-    values = {}
+    on_gpu, values = backend_of(target).on_gpu, {}
+    mod = _with_pooling_first(mod) if on_gpu else mod
+    pooling = frozenset() if on_gpu else POOLING
     for block in blocks_of(mod):
         for var, value in block.values.items():
             name = (operator_name(value) or "").removeprefix("relax.")
@@ -38,12 +41,28 @@ def sum_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             if name == "matmul":  # which need not have its operands in float32
                 wider = relax.op.matmul(*value.args, out_dtype="float32")
-            elif name in SUMMING or is_convolution(value) or (name in POOLING and value.ty.dtype == "bfloat16"):
+            elif name in SUMMING or is_convolution(value) or (name in pooling and value.ty.dtype == "bfloat16"):
                 wider = relax.Call(value.op, [_in_float32(each) for each in value.args], value.attrs)
             else:
                 continue
             values[var] = relax.op.astype(wider, value.ty.dtype)
     return _with_casts_first(rebind(mod, values))
+
+
+def _with_pooling_first(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with max pooling before casts from half precision, which leave numbers in their order.
+
+    Before: `y = R.nn.max_pool2d(R.astype(x, "float32"))`. After: `y = R.astype(R.nn.max_pool2d(x), "float32")`.
+    """
+    values = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            name = (operator_name(value) or "").removeprefix("relax.")
+            cast = call_of(block.values.get(value.args[0]), "astype") if name in POOLING else None
+            if cast is not None and str(cast.args[0].ty.dtype) in NARROW:
+                pooled = relax.Call(value.op, [cast.args[0]], value.attrs)
+                values[var] = relax.op.astype(pooled, value.ty.dtype)
+    return rebind(mod, values)
 
 
 def _with_casts_first(mod: tvm.IRModule) -> tvm.IRModule:

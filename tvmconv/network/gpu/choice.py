@@ -90,7 +90,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
             vector = sliding.outputs * sliding.lanes
         elif sizes and not are_side_by_side(stages):
             vector = 1
-        block = BLOCK
+        block = BLOCK if sliding is None else BLOCK // 2  # whose threads have so many registers
         while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
         return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)

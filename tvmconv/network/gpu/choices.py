@@ -8,16 +8,22 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from ...dtypes import STORAGE_TYPES
 from ...schedules.cuda.machine import WARP
 from ...substitution import CHOICE, substitute
 from ..stages import Stage, loads_in, parts_of
 from .plan import INDEX, Axes, Domain, Plan, index_variable
+
+NUMBERS = (tirx.FloatImm, tirx.IntImm)
+"""The kinds of expressions that are numbers."""
 
 
 class Choice(NamedTuple):
@@ -26,7 +32,8 @@ class Choice(NamedTuple):
     value: Expr
     tests: list[Expr]
     """The tests of all operands but the last: wherever one of them holds, those behind it do."""
-    loads: list[TensorLoad]
+    operands: list[Expr]
+    """The operands that are read; the last one may be a number, as that around a tensor that is padded."""
 
     def made(self, tests: Sequence[Expr], loads: Sequence[tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that runs the one of some statements that is chosen, after few tests.
@@ -46,12 +53,12 @@ def choices_in(value: Expr, axes: Axes) -> list[Choice]:
     if not isinstance(value, tvm.ir.Call) or not value.op.same_as(CHOICE):
         parts = [] if isinstance(value, TensorLoad) else parts_of(value)
         return [each for part in parts for each in choices_in(part, axes)]
-    tests, loads, rest = list[Expr](), list[Expr](), value
+    tests, operands, rest = list[Expr](), list[Expr](), value
     while isinstance(rest, tvm.ir.Call) and rest.op.same_as(CHOICE):
         test, first, rest = rest.args
         tests.append(test)
-        loads.append(first)
-    loads.append(rest)
+        operands.append(first)
+    operands.append(rest)
     analyzer = Analyzer()
     for axis, extent in axes.items():
         analyzer.bind(axis, Range(0, extent))
@@ -60,9 +67,36 @@ def choices_in(value: Expr, axes: Axes) -> list[Choice]:
         with analyzer.constraint_scope(before):
             return bool(analyzer.can_prove(test))
 
+    loads = operands[:-1] if isinstance(rest, NUMBERS) else operands
     if not all(map(_is_of_axes, loads)) or not all(follows(b, a) for a, b in pairwise(tests)):
         return []
-    return [Choice(value, tests, loads)]
+    return [Choice(value, tests, operands)]
+
+
+def with_casts_last(value: Expr) -> Expr:
+    """Return a value with casts of choices in the place of choices between a cast and a number.
+
+    Before: `if_then_else(1 <= h, float32(x[h - 1]), 0.0)`. After: `float32(if_then_else(1 <= h, x[h - 1], 0.0))`.
+    """
+
+    def known(call: tvm.ir.Call) -> Expr:
+        test, first, second = call.args if call.op.same_as(CHOICE) else (None, None, None)
+        if not isinstance(first, tirx.Cast) or not isinstance(second, NUMBERS):
+            return call
+        dtype = str(first.value.ty.dtype)
+        if not _has(dtype, second.value):
+            return call
+        return tirx.if_then_else(test, first.value, tirx.const(second.value, dtype)).astype(str(first.ty.dtype))
+
+    return tvm_ffi.structural_map(value, (tvm.ir.Call, known))
+
+
+def _has(dtype: str, number: float) -> bool:
+    """Return whether a type has a number as it is."""
+    if dtype not in STORAGE_TYPES:
+        return False
+    with np.errstate(all="ignore"):
+        return float(np.asarray(number).astype(STORAGE_TYPES[dtype].numpy)) == number
 
 
 def _is_of_axes(value: Expr) -> bool:

@@ -20,7 +20,7 @@ from ...workload import MAX_ELEMENTS
 from ..stages import flat_index, loads_in, parts_of, variables_in, with_loads
 from .choices import Choice, choices_in
 from .kernel import Ahead, Chosen, Kernel
-from .plan import INDEX, VECTOR_BYTES, index_variable, loop, split_index, tested
+from .plan import INDEX, VECTOR_BYTES, index_variable, loop, sequence, split_index, tested
 
 SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
 """The kinds of expressions whose values, of rows, are kept: functions, quotients, and what these are cast to."""
@@ -133,15 +133,20 @@ class Columns:
 
     def _chosen(self, choice: Choice) -> Chosen | None:
         """Return the registers for a choice between vectors and the statement that loads one; None for others."""
-        kernel, loads = self.kernel, [substitute(load, self.values) for load in choice.loads]
+        kernel, operands = self.kernel, [substitute(operand, self.values) for operand in choice.operands]
         tests = [self._of_vectors(substitute(test, self.values)) for test in choice.tests]
+        loads = [operand for operand in operands if isinstance(operand, TensorLoad)]
         places = [self.place(load.source, load.indices) for load in loads]
         if self.vector == 1 or kernel.element in variables_in(tests) or not all(map(self.is_vector, places)):
             return None
         size = self.vector * (1 if self.count is None else self.at_once)
         registers = kernel.registers("chosen", size, str(choice.value.ty.dtype))
         copies = [self._copy(load.source, place, registers) for load, place in zip(loads, places, strict=True)]
-        return Chosen(choice.value, registers, choice.made(tests, copies))
+        statement = choice.made(tests, copies)
+        if len(loads) < len(operands):  # a number before, so that the load has no other branch
+            fill = tirx.BufferStore(registers, operands[-1], [kernel.step * self.vector + kernel.element])
+            statement = sequence([loop(kernel.element, self.vector, fill), tested(tests[-1:], statement)])
+        return Chosen(choice.value, registers, statement)
 
     def _with_rows_values(self, value: Expr) -> Expr:
         """Return a value with registers in the place of what takes long and is the same for all columns of a row.

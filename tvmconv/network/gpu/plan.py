@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 from typing import Any
 
 import tvm
@@ -53,21 +54,50 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Sliding:
-    """Windows that slide along what memory has in a row."""
+class Slide:
+    """Neighbouring windows of a thread along an axis."""
 
     row: Var
-    """The axis of rows, which are outputs, along which they slide."""
+    """The axis of rows, which are outputs, along which windows slide."""
     inner: Var
     """The axis of a window's elements along it."""
+    size: int
+    """The elements of a window along it."""
     step: int
     """The elements from one window to the next."""
-    outputs: int
+    outputs: int = 1
     """The neighbouring windows that a thread has."""
+
+    @property
+    def width(self) -> int:
+        """The elements that the windows have together."""
+        return (self.outputs - 1) * self.step + self.size
+
+    @property
+    def shares_most(self) -> bool:
+        """True if a window shares more than half of its elements with the next one."""
+        return 2 * self.step < self.size
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows that slide along what memory has in a row, and perhaps along such rows."""
+
+    slides: Sequence[Slide]
+    """The windows along one axis or along two, of which the last one is what memory has in a row."""
     side: Var | None = None
     """The axis of rows along which memory has windows side by side; None where they slide along that themselves."""
     lanes: int = 1
     """The windows side by side of a thread, for each of the neighbouring ones."""
+
+    @property
+    def outputs(self) -> int:
+        """The windows of a thread that are not side by side."""
+        return prod(slide.outputs for slide in self.slides)
+
+    def shared(self, reduced: Axes) -> dict[Var, Expr]:
+        """Return the axes of a window with the extents that the windows of a thread have together."""
+        return {**reduced, **{slide.inner: tirx.const(slide.width, INDEX) for slide in self.slides}}
 
 
 @dataclass(frozen=True)

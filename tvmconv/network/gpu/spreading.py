@@ -10,14 +10,15 @@ import tvm
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-from ...compute.approximations import approximated
+from ...compute.approximations import approximated, with_reciprocals
+from ...dtypes import NARROW
 from ...lowering import is_scheduled
 from ...targets.devices import Gpu, gpu_of
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .axes import with_joined_axes
 from .choice import plan_of
-from .choices import with_rows_of_parts
+from .choices import with_casts_last, with_rows_of_parts
 from .domain import domain_of, with_parts_of_axes
 from .loops import KernelLoops
 from .windows import in_vectors
@@ -44,13 +45,16 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     stages = stages_of(func)
     if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
         return None
+    stages = [replace(stage, values=list(map(with_casts_last, stage.values))) for stage in stages]
     if len(stages) == 1:
         stages = [with_parts_of_axes(stages[0])]
     domain = domain_of(stages)
     if domain is None:
         return None
-    if _is_half(stages):
-        stages = [replace(stage, values=list(map(approximated, stage.values))) for stage in stages]
+    moved = _moved(stages)
+    if moved <= {*NARROW}:  # the range of float16 is far from the end of float32's, which that of bfloat16 is not
+        change = approximated if moved == {"float16"} else with_reciprocals
+        stages = [replace(stage, values=list(map(change, stage.values))) for stage in stages]
     plan = plan_of(stages, domain, gpu)
     if plan.sliding is None:
         domain = with_rows_of_parts(with_joined_axes(domain, stages), stages, plan)
@@ -76,12 +80,12 @@ def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
     return is_last and not any(_is_in(target, func.params) for target in stored)
 
 
-def _is_half(stages: list[Stage]) -> bool:
-    """Return whether all that is read and stored is in half precision, whose range is far from the end of float32's."""
+def _moved(stages: list[Stage]) -> set[str]:
+    """Return the types of what is read and stored."""
     inner = [target for stage in stages[:-1] for target in stage.targets]
     loads = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
     moved = [*stages[-1].targets, *(source for source in loads if not _is_in(source, inner))]
-    return all(str(each.ty.dtype) == "float16" for each in moved)
+    return {str(each.ty.dtype) for each in moved}
 
 
 def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:
