@@ -41,7 +41,7 @@ CHECKED_OUTPUTS = 2**16
 """The largest number of outputs of a trial that are compared with the reference; all of them have to be written."""
 
 CHECKED_PRODUCTS = 2**24
-"""The largest number of products in those outputs, which takes a CPU about 0.1 seconds: of long sums there are fewer."""
+"""The largest number of products in those outputs, 0.1 seconds of a CPU: of long sums there are fewer."""
 
 WRONG_ANSWER = "[wrong answer]"
 """The beginning of the message of the error for a kernel that computes something else."""
