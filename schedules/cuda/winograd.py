@@ -34,7 +34,7 @@ from ..template import Layouts
 from . import tensor, tensor_default, tensor_tiles
 from .gemm_schedule import begin
 from .gemm_tiles import VECTOR
-from .tensor_model import FURTHER_KERNEL
+from .tensor_model import FURTHER_KERNEL, LATENCY
 
 VERSION = 1
 
@@ -109,8 +109,8 @@ def default_config(problem: Problem, target: tvm.target.Target) -> Config:
 
 TRANSFORMING = 1.13
 """The time of the transforms as a multiple of that of the bytes which they move, fitted to 15 layers of 64 to 512
-channels at batch 1 to 128 on an H100. Without `MARGIN` the estimates of those that take 100 µs or more are 0.97 to 1.08
-of their time, and of the others 0.83 to 1.22."""
+channels at batch 1 to 128 on an H100. Without `MARGIN` the estimates of those that take 100 µs or more are 0.98 to 1.1
+of their time, and of the others 0.97 to 1.31."""
 
 MARGIN = 1.1
 """The estimate as a multiple of the expected time: `cuda/tensor` is taken where it is nearly as fast, with less memory
@@ -125,7 +125,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
     if not problem.constant_weight:
         moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
-    transforms = TRANSFORMING * moved * workload.itemsize / gpu_of(target).bytes_per_clock + kernels * FURTHER_KERNEL
+    transforms = TRANSFORMING * moved * workload.itemsize / gpu_of(target).bytes_per_clock
+    transforms += kernels * (FURTHER_KERNEL + LATENCY)
     return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
 
 
