@@ -34,6 +34,7 @@ from ..template import Layouts
 from . import tensor, tensor_default, tensor_tiles
 from .gemm_schedule import begin
 from .gemm_tiles import VECTOR
+from .machine import SECTOR
 from .tensor_model import FURTHER_KERNEL, LATENCY
 
 VERSION = 1
@@ -122,12 +123,22 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     workload = problem.workload
     points, weight_points, sums = transformed_elements(workload)
     outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
+    if workload.out_layout == "NCHW":  # each run is counted as the sector that it is in
+        outputs *= SECTOR // (workload.itemsize * _run(problem))
     moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
     if not problem.constant_weight:
         moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
     transforms = TRANSFORMING * moved * workload.itemsize / gpu_of(target).bytes_per_clock
     transforms += kernels * (FURTHER_KERNEL + LATENCY)
     return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
+
+
+def _run(problem: Problem) -> int:
+    """Return the outputs that a thread stores side by side at once: of NCHW those of a row, if rows are whole tiles."""
+    workload = problem.workload
+    if workload.out_layout == "NHWC":
+        return VECTOR
+    return OUTPUTS if workload.output_size[1] % OUTPUTS == 0 else 1
 
 
 def features(problem: Problem, config: Config, target: tvm.target.Target) -> Mapping[str, float]:
@@ -188,7 +199,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.reorder(h, v, k)
     _unroll(sch, planes)
     _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
-    _unroll(sch, output, whole=workload.out_layout == "NHWC" or workload.output_size[1] % OUTPUTS == 0)
+    _unroll(sch, output, whole=_run(problem) > 1)
 
     tensor.store_registers(sch, product, config)
     return sch
