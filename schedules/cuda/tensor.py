@@ -126,7 +126,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
 
     # Step 3. Lay out the input in a kernel of its own, and add up the products of the zero point
     stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    if "image" in stages:  # TVM leaves it out where all that is read is padding
+    if "image" in stages:
         _lay_out_image(sch, problem)
     if "offsets" in stages:
         _add_up_offsets(sch)
