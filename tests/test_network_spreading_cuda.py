@@ -306,6 +306,19 @@ def test_neighbouring_threads_store_all_channels_of_a_pixel() -> None:
     assert all(found[thread] == found[thread - thread % 3] + thread % 3 * 8 for thread in range(48))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_quotients_that_are_rounded_are_exact(dtype: str) -> None:
+    """41 times the reciprocal of 41 is less than 1."""
+
+    def floors(x: relax.Expr) -> relax.Expr:
+        return op.astype(op.floor(op.divide(op.astype(x, "float32"), relax.const(41.0))), dtype)
+
+    x = (41 * np.arange(1, 65)).astype(STORAGE_TYPES[dtype].numpy).reshape(1, 64)
+    found = run(lowered(module_of(Sample(floors, floors, [x.shape]), dtype)), [x])
+    expected = np.floor(x.astype("float32") / np.float32(41)).astype(x.dtype)
+    np.testing.assert_array_equal(found.outputs[0].astype("float32"), expected.astype("float32"))
+
+
 def test_threads_are_as_many_as_a_device_keeps_busy() -> None:
     case = Sample(lambda x: op.mean(x, [2]), lambda x: x.mean(2), [(64, 128, 64)])
     blocks = []

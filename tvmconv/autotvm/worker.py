@@ -38,10 +38,13 @@ from . import template_kernels
 from .protocol import BuildResult, Calls
 
 CHECKED_OUTPUTS = 2**16
-"""The largest number of outputs of a trial that are compared with the reference; all of them have to be written."""
+"""The number of outputs of a trial that are compared with the reference; all of them have to be written."""
 
 CHECKED_PRODUCTS = 2**24
-"""The largest number of products in those outputs, 0.1 seconds of a CPU: of long sums there are fewer."""
+"""The number of products in them, 0.1 seconds of a CPU, for which those of long sums are fewer.
+
+`Sample` compares a few positions, or planes, in any case.
+"""
 
 WRONG_ANSWER = "[wrong answer]"
 """The beginning of the message of the error for a kernel that computes something else."""

@@ -20,6 +20,14 @@ from ..cuda import once
 EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""
 
+LARGEST = 2.0**126
+"""The largest divisor with a reciprocal that is no denormal number, for which the instruction has 0."""
+
+ROUNDING = frozenset(("ceil", "floor", "nearbyint", "round", "trunc"))
+"""The names of functions that round to integers."""
+
+COMPARISONS = tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE
+
 LOG2_E = log2(e)
 """The powers of two in one of e."""
 
@@ -83,7 +91,9 @@ def approximated(value: Expr) -> Expr:
 
 
 def with_reciprocals(value: Expr) -> Expr:
-    """Return an expression with these functions in the place of float32 quotients by integers and by common numbers.
+    """Return an expression with these functions in the place of float32 quotients by integers and by most numbers.
+
+    Such a number and its reciprocal are in the range where `quotient` is the quotient.
 
     Before: `s / 9.0`. After: `s * tvmconv.reciprocal(9.0)`.
     """
@@ -91,11 +101,47 @@ def with_reciprocals(value: Expr) -> Expr:
     def of_division(each: tirx.Div) -> Expr:
         divisor = each.b
         is_integer = isinstance(divisor, tirx.Cast) and "int" in str(divisor.value.ty.dtype)
-        is_common = isinstance(divisor, tirx.FloatImm) and 2.0**-126 <= abs(divisor.value) <= 2.0**126
-        is_known = str(each.ty.dtype) == "float32" and (is_integer or is_common)
+        is_in_range = isinstance(divisor, tirx.FloatImm) and 1 / LARGEST <= abs(divisor.value) <= LARGEST
+        is_known = str(each.ty.dtype) == "float32" and (is_integer or is_in_range)
         return quotient(each.a, divisor) if is_known else each
 
     return tvm_ffi.structural_map(value, (tirx.Div, of_division))
+
+
+def is_approximated(value: Expr) -> bool:
+    """Return whether an expression has a quotient or an exponential, which these functions may stand for."""
+    found = list[Expr]()
+
+    def of_call(each: Call) -> None:
+        if str(each.op.name).rpartition(".")[2] == "exp":
+            found.append(each)
+
+    tvm_ffi.structural_walk(value, [(tirx.Div, found.append), (Call, of_call)])
+    return bool(found)
+
+
+def stepped_in(value: Expr) -> list[Expr]:
+    """Return what an expression rounds to integers, casts to them, or compares with other numbers than 0.
+
+    The least error of such a number may become a whole step: 41 times the reciprocal of 41 is less than 1.
+    """
+    found = list[Expr]()
+
+    def of_call(each: Call) -> None:
+        if str(each.op.name).rpartition(".")[2] in ROUNDING:
+            found.extend(each.args)
+
+    def of_cast(each: tirx.Cast) -> None:
+        if "float" in str(each.value.ty.dtype) and "float" not in str(each.ty.dtype):
+            found.append(each.value)
+
+    def of_comparison(each: tirx.LT) -> None:
+        if not any(isinstance(side, tirx.FloatImm) and side.value == 0 for side in (each.a, each.b)):
+            found.extend((each.a, each.b))
+
+    comparisons = [(kind, of_comparison) for kind in COMPARISONS]
+    tvm_ffi.structural_walk(value, [(Call, of_call), (tirx.Cast, of_cast), *comparisons])
+    return found
 
 
 def register_pure(name: str) -> None:

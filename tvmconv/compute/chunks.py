@@ -54,14 +54,15 @@ def has_groups_apart(workload: ConvWorkload) -> bool:
 
 
 def lays_out_input(workload: ConvWorkload) -> bool:
-    """Return whether the input is laid out first: in NCHW, where its channels are no whole copies, or is padded so."""
+    """Return whether the input is laid out first: in NCHW, of channels in no whole copies, or where it `pads_input`."""
     return not has_channels_last(workload) or depth(workload) != workload.w_shape[1] or pads_input(workload)
 
 
 def pads_input(workload: ConvWorkload) -> bool:
     """Return whether padding is laid out with the input: where it is of another number than the zeros of copies.
 
-    So it is, too, where padding is all that is read: TVM inlines no stage behind a tensor that it proves to be unread.
+    So it is, too, where padding is all that is read: TVM finds that the input itself is not read then, and raises a
+    `ScheduleError` where a stage behind it is inlined.
     """
     return any(workload.padding) and (workload.zero_point != 0 or _reads_padding_alone(workload))
 

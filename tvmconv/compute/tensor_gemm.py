@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from functools import reduce
 from math import prod
 from operator import add
-from types import MappingProxyType
 
 from tvm import te, tirx
 
@@ -43,8 +42,6 @@ LOST_BITS = 13
 
 NAN = 0x7FC00000
 """The bits of a NaN of float32."""
-
-NO_OPERANDS: Mapping[str, te.Tensor] = MappingProxyType({})
 
 
 def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
@@ -103,7 +100,7 @@ def tensor_gemm(
     x = te.placeholder(*workload.operands["x"], name=first)
     w = te.placeholder(*workload.operands["w"], name=second)
     operands = epilogue_operands(flat, exchanged)
-    sums = tensor_sums(x, w, workload, tile, parts, split, in_tile, by_tap, rounds_input, exchanged, operands)
+    sums = tensor_sums(x, w, operands, workload, tile, parts, split, in_tile, by_tap, rounds_input, exchanged)
     left = sums.shape[0]
     part = te.reduce_axis((0, left), name="part")
 
@@ -121,6 +118,7 @@ def tensor_gemm(
 def tensor_sums(
     x: te.Tensor,
     w: te.Tensor,
+    operands: Mapping[str, te.Tensor],
     workload: ConvWorkload,
     tile: FragmentTile,
     parts: int,
@@ -129,7 +127,6 @@ def tensor_sums(
     by_tap: bool = False,
     rounds_input: bool = False,
     exchanged: bool = False,
-    operands: Mapping[str, te.Tensor] = NO_OPERANDS,
 ) -> te.Tensor:
     """Return the stage "sums" of `tensor_gemm`, (parts left, N * Ho * Wo, groups, K / groups), behind those before it.
 

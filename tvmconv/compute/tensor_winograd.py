@@ -34,9 +34,14 @@ def tiles_of(workload: ConvWorkload) -> tuple[int, int]:
     return rows, columns
 
 
+def _count(workload: ConvWorkload) -> int:
+    """Return the number of tiles of all images."""
+    return workload.batch * prod(tiles_of(workload))
+
+
 def transformed_elements(workload: ConvWorkload) -> tuple[int, int, int]:
     """Return the numbers of elements of the transformed input and weight, and of the sums of their products."""
-    count, channels, outputs = workload.batch * prod(tiles_of(workload)), workload.in_channels, workload.out_channels
+    count, channels, outputs = _count(workload), workload.in_channels, workload.out_channels
     return POINTS * count * channels, POINTS * outputs * channels, POINTS * count * outputs
 
 
@@ -46,7 +51,7 @@ def winograd_product(workload: ConvWorkload) -> ConvWorkload:
         batch=1,
         in_channels=POINTS * workload.in_channels,
         height=1,
-        width=workload.batch * prod(tiles_of(workload)),
+        width=_count(workload),
         out_channels=POINTS * workload.out_channels,
         kernel=(1, 1),
         groups=POINTS,
@@ -107,7 +112,7 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, split: int, by_t
         return weight_points[p // SIDE, p % SIDE, k % outputs, c]
 
     taps = te.compute(product.operands["w"][0], weight_of_groups, name="taps")
-    sums = tensor_sums(points, taps, product, tile, 1, split, by_tap=by_tap)
+    sums = tensor_sums(points, taps, {}, product, tile, 1, split, by_tap=by_tap)
     sum_rows = te.compute(
         (count, OUTPUTS, SIDE, outputs),
         lambda t, i, q, k: multiplied(matrices.output, i, lambda p: sums[0, t, p * SIDE + q, k]),

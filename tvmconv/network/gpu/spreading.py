@@ -8,9 +8,10 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.ir.expr import TensorLoad
 
-from ...compute.approximations import approximated, with_reciprocals
+from ...compute.approximations import approximated, is_approximated, stepped_in, with_reciprocals
 from ...dtypes import NARROW
 from ...lowering import is_scheduled
 from ...targets.devices import Gpu, gpu_of
@@ -52,7 +53,8 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     if domain is None:
         return None
     moved = _moved(stages)
-    if moved <= {*NARROW}:  # the range of float16 is far from the end of float32's, which that of bfloat16 is not
+    # The range of float16 is far from the end of float32's, which that of bfloat16 is not.
+    if moved <= {*NARROW} and not _has_exact_steps(stages):
         change = approximated if moved == {"float16"} else with_reciprocals
         stages = [replace(stage, values=list(map(change, stage.values))) for stage in stages]
     plan = plan_of(stages, domain, gpu)
@@ -78,6 +80,20 @@ def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
     stored = [target for stage in inner for target in stage.targets]
     is_last = all(_is_in(target, func.params) and not _is_in(target, read) for target in last.targets)
     return is_last and not any(_is_in(target, func.params) for target in stored)
+
+
+def _has_exact_steps(stages: list[Stage]) -> bool:
+    """Return whether what is computed of a quotient, or of an exponential, is rounded to integers or compared."""
+    changed = list[Any]()
+
+    def is_changed(value: Expr) -> bool:
+        return is_approximated(value) or any(_is_in(load.source, changed) for load, _ in loads_in(value))
+
+    for stage in stages:
+        if any(is_changed(each) for value in stage.values for each in stepped_in(value)):
+            return True
+        changed += [target for target, value in zip(stage.targets, stage.values, strict=True) if is_changed(value)]
+    return False
 
 
 def _moved(stages: list[Stage]) -> set[str]:
