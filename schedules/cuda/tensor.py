@@ -104,11 +104,15 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
     """Schedule the computation, of factors that may have been exchanged; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
     workload, split = compute.with_open_sizes(problem), weight_split(problem, config)
-    by_tap, rounds = config.teams > 0, config.rounds_input
-    definition = compute.tensor_gemm(
-        workload, config.tile, config.split_k, split, config.in_cluster, by_tap, rounds, exchanged
+    form = compute.TensorForm(
+        parts=config.split_k,
+        split=split,
+        in_tile=config.in_cluster,
+        by_tap=config.teams > 0,
+        rounds_input=config.rounds_input,
+        exchanged=exchanged,
     )
-    sch = begin(definition, problem, config.in_cluster)
+    sch = begin(compute.tensor_gemm(workload, config.tile, form), problem, config.in_cluster)
     sums, planes, output = (sch.get_sblock(name) for name in ("sums", "planes", "output"))
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts

@@ -166,7 +166,8 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 1. The products of the points, each of which has its sums behind those of the point before
     product, workload = product_of(problem), problem.workload
     split = tensor_tiles.weight_split(product, config)
-    sch = begin(compute.tensor_winograd(workload, config.tile, split, config.teams > 0), problem)
+    form = compute.TensorForm(split=split, by_tap=config.teams > 0)
+    sch = begin(compute.tensor_winograd(workload, config.tile, form), problem)
     sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
     tensor.schedule_product(sch, product, config, target)
 

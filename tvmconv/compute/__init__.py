@@ -20,7 +20,7 @@ from .reference import conv2d_reference, from_logical, to_logical
 from .shallow_tiles import shallow_tiles
 from .sparse import sparse
 from .sparse_rows import band_pitch, sparse_rows
-from .tensor_gemm import tensor_gemm
+from .tensor_gemm import TensorForm, tensor_gemm
 from .tensor_winograd import tensor_winograd
 from .weight_gradient import (
     Bands,
@@ -43,6 +43,7 @@ __all__ = [
     "FragmentTile",
     "PlaneTiles",
     "Shares",
+    "TensorForm",
     "Tiles",
     "WinogradTile",
     "band_pitch",

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import reduce
 from math import prod
 from operator import add
+from typing import NamedTuple
 
 from tvm import te, tirx
 
@@ -62,16 +63,24 @@ def finishes_early(workload: ConvWorkload, parts: int) -> bool:
     return parts == 1 and not workload.epilogue.residual
 
 
-def tensor_gemm(
-    workload: ConvWorkload,
-    tile: FragmentTile,
-    parts: int,
-    split: int = 0,
-    in_tile: bool = False,
-    by_tap: bool = False,
-    rounds_input: bool = False,
-    exchanged: bool = False,
-) -> list[te.Tensor]:
+class TensorForm(NamedTuple):
+    """The form of a product for tensor cores, beside its tiles: see `tensor_gemm`."""
+
+    parts: int = 1
+    """The parts of the reduction, whose sums are added up afterwards."""
+    split: int = 0
+    """The TF32 numbers that add up to each number of the weight; 0 where it is multiplied as it is."""
+    in_tile: bool = False
+    """True if parts are added up as tiles, before "sums"."""
+    by_tap: bool = False
+    """True if each chunk is of one tap."""
+    rounds_input: bool = False
+    """True if the input is rounded to TF32 numbers in a kernel of its own."""
+    exchanged: bool = False
+    """True if the input stands in the place of the weight, and the weight in that of the input."""
+
+
+def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
     Returns x and w in the workload's layouts, what the epilogue reads, and the output, whose pixels are one row: in
@@ -95,12 +104,12 @@ def tensor_gemm(
     Where factors have been `exchanged` x is the weight of what is computed, and w its input: the epilogue's vectors are
     along the pixels of one image, and w is returned first.
     """
-    flat = in_a_row(workload)
+    flat, exchanged = in_a_row(workload), form.exchanged
     first, second = ("w", "x") if exchanged else ("x", "w")
     x = te.placeholder(*workload.operands["x"], name=first)
     w = te.placeholder(*workload.operands["w"], name=second)
     operands = epilogue_operands(flat, exchanged)
-    sums = tensor_sums(x, w, operands, workload, tile, parts, split, in_tile, by_tap, rounds_input, exchanged)
+    sums = tensor_sums(x, w, operands, workload, tile, form)
     left = sums.shape[0]
     part = te.reduce_axis((0, left), name="part")
 
@@ -110,7 +119,7 @@ def tensor_gemm(
         return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
-    early = finishes_early(workload, parts)
+    early = finishes_early(workload, form.parts)
     output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, exchanged)
     return [*((w, x) if exchanged else (x, w)), *operands.values(), output]
 
@@ -121,18 +130,14 @@ def tensor_sums(
     operands: Mapping[str, te.Tensor],
     workload: ConvWorkload,
     tile: FragmentTile,
-    parts: int,
-    split: int = 0,
-    in_tile: bool = False,
-    by_tap: bool = False,
-    rounds_input: bool = False,
-    exchanged: bool = False,
+    form: TensorForm,
 ) -> te.Tensor:
     """Return the stage "sums" of `tensor_gemm`, (parts left, N * Ho * Wo, groups, K / groups), behind those before it.
 
     The factors may be stages themselves. The epilogue's operands are read where `finishes_early` says so.
     """
     flat = in_a_row(workload)
+    parts, split, in_tile, by_tap, rounds_input, exchanged = form
     count = -(-chunks(workload, by_tap) // parts)
     columns = _columns(x, workload, tile, count * parts, by_tap, rounds_input)
     factors = _weights(w, workload, tile, count * parts, by_tap, split)

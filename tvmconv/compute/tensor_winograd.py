@@ -15,7 +15,7 @@ from tvm import te, tirx
 from ..workload import ConvWorkload
 from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile
-from .tensor_gemm import tensor_sums
+from .tensor_gemm import TensorForm, tensor_sums
 from .winograd import multiplied
 from .winograd_matrices import TAPS, transforms
 
@@ -62,7 +62,7 @@ def winograd_product(workload: ConvWorkload) -> ConvWorkload:
     )
 
 
-def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, split: int, by_tap: bool) -> list[te.Tensor]:
+def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) -> list[te.Tensor]:
     """Return the TE definition, in these stages beside those of `tensor_gemm` from "columns" to "sums".
 
     "windows" (tiles, 6, 6, C) has the inputs of each tile of all images, with padding; "window_rows" has them times B
@@ -112,7 +112,7 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, split: int, by_t
         return weight_points[p // SIDE, p % SIDE, k % outputs, c]
 
     taps = te.compute(product.operands["w"][0], weight_of_groups, name="taps")
-    sums = tensor_sums(points, taps, {}, product, tile, 1, split, by_tap=by_tap)
+    sums = tensor_sums(points, taps, {}, product, tile, form)
     sum_rows = te.compute(
         (count, OUTPUTS, SIDE, outputs),
         lambda t, i, q, k: multiplied(matrices.output, i, lambda p: sums[0, t, p * SIDE + q, k]),
