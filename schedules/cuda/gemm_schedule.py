@@ -127,7 +127,12 @@ def _pipeline(sch: Schedule, config: GemmConfig, chunk: LoopRV, *stages: SBlockR
 
 def spread_over_grid(sch: Schedule, stage: SBlockRV) -> LoopRV:
     """Make a stage a kernel of its own, with an element for each thread; return the loop of threads."""
-    block, thread = sch.split(sch.fuse(*sch.get_loops(stage)), [None, COPY_THREADS])
+    return bind_to_grid(sch, sch.get_loops(stage), COPY_THREADS)
+
+
+def bind_to_grid(sch: Schedule, loops: list[LoopRV], threads: int) -> LoopRV:
+    """Share loops out over blocks of so many threads; return the loop of threads."""
+    block, thread = sch.split(sch.fuse(*loops), [None, threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     return thread

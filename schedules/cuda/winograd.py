@@ -32,7 +32,7 @@ from tvmconv.workload import MAX_ELEMENTS
 from ..space import Space, named
 from ..template import Layouts
 from . import tensor, tensor_default, tensor_tiles
-from .gemm_schedule import begin
+from .gemm_schedule import begin, bind_to_grid
 from .gemm_tiles import VECTOR
 from .machine import SECTOR
 from .tensor_model import FURTHER_KERNEL, LATENCY
@@ -176,7 +176,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     image, p, row, t, c = sch.get_loops(points)
     (p, q), (c, lane) = sch.split(p, [SIDE, SIDE]), sch.split(c, [None, VECTOR])
     sch.reorder(image, row, t, c, p, q, lane)
-    thread = _over_threads(sch, [image, row, t, c])
+    thread = bind_to_grid(sch, [image, row, t, c], THREADS)
     _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
     _unroll(sch, points)
 
@@ -186,7 +186,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     p, q, k, c = sch.get_loops(points)
     c, lane = sch.split(c, [None, 1])
     sch.reorder(k, c, p, q, lane)
-    thread = _over_threads(sch, [k, c])
+    thread = bind_to_grid(sch, [k, c], THREADS)
     rows = sch.get_sblock("weight_rows")
     _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
     _unroll(sch, points)
@@ -199,7 +199,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     k, lane = sch.split(k, [None, VECTOR])
     along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
     sch.reorder(n, h, v, k, *along)
-    thread = _over_threads(sch, [n, h, v, k])
+    thread = bind_to_grid(sch, [n, h, v, k], THREADS)
     sch.set_scope(planes, 0, "local")
     sch.compute_at(planes, thread, preserve_unit_loops=True)
     *_, k, h, v = sch.get_loops(planes)
@@ -210,14 +210,6 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
 
     tensor.store_registers(sch, product, config)
     return sch
-
-
-def _over_threads(sch: Schedule, loops: list[LoopRV]) -> LoopRV:
-    """Share loops out over the threads of a kernel; return the loop of threads."""
-    block, thread = sch.split(sch.fuse(*loops), [None, THREADS])
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    return thread
 
 
 def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:

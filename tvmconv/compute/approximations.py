@@ -27,6 +27,7 @@ ROUNDING = frozenset(("ceil", "floor", "nearbyint", "round", "trunc"))
 """The names of functions that round to integers."""
 
 COMPARISONS = tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE
+"""The kinds of expressions that compare two numbers."""
 
 LOG2_E = log2(e)
 """The powers of two in one of e."""
@@ -84,10 +85,14 @@ def approximated(value: Expr) -> Expr:
         return quotient(each.a, each.b) if str(each.ty.dtype) == "float32" else each
 
     def of_call(each: Call) -> Expr:
-        is_exp = str(each.op.name).rpartition(".")[2] == "exp" and str(each.ty.dtype) == "float32"
-        return exp(*each.args) if is_exp else each
+        return exp(*each.args) if _function(each) == "exp" and str(each.ty.dtype) == "float32" else each
 
     return tvm_ffi.structural_map(value, ((tirx.Div, of_division), (Call, of_call)))
+
+
+def _function(call: Call) -> str:
+    """Return the name of a function that is called, such as "exp"."""
+    return str(call.op.name).rpartition(".")[2]
 
 
 def with_reciprocals(value: Expr) -> Expr:
@@ -113,7 +118,7 @@ def is_approximated(value: Expr) -> bool:
     found = list[Expr]()
 
     def of_call(each: Call) -> None:
-        if str(each.op.name).rpartition(".")[2] == "exp":
+        if _function(each) == "exp":
             found.append(each)
 
     tvm_ffi.structural_walk(value, [(tirx.Div, found.append), (Call, of_call)])
@@ -128,7 +133,7 @@ def stepped_in(value: Expr) -> list[Expr]:
     found = list[Expr]()
 
     def of_call(each: Call) -> None:
-        if str(each.op.name).rpartition(".")[2] in ROUNDING:
+        if _function(each) in ROUNDING:
             found.extend(each.args)
 
     def of_cast(each: tirx.Cast) -> None:

@@ -80,7 +80,9 @@ def with_casts_last(value: Expr) -> Expr:
     """
 
     def known(call: tvm.ir.Call) -> Expr:
-        test, first, second = call.args if call.op.same_as(CHOICE) else (None, None, None)
+        if not call.op.same_as(CHOICE):
+            return call
+        test, first, second = call.args
         if not isinstance(first, tirx.Cast) or not isinstance(second, NUMBERS):
             return call
         dtype = str(first.value.ty.dtype)
