@@ -139,6 +139,21 @@ CASES = {
         wgmma(64, 32, 1, 1, 4, rounds_input=True),
     ),
     "batch-33": (layer((33, 16, 3, 3), (16, 16, 3, 3)), mma(64, 16, 2, 1, 3)),
+    "channel-rows": (LAYER, wgmma(40, 64, 1, 1, 4, channel_rows=True)),
+    "channel-rows-of-two-groups-of-warps": (
+        layer((3, 48, 5, 7), (120, 48, 3, 3), "bfloat16", scale=True, shift=True, activation="relu"),
+        wgmma(48, 128, 1, 2, 3, channel_rows=True),
+    ),
+    "channel-rows-residual": (
+        layer((1, 64, 6, 7), (72, 64, 1, 1), shift=True, residual=True),
+        wgmma(32, 128, 2, 1, 3, channel_rows=True),
+    ),
+    "channel-rows-split-k": (LAYER, wgmma(24, 64, 1, 1, 3, split_k=3, channel_rows=True)),
+    "channel-rows-cluster": (LAYER, wgmma(32, 64, 1, 1, 3, split_k=2, in_cluster=True, channel_rows=True)),
+    "channel-rows-and-groups": (
+        layer((2, 256, 5, 5), (144, 64, 3, 3), groups=4),
+        wgmma(40, 64, 1, 1, channel_rows=True),
+    ),
 }
 
 TEAMS = {
@@ -217,6 +232,26 @@ TEAMS = {
     ),
     "two-chunks": (layer((2, 112, 9, 9), (64, 112, 1, 1)), wgmma(128, 64, 1, 1, teams=2)),
     "one-chunk-of-integers": (layer((2, 128, 9, 9), (64, 128, 1, 1), "int8"), wgmma(128, 64, 1, 1, teams=2)),
+    "channel-rows": (
+        layer((2, 64, 9, 7), (128, 64, 3, 3), shift=True, activation="relu"),
+        wgmma(72, 128, 1, 2, 4, teams=1, channel_rows=True),
+    ),
+    "channel-rows-of-96-channels": (
+        layer((3, 96, 9, 7), (136, 96, 3, 3), "bfloat16", residual=True),
+        wgmma(56, 128, 1, 1, 3, teams=2, channel_rows=True),
+    ),
+    "channel-rows-of-three-groups-of-warps": (
+        layer((3, 256, 9, 9), (192, 128, 1, 1), groups=2),
+        wgmma(104, 192, 1, 3, 3, teams=1, channel_rows=True),
+    ),
+    "channel-rows-of-integers": (
+        layer((2, 96, 9, 7), (64, 96, 3, 3), "int8"),
+        wgmma(48, 64, 1, 1, teams=2, channel_rows=True),
+    ),
+    "channel-rows-in-tf32": (
+        layer((2, 64, 9, 7), (72, 64, 3, 3), "float32", precision="tf32", shift=True),
+        wgmma(40, 64, 1, 1, 4, teams=2, rounds_input=True, channel_rows=True),
+    ),
 }
 """Convolutions whose warps have roles, which no emulator runs."""
 

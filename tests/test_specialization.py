@@ -253,10 +253,33 @@ def test_default_rounds_the_input_where_it_is_laid_out_anyhow() -> None:
 
 
 def test_default_of_few_tiles_cuts_channels_into_equal_parts() -> None:
-    """In TF32 512 channels are five parts of 104 where tiles of 128 would leave many multiprocessors idle."""
-    problem = layer((128, 512, 7, 7), (512, 512, 3, 3), "float32", precision="tf32", padding=0)
+    """In TF32 1000 channels are six parts of 168 where tiles of 128 would leave many multiprocessors idle."""
+    problem = layer((4096, 4096, 1, 1), (1000, 4096, 1, 1), "float32", FIRST, "tf32")
     config = default_config(problem, SM_90)
-    assert (config.block_m, config.block_n, config.teams) == (128, 104, 1)
+    assert (config.block_m, config.block_n, config.teams) == (192, 168, 1)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float16", "float32"), ("bfloat16", "float32"), ("float32", "tf32")])
+def test_default_shares_pixels_out_evenly(dtype: str, precision: str) -> None:
+    """Tiles of 200 pixels are 512, four for all but a few of 132 multiprocessors, where 192 would leave some a fifth.
+
+    A residual is added to whole rows of output channels.
+    """
+    problem = layer((128, 96, 24, 24), (256, 96, 5, 5), dtype, precision=precision, padding=0)
+    config = default_config(problem, SM_90)
+    assert (config.block_m, config.block_n, config.channel_rows) == (200, 128, True)
+    residual = msgspec.structs.replace(problem.workload.epilogue, residual=True)
+    workload = msgspec.structs.replace(problem.workload, epilogue=residual)
+    assert not default_config(msgspec.structs.replace(problem, workload=workload), SM_90).channel_rows
+
+
+def test_one_instruction_fits_into_the_registers_at_first() -> None:
+    """Three groups of warps that multiply begin with 128 registers a thread, of which 232 columns would take 116."""
+    problem = layer((128, 64, 24, 24), (192, 64, 3, 3))
+    fitting, too_many = (wgmma(pixels, 192, 1, 3, 3, teams=1, channel_rows=True) for pixels in (192, 232))
+    registers = constraints(problem, SM_90)["registers"]
+    assert registers(fitting)
+    assert not registers(too_many)
 
 
 @pytest.mark.parametrize(("channels", "outputs"), [(256, 256), (96, 192), (160, 320)])

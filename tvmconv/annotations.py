@@ -135,11 +135,21 @@ Its value is the number of these chunks, and the value of `PRODUCT` for the last
 `BulkCopy.last_lanes`.
 """
 
+SETTLED = "tvmconv.settled"
+"""The annotation of a loop with `SPECIALIZED` whose sums go through a function before they are stored.
+
+Its value is that of `PRODUCT` for a function of the sums and of the last chunk's factors, which it does not read.
+"""
+
 COPYING_THREADS = 128
 """The threads of the warps that copy in such a block: as many as change their registers together."""
 
 BARRIER_BYTES = 1024
 """The shared memory of the barriers of such a block: chunks behind them begin where they have to."""
+
+TILE_ROWS = 64
+"""The rows that a tile which goes through shared memory in such a block has room for whole multiples of, so that chunks
+behind it begin where they have to, too."""
 
 BULK = "tvmconv.bulk"
 """The annotation of a block with `COPY` in such a loop: the copy engine of sm_90 brings the whole chunk.

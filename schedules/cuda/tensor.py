@@ -33,7 +33,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, LAST_PRODUCT, MIN_BLOCKS, PRODUCT, RING, SPECIALIZED
+from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, LAST_PRODUCT, MIN_BLOCKS, PRODUCT, RING, SETTLED, SPECIALIZED
 from tvmconv.compute.chunks import (
     STEPS,
     chunks_of_tap,
@@ -45,7 +45,7 @@ from tvmconv.compute.chunks import (
     reads_windows,
 )
 from tvmconv.compute.fragments import FragmentTile, number
-from tvmconv.dtypes import DTYPES
+from tvmconv.dtypes import DTYPES, NARROW
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 
@@ -73,7 +73,7 @@ from .tensor_tiles import (
     tile_type,
     weight_split,
 )
-from .tensor_wgmma import product_function
+from .tensor_wgmma import product_function, settled_function
 
 __all__ = [
     "LAYOUTS",
@@ -151,7 +151,8 @@ def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tv
 
     # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
-    sch.reorder(part, pt, kt, wm, wn, v, r, q, j, i, h, e)  # the sums of a channel one after another
+    # The sums of a channel follow one another.
+    sch.reorder(part, pt, kt, wm, wn, v, r, q, *((i, h, j, e) if tile.channel_rows else (j, i, h, e)))
     tiles = [part, pt, kt]
     if from_registers:
         if has_groups_apart(workload):
@@ -170,7 +171,10 @@ def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tv
     sch.set_scope(product, 0, "local")
     for loop in (i, j, h):
         sch.unroll(loop)
-    sch.vectorize(e)
+    if tile.channel_rows:
+        sch.unroll(e)
+    else:
+        sch.vectorize(e)
 
     # Step 3. Accumulate chunk by chunk
     *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
@@ -193,6 +197,8 @@ def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tv
             sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
         roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
         sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
+        if config.channel_rows and workload.dtype in NARROW:
+            sch.annotate(chunk, SETTLED, list(settled_function(config)))
     else:
         sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
 
@@ -268,8 +274,8 @@ def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
 
 def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
     """Return the row and the column of an element of the tile behind what says which tile it is."""
-    which, rows, columns = place[:3], place[3:8], place[8:]
-    return [*which, number(rows, tile.rows), number(columns, tile.columns)]
+    which, (pixel, channel) = place[:3], tile.turned(place[3:8], place[8:])
+    return [*which, number(pixel, tile.pixels), number(channel, tile.channels)]
 
 
 def _add_up_offsets(sch: Schedule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import tvm
 
@@ -12,7 +13,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets import has_clusters, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ..space import Space, ceil_div, divisors, named
+from ..space import Space, ceil_div, ceil_to, divisors, named
 from .machine import BLOCK_BYTES
 from .tensor_model import estimate
 from .tensor_tiles import (
@@ -27,6 +28,9 @@ from .tensor_tiles import (
     shared_bytes,
     tf32_products,
 )
+
+MOST_COLUMNS = 256
+"""The columns of the widest `wgmma`."""
 
 LEAST_COLUMNS = 16
 """The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
@@ -49,16 +53,17 @@ def space(problem: Problem, target: tvm.target.Target, exchanged: bool = False) 
         return estimate(problem, config, target, exchanged) <= bound
 
     knobs = {
-        "block_m": (32, 64, 128, 192, 256),
+        "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256})),
         "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 256})),
         "warps_m": (1, 2, 3, 4),
-        "warps_n": (1, 2, 4),
+        "warps_n": (1, 2, 3, 4),
         "num_stages": (2, 3, 4, 5, MOST_STAGES),
         "split_k": (1, 2, 4, 8),
         "wgmma": (False, True) if "wgmma" in families else (False,),
         "min_blocks_per_sm": (1, 2),
         "in_cluster": (False, True) if has_clusters(target) else (False,),
         "teams": (0, 1, 2) if "wgmma" in families else (0,),
+        "channel_rows": (False, True) if "wgmma" in families and not exchanged else (False,),
         "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
@@ -95,6 +100,20 @@ CANDIDATES = tuple(
 )
 """The tiles that a default is chosen from."""
 
+CHANNEL_ROWS = tuple(
+    replace(LEAST, block_n=block_n, warps_n=warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
+    for block_n, warps_n in ((64, 1), (128, 2), (192, 3), (256, 2))
+)
+"""The output channels of the tiles that a default is chosen from whose pixels are any eights: see `_even_pixels`. On an
+H100 two teams were faster in none of eight layers where channels as rows were faster at all, but for 2% of one."""
+
+LEAST_PIXELS = 72
+"""The least pixels of such tiles: with fewer, nearly all that is brought is the weight. On an H100 the linear layers of
+32 and 128 rows took 1.1 to 1.8 times as long by tiles of 16 to 64 rows as by those of other shapes."""
+
+MOST_TURNS = 8
+"""The most tiles of a multiprocessor for which such tiles are made: of more the last ones cost little anyhow."""
+
 PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
@@ -111,6 +130,12 @@ def default_config(
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    if not (exchanged or problem.open_sizes or problem.workload.epilogue.residual):
+        own += [
+            replace(each, block_m=size)
+            for each in CHANNEL_ROWS
+            for size in _even_pixels(problem, each, gpu_of(target).multiprocessors)
+        ]
     if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
         own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
     if tf32_products(problem) == 1:
@@ -136,12 +161,26 @@ def default_config(
 def _parts(problem: Problem) -> list[int]:
     """Return the columns of tiles that cut the output channels of a group into equal parts, rounded up to eights.
 
-    So 512 channels of 3200 pixels are 125 tiles of 128x104, one for almost each multiprocessor of an H100, where 100 of
-    128x128 leave more of them idle. Sums that go to the output from registers, or along planes, need no whole lines of
-    channels.
+    So 1000 channels of 4096 pixels are 132 tiles of 192x168, one for each multiprocessor of an H100. Sums that go to
+    the output from registers, or along planes, need no whole lines of channels.
     """
     channels = problem.workload.multiplier
     return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
+
+
+def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list[int]:
+    """Return the pixels of tiles of which each multiprocessor has the same number, or nearly so.
+
+    So 51200 pixels of 256 channels are 512 tiles of 200x128, four for all but a few multiprocessors of an H100, where
+    some of them have a fifth one of 534 tiles of 192x128. Pixels are in sixteens, too, so that threads store whole
+    vectors.
+    """
+    workload = problem.workload
+    pixels = workload.batch * prod(workload.output_size)
+    of_channels = workload.groups * ceil_div(workload.multiplier, config.block_n)
+    counts = [turns * multiprocessors // of_channels for turns in range(1, MOST_TURNS + 1)]
+    sizes = {ceil_to(ceil_div(pixels, count), eights) for count in counts if count for eights in (8, 16)}
+    return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
 
 
 def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:

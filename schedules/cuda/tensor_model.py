@@ -22,10 +22,11 @@ from tvmconv.compute.chunks import (
     packed_elements,
     row_bytes,
 )
-from tvmconv.dtypes import NARROW
+from tvmconv.dtypes import NARROW, QUANTIZED
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.workload import ConvWorkload
 
 from ..space import ceil_div, wasted
 from .gemm_tiles import VECTOR
@@ -79,6 +80,10 @@ in float16 on an H200."""
 
 STORED_BYTES = 22.0
 """The bytes of sums that a multiprocessor takes through shared memory to the output in a clock."""
+
+BROUGHT_BYTES = 60.0
+"""The bytes that the copy engine brings to a multiprocessor in a clock: with it the default tiles of 28 layers in
+float16 on an H100, of the im2win thesis and of ResNet-50, take 1.02 times as long as the fastest of eight each."""
 
 SHARED_BYTES, THROTTLED, STORED_MEANWHILE = 118.0, 1.15, 90.0
 """The bytes that go through shared memory in a clock, the time of products as a multiple of what the tensor cores' rate
@@ -134,8 +139,17 @@ NARROW_ROW, CUT_ROW = 90.0, 3.0
 which goes on past the last channel, where it brings zeros; fitted, with the wait for chunks of two lengths in turn, to
 500 tiles of 50 layers in float16 on an H100."""
 
+PAST_ROW = 1.5
+"""The clocks that a row takes more which is past the last pixel, where the copy engine brings zeros: 1 to 3 in eight
+pairs of tiles, in float16 and TF32 on an H100, of which one has 24 to 128 such rows more than the other one."""
+
 STORED_DIRECTLY = 30.0
-"""The bytes of sums that a team stores from its registers in a clock."""
+"""The bytes of sums that a team stores from its registers in a clock, or of channels as rows by way of shared memory,
+where each goes by itself: a thread has pairs of pixels then, which are not side by side."""
+
+INTEGERS_STORED = (20.0, 60.0)
+"""The bytes of sums of int8 numbers that a team stores from its registers in a clock, of channels as columns and as
+rows: fitted to 36 layers on an H100, whose default tiles take 1.03 times as long as the fastest of six each."""
 
 FETCHED_BYTES, GATHERING = 16.0, 700.0
 """The bytes of sums that a block reads of those of its cluster in a clock, and the clocks, for each block of a cluster,
@@ -146,9 +160,10 @@ PAIR, CLUSTERED = 2, 10 / 11
 room on: a cluster has to fit into a group of multiprocessors, and the driver of an H100 has room for 66 clusters of two
 blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
-IMAGE = 2.0
-"""The time that it takes to lay out the input, as a multiple of the time for its bytes; to round it alone takes that of
-its bytes."""
+IMAGE, ROUNDED_IN_CACHE = 2.0, 0.5
+"""The time that it takes to lay out the input, and to round one alone that stays in the L2 cache with its copy, as
+multiples of the time for their bytes in memory. With it, and with `BROUGHT_BYTES`, the default tiles of sixteen layers
+in TF32 on an H100, at batch 32 and 128, take 1.02 times as long as the fastest of eight tiles each."""
 
 KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
 """The clocks that a kernel takes beside its work, and those of further ones in a CUDA graph, which lay out first or add
@@ -197,7 +212,8 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target, exchan
     if (config.rounds_input or lays_out_input(workload)) and not (exchanged and problem.constant_weight):
         kernels += 1
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-        laid_out += image * (IMAGE if lays_out_input(workload) else 1)
+        slower = IMAGE if lays_out_input(workload) else ROUNDED_IN_CACHE if image <= gpu.l2_room else 1
+        laid_out += image * slower
     others = (parts + laid_out) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
     if config.in_cluster:
         others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES + config.split_k * GATHERING
@@ -221,35 +237,46 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
     products, brought = converted_products(problem, config), _bringing_clocks(problem, config)
     copied = sum(copied_rows(problem, config)) * mean_row_bytes(workload)
     read_bytes = multiplied_share(workload) * ROW_BYTES
-    read = config.block_m // 64 * (64 + config.block_n * max(1, products)) * read_bytes
+    read = prod(config.tile.rows) // 64 * (64 + prod(config.tile.columns) * max(1, products)) * read_bytes
     arrival = ARRIVAL / (config.num_stages - 1)
     rows, beside = config.tile.tiles_m, max(1, groups - 1)
     if last_steps(workload) < STEPS and chunks_of_tap(workload) > 1:  # long chunks arrive while short ones are used
         arrival = (brought + ARRIVAL + product) / config.num_stages
     alone = {0: 0.0, 1: READING * rows + product / groups, 3: ROUNDED * rows + product * beside / groups}[products]
     multiplying = product if products == 3 else THROTTLED * product
-    step = mostly_largest(max(multiplying, (read + copied) / SHARED_BYTES, brought), alone, arrival)
+    step, last_step = (
+        mostly_largest(max(multiplying, (read + copied) / SHARED_BYTES, bringing), alone, arrival)
+        for bringing in (brought, brought + _rows_past_the_end(workload, config) * PAST_ROW)
+    )
     tile = part_chunks(workload, config) * step
+    last = part_chunks(workload, config) * (last_step - step)
     sums = config.block_m * config.block_n * workload.sum_bytes
     if workload.epilogue.residual:
         finishing = sums / (FINISHED_BYTES * min(groups, FINISHING_GROUPS))
-        return mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + finishing))
-    if stores_registers(problem, config):
+        return last + mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + finishing))
+    if stores_registers(problem, config) and workload.dtype in QUANTIZED:
+        rate = INTEGERS_STORED[config.channel_rows]
+    elif stores_registers(problem, config) or config.channel_rows:
         rate = STORED_DIRECTLY
     else:
         itemsize = workload.output_storage.itemsize
         rate = STORED_MEANWHILE * gcd(config.block_n, LINE // itemsize) * itemsize / LINE
     storing = sums / rate
     if config.teams == 1:
-        return turns * (tile + storing)
-    return mostly_largest(turns * tile + storing, ceil_div(turns, config.teams) * (tile + storing))
+        return last + turns * (tile + storing)
+    return last + mostly_largest(turns * tile + storing, ceil_div(turns, config.teams) * (tile + storing))
+
+
+def _rows_past_the_end(workload: ConvWorkload, config: Config) -> int:
+    """Return the rows of the last tile that are past the last pixel."""
+    return -workload.batch * prod(workload.output_size) % config.block_m
 
 
 def _bringing_clocks(problem: Problem, config: Config) -> float:
     """Return the clocks in which the copy engine brings a chunk."""
     workload = problem.workload
     pixels, *columns = copied_rows(problem, config)
-    clocks = (pixels + sum(columns)) * mean_row_bytes(workload, NARROW_ROW) / L2_BYTES
+    clocks = (pixels + sum(columns)) * mean_row_bytes(workload, NARROW_ROW) / BROUGHT_BYTES
     if row_bytes(last_steps(workload)) > last_steps(workload) * STEP_BYTES:
         # Behind a tap's last channels of the weight are those of the next tap, if there is one.
         cut = pixels if prod(workload.kernel) > 1 else pixels + sum(columns)

@@ -8,7 +8,7 @@ from math import gcd, prod
 
 import tvm
 
-from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS
+from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS, TILE_ROWS
 from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, VECTORS, chunks
 from tvmconv.compute.fragments import FragmentTile
 from tvmconv.compute.tensor_gemm import finishes_early
@@ -18,7 +18,7 @@ from tvmconv.targets import has_clusters, tensor_instructions
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, named
+from ..space import ceil_div, ceil_to, named
 from .gemm_tiles import VECTOR
 from .machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, WARP
 from .tensor_bulk import MOST_PIXELS, is_bulk
@@ -40,6 +40,10 @@ ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
 
 ROLE_SPARE_REGISTERS = 36
 """Registers that a thread which multiplies needs beside its sums; read off cubins of sm_90."""
+
+INSTRUCTION_REGISTERS = 26
+"""The registers that `ptxas` 13.0 asks for beside the sums of one instruction, of those that threads have at first: of
+512 threads with 116 sums it says that 142 would do."""
 
 RESIDUAL_REGISTERS = 32
 """Registers of such a thread for vectors of the residual that it reads before it waits for the first one."""
@@ -81,6 +85,9 @@ class Config:
     rounds_input: bool = False
     """True if a kernel of its own rounds the input to TF32 numbers first, and `wgmma` reads both factors from shared
     memory; else each block rounds what it multiplies."""
+    channel_rows: bool = False
+    """True if the rows of `wgmma`'s product are output channels and its columns pixels: there may be any eights of
+    columns, so that pixels can be shared out evenly over the GPU, where rows are in sixty-fours."""
 
     @property
     def width(self) -> int:
@@ -99,8 +106,11 @@ class Config:
     @property
     def tile(self) -> FragmentTile:
         """The tile in terms of fragments."""
-        rows, columns = self.block_m // (self.warps_m * self.width * 16), self.block_n // (self.warps_n * 8)
-        return FragmentTile(self.warps_m, self.warps_n, self.width, rows, columns)
+        rows, columns, warps_m, warps_n = self.block_m, self.block_n, self.warps_m, self.warps_n
+        if self.channel_rows:
+            rows, columns, warps_m, warps_n = columns, rows, warps_n, warps_m
+        instructions, eights = rows // (warps_m * self.width * 16), columns // (warps_n * 8)
+        return FragmentTile(warps_m, warps_n, self.width, instructions, eights, self.channel_rows)
 
     @property
     def sums(self) -> int:
@@ -154,13 +164,13 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def whole_fragments(config: Config) -> bool:
         """Return whether warps have whole instructions; `mma` takes its columns from loads of two matrices."""
-        columns = 8 if config.wgmma else 16
-        rows = config.warps_m * config.width * 16
-        return config.block_m % rows == 0 and config.block_n % (config.warps_n * columns) == 0
+        tile, columns = config.tile, 8 if config.wgmma else 16
+        whole = tile.block_m == config.block_m and tile.block_n == config.block_n
+        return whole and prod(tile.columns) % (tile.warps_n * columns) == 0
 
     def widths(config: Config) -> bool:
         """Return whether there is a `wgmma` of so many columns; of integers past 32 only those of whole sixteens."""
-        columns = config.block_n // config.warps_n
+        columns = 8 * config.tile.tiles_n
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
         return not config.wgmma or (columns <= 256 and whole)
 
@@ -186,6 +196,11 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def rounding(config: Config) -> bool:
         return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
 
+    def turned(config: Config) -> bool:
+        """Return whether channels are rows only where both factors are in shared memory, and stored side by side."""
+        as_they_are = converted_products(problem, config) == 0 and not in_planes(problem)
+        return not config.channel_rows or (config.wgmma and as_they_are)
+
     def aligned(config: Config) -> bool:
         """Return whether chunks begin where their permutation does, also behind the tiles of teams."""
         return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
@@ -203,7 +218,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
             known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
             needed = config.sums + fragments(problem, config) + ROLE_SPARE_REGISTERS
             needed += RESIDUAL_REGISTERS if workload.epilogue.residual else 0
-            return known and needed <= role_registers(config)[1]
+            at_first = REGISTERS // (config.teams * config.threads + COPYING_THREADS)
+            instruction = 4 * config.tile.tiles_n + INSTRUCTION_REGISTERS
+            return known and needed <= role_registers(config)[1] and instruction <= at_first
         left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
         spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
         if tf32_products(problem) == 3 and not config.wgmma:
@@ -230,6 +247,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         stages,
         specialized,
         rounding,
+        turned,
         aligned,
         parts_with_terms,
         clusters,
@@ -291,7 +309,8 @@ def tile_bytes(problem: Problem, config: Config) -> int:
         return 0
     itemsize = tile_type(problem.workload, config).itemsize
     padding = (bank(problem, config) - config.block_n) % (BANK_BYTES // itemsize)
-    return config.block_m * (config.block_n + padding) * itemsize
+    rows = ceil_to(config.block_m, TILE_ROWS) if config.teams else config.block_m
+    return rows * (config.block_n + padding) * itemsize
 
 
 PERMUTED_BYTES = 8 * ROW_BYTES

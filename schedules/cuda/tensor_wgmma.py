@@ -46,6 +46,16 @@ Descriptors count 16 bytes: two are a step of the reduction, and four times the 
 Sums are named before the fence, so that zeros are in their registers by then: else, where there is no loop over chunks,
 they would be put there behind it, and `ptxas` would wait for each instruction."""
 
+SETTLED_SUMS = """
+__device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {{
+  #pragma unroll
+  for (int i = 0; i < {count}; ++i) asm volatile("add.f32 %0, %0, 0f00000000;" : "+f"(sums[i]));
+}}
+"""
+"""Zero is added to sums that are complete, none of which is the negative zero that it would change. Where they are
+rounded to half precision one by one, and nothing else is computed of them, `ptxas` 13.0 would round some before it
+waits for them, and then make products wait for each other."""
+
 FIRST = """
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
   unsigned first_row = (unsigned)__cvta_generic_to_shared(rows) - (warp * 16 + (lane >> 2)) * 128;
@@ -194,6 +204,12 @@ def product_function(problem: Problem, config: Config, steps: int = STEPS) -> tu
     return name, of_float32(name, config, steps=steps)
 
 
+def settled_function(config: Config) -> tuple[str, str]:
+    """Return the name and the source of the function that a thread's complete sums of float32 go through."""
+    name = f"tvmconv_settled_{config.sums}"
+    return name, SETTLED_SUMS.format(name=name, count=config.sums)
+
+
 def _wgmma(name: str, kind: Type, config: Config, steps: int) -> str:
     one = _instruction(name, kind, config, "unsigned long long a", ['"l"(a)'])
     shape = {"tiles_m": config.tile.tiles_m, "steps": steps, "registers": config.tile.tiles_n * 4}
@@ -274,7 +290,7 @@ def _first(config: Config, steps: int) -> str:
     size, tile = row_bytes(steps), config.tile
     if size == ROW_BYTES:
         return FIRST
-    groups = {"groups": config.warps_m * config.warps_n, "groups_n": config.warps_n}
+    groups = {"groups": tile.warps_m * tile.warps_n, "groups_n": tile.warps_n}
     return FIRST + NARROW.format(**groups, rows=tile.tiles_m * 64, columns=tile.tiles_n * 8, row_bytes=size)
 
 

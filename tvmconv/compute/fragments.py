@@ -12,33 +12,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
+
+_Of = TypeVar("_Of")
 
 
 @dataclass(frozen=True)
 class FragmentTile:
-    """A block's tile of the product, and the part of it that is in the registers of each of its threads."""
+    """A block's tile of the product, and the part of it that is in the registers of each of its threads.
+
+    Its rows are pixels and its columns output channels, or the other way round.
+    """
 
     warps_m: int
-    """The number of groups of `width` warps along the pixels."""
+    """The number of groups of `width` warps along the rows."""
     warps_n: int
-    """The number of them along the output channels."""
+    """The number of them along the columns."""
     width: int
     """The number of warps that work on one instruction: 4 for `wgmma`, 1 for `mma`."""
     tiles_m: int
-    """The number of instructions of a group of warps along the pixels, with `16 * width` of them each."""
+    """The number of instructions of a group of warps along the rows, with `16 * width` of them each."""
     tiles_n: int
-    """The number of matrices of 8 output channels of a group of warps."""
+    """The number of matrices of 8 columns of a group of warps."""
+    channel_rows: bool = False
+    """True if the rows are output channels, and the columns pixels."""
 
     @property
     def block_m(self) -> int:
         """The number of pixels of a block."""
-        return self.warps_m * self.tiles_m * self.width * 16
+        return prod(self.pixels)
 
     @property
     def block_n(self) -> int:
         """The number of output channels of a block."""
-        return self.warps_n * self.tiles_n * 8
+        return prod(self.channels)
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -49,6 +56,25 @@ class FragmentTile:
     def columns(self) -> tuple[int, ...]:
         """The extents of the axes of a column of the tile."""
         return self.warps_n, self.tiles_n, 4, 2
+
+    @property
+    def pixels(self) -> tuple[int, ...]:
+        """The extents of the axes of a pixel of the tile."""
+        return self.turned(self.rows, self.columns)[0]
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The extents of the axes of an output channel of the tile."""
+        return self.turned(self.rows, self.columns)[1]
+
+    @property
+    def factors(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The extents of the axes of the pixels, and of the output channels, of a chunk of each factor."""
+        return self.turned(self.rows, (self.warps_n, self.tiles_n, 8))
+
+    def turned(self, first: _Of, second: _Of) -> tuple[_Of, _Of]:
+        """Return what rows and columns have as what pixels and output channels have, and the other way round."""
+        return (second, first) if self.channel_rows else (first, second)
 
 
 def number(place: Sequence[Any], extents: Sequence[int]) -> Any:

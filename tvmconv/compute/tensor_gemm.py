@@ -150,9 +150,11 @@ def tensor_sums(
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
         part, pt, kt, wm, wn, v, r, q, i, j, h, e = axes
         at = part * count + chunk
-        element = columns[pt, kt // (tiles // workload.groups), at, wm, i, v, h, r, copy, lane].astype(sum_type)
-        weight = reduce(add, (each[kt, at, wn, j, q * 2 + e, copy, lane].astype(sum_type) for each in factors))
-        return te.sum(element * weight, axis=[chunk, copy, lane])
+        pixel, channel = tile.turned((wm, i, v, h, r), (wn, j, q * 2 + e))
+        element = columns(pt, kt // (tiles // workload.groups), at, *pixel, copy, lane).astype(sum_type)
+        weight = reduce(add, (each(kt, at, *channel, copy, lane).astype(sum_type) for each in factors))
+        first, second = tile.turned(element, weight)  # that of rows is read first, as products expect it
+        return te.sum(first * second, axis=[chunk, copy, lane])
 
     (wm, i, v, h, r), (wn, j, q, e) = tile.rows, tile.columns
     product = te.compute((parts, tiles_m, tiles, wm, wn, v, r, q, i, j, h, e), accumulate, name="product")
@@ -165,11 +167,12 @@ def tensor_sums(
         y = product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
         if not early:
             return y
+        pixel, channel = tile.turned((wm, i, v, h, r), (wn, j, q, e))
         if exchanged:
-            own, most = pt * tile.block_m + number((wm, i, v, h, r), tile.rows), flat.width
+            own, most = pt * tile.block_m + number(pixel, tile.pixels), flat.width
             begin, whole = 0, is_whole(most, tile.block_m)
         else:
-            own, most = kt % per_group * tile.block_n + number((wn, j, q, e), tile.columns), workload.multiplier
+            own, most = kt % per_group * tile.block_n + number(channel, tile.channels), workload.multiplier
             begin, whole = kt // per_group * most, most % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
@@ -182,7 +185,8 @@ def tensor_sums(
     tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
     def in_matrix(part: tirx.Var, pt: tirx.Var, kt: tirx.Var, m: tirx.PrimExpr, n: tirx.PrimExpr) -> tirx.PrimExpr:
-        return tiled(part, pt, kt, *place_of(m, tile.rows), *place_of(n, tile.columns))
+        row, column = tile.turned(place_of(m, tile.pixels), place_of(n, tile.channels))
+        return tiled(part, pt, kt, *row, *column)
 
     fetched = None
     if in_tile:
@@ -239,7 +243,7 @@ def _columns(
 
     def column(*axes: tirx.Var) -> tirx.PrimExpr:
         pt, g, chunk, *row_axes, copy, lane = axes
-        p = pt * tile.block_m + number(row_axes, tile.rows)
+        p = pt * tile.block_m + number(row_axes, own_rows)
         tap, c = _term(workload, chunk, copy, by_tap)
         row = p // width % height * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
@@ -251,8 +255,8 @@ def _columns(
         value = x[workload.x_layout.place(n, channel, row, col)] if image is None else image[n, row, col, channel]
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    tiles = pixel_tiles(given, tile.block_m)
-    return te.compute((tiles, groups, count, *tile.rows, VECTORS, lanes), column, name="columns")
+    tiles, (own_rows, _) = pixel_tiles(given, tile.block_m), tile.factors
+    return te.compute((tiles, groups, count, *own_rows, VECTORS, lanes), column, name="columns")
 
 
 def _weights(
@@ -279,8 +283,8 @@ def _weights(
 
     def stage(summand: int, name: str) -> te.Tensor:
         def weight(*axes: tirx.Var) -> tirx.PrimExpr:
-            kt, chunk, *column_axes, copy, lane = axes
-            own = kt % per_group * tile.block_n + number(column_axes, eights)
+            kt, chunk, *row_axes, copy, lane = axes
+            own = kt % per_group * tile.block_n + number(row_axes, own_rows)
             k = kt // per_group * workload.multiplier + own
             tap, c = _term(workload, chunk, copy, by_tap)
             inside = [] if workload.multiplier % tile.block_n == 0 else [own < workload.multiplier]
@@ -292,9 +296,9 @@ def _weights(
                 value = packed[summand, k, r, s, c + lane]
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-        return te.compute((tiles, count, *eights, VECTORS, lanes), weight, name=name)
+        return te.compute((tiles, count, *own_rows, VECTORS, lanes), weight, name=name)
 
-    eights = (tile.warps_n, tile.tiles_n, 8)
+    _, own_rows = tile.factors
     per_group = -(-workload.multiplier // tile.block_n)
     tiles = workload.groups * per_group
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]

@@ -18,7 +18,18 @@ from tvm.ir.expr import TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
-from ..annotations import BARRIER_BYTES, BULK, COPYING_THREADS, LAST_PRODUCT, PRODUCT, ROLE, SPECIALIZED, BulkCopy
+from ..annotations import (
+    BARRIER_BYTES,
+    BULK,
+    COPYING_THREADS,
+    LAST_PRODUCT,
+    PRODUCT,
+    ROLE,
+    SETTLED,
+    SPECIALIZED,
+    TILE_ROWS,
+    BulkCopy,
+)
 from ..substitution import substitute
 from . import barriers as functions
 from .moving import Places, moved
@@ -189,6 +200,9 @@ class _Block:
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
             at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
             last = [self.release(place, 0, 1)] if self.goes_on else []
+            if SETTLED in self.ring.annotations:
+                settled = _with_product(self.product, self.ring.annotations[SETTLED])
+                last.append(substitute(moved(settled, self.rings, place[0]), {self.ring.loop_var: chunks - 1}))
             ring = _steps(*begin, *at_first, self.over_chunks(partial(self.multiply_chunk, place)), *end, *last)
 
             def replaced(each: tirx.For) -> tirx.Stmt:
@@ -201,6 +215,7 @@ class _Block:
                 shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
                 if old.scope() != "local":
                     shape[0] = self.teams
+                    shape[-2] += -shape[-2] % TILE_ROWS
                 self.replaced.append(old)
                 places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
             return self.by_team(moved(stmt, places, team))
