@@ -20,6 +20,7 @@ from tvmconv.compute.chunks import (
     mean_row_bytes,
     multiplied_share,
     packed_elements,
+    reads_windows,
     row_bytes,
 )
 from tvmconv.dtypes import NARROW, QUANTIZED
@@ -134,7 +135,7 @@ Fitted on an H100 at batch 128: to 24 tiles of five layers in float32, which tak
 estimates, and to 32 tiles of eight layers in TF32, of which those of least estimate take 1.02 times as long as the
 fastest in the mean."""
 
-NARROW_ROW, CUT_ROW = 90.0, 3.0
+NARROW_ROW, CUT_ROW = 112.0, 3.0
 """The bytes that the copy engine brings in the time of a row of 64 or 32 bytes, and the clocks that a row takes more
 which goes on past the last channel, where it brings zeros; fitted, with the wait for chunks of two lengths in turn, to
 500 tiles of 50 layers in float16 on an H100."""
@@ -160,10 +161,11 @@ PAIR, CLUSTERED = 2, 10 / 11
 room on: a cluster has to fit into a group of multiprocessors, and the driver of an H100 has room for 66 clusters of two
 blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
-IMAGE, ROUNDED_IN_CACHE = 2.0, 0.5
-"""The time that it takes to lay out the input, and to round one alone that stays in the L2 cache with its copy, as
-multiples of the time for their bytes in memory. With it, and with `BROUGHT_BYTES`, the default tiles of sixteen layers
-in TF32 on an H100, at batch 32 and 128, take 1.02 times as long as the fastest of eight tiles each."""
+IMAGE, WINDOWS, ROUNDED_IN_CACHE = 2.0, 5.5, 0.5
+"""The time that it takes to lay out the input, to lay out the rows of its windows, and to round one alone that stays in
+the L2 cache with its copy, as multiples of the time for their bytes in memory. The second one is that of 3x3 windows of
+3 channels at batch 32 and 128 on an H100. With the third one, and with `BROUGHT_BYTES`, the default tiles of sixteen
+layers in TF32, at batch 32 and 128, take 1.02 times as long as the fastest of eight tiles each."""
 
 KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
 """The clocks that a kernel takes beside its work, and those of further ones in a CUDA graph, which lay out first or add
@@ -212,12 +214,18 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target, exchan
     if (config.rounds_input or lays_out_input(workload)) and not (exchanged and problem.constant_weight):
         kernels += 1
         image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-        slower = IMAGE if lays_out_input(workload) else ROUNDED_IN_CACHE if image <= gpu.l2_room else 1
-        laid_out += image * slower
+        laid_out += image * _laying_out(workload, image, gpu)
     others = (parts + laid_out) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
     if config.in_cluster:
         others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES + config.split_k * GATHERING
     return mostly_largest(units, waiting, memory) + others
+
+
+def _laying_out(workload: ConvWorkload, image: int, gpu: Gpu) -> float:
+    """Return the time to lay out, or to round, an input, as a multiple of the time for these bytes in memory."""
+    if lays_out_input(workload):
+        return WINDOWS if reads_windows(workload) else IMAGE
+    return ROUNDED_IN_CACHE if image <= gpu.l2_room else 1.0
 
 
 def _packed_bytes(problem: Problem, config: Config) -> int:
