@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 import tvm
 import twins_and_cubins
+from numpy.lib.stride_tricks import sliding_window_view
 from spaces import check_refused, check_template
 from sparing import every
 from twins_and_cubins import SM_90
 from winograd_cases import CASES, TEAMS, conv
 
 from tvmconv import ConvWorkload
+from tvmconv.checking.factors import Factors, fma_sums, normal, positive, rounded
 from tvmconv.compute.winograd_matrices import transforms
 from tvmconv.dispatch import select
 from tvmconv.lowering import lower
@@ -50,17 +53,63 @@ def test_random_legal_configuration(name: str) -> None:
     run_twin(problem, config)
 
 
-@pytest.mark.parametrize(("name", "target"), [("one-team", SM_90), ("two-teams", SM_90), ("uneven-padding", SM_80)])
+@pytest.mark.parametrize("data", [normal, positive])
+@pytest.mark.parametrize("taps", winograd.SIZES)
+def test_errors_beside_multiply_adds(taps: int, data: Callable[..., Factors]) -> None:
+    """With the fewest channels errors are up to three times those of sums by fused multiply-adds, as is promised."""
+    channels, rng = winograd.SIZES[taps].fewest_channels, np.random.default_rng(1)
+    output, weight, tile = (np.array(matrix, np.float32) for matrix in transforms(4, taps))
+    side = len(tile)
+    x, w = (each.astype("f") for each in data(rng, (128, channels, side, side), (16, channels, taps, taps), "float32"))
+    points, taken = (
+        np.einsum("pr,qs,ncrs->cpqn", matrix, matrix, each, optimize=True, dtype=np.float32)
+        for matrix, each in ((tile, x), (weight, w))
+    )
+    sums = on_tensor_cores(points, taken)
+    got = np.einsum("ip,jq,pqnk->nijk", output, output, sums, optimize=True, dtype=np.float32)
+    windows = np.moveaxis(sliding_window_view(x, (taps, taps), axis=(2, 3)), 1, -1)  # (n, i, j, R, S, C)
+    factors = windows.reshape(len(x) * 16, -1), np.moveaxis(w, 1, -1).reshape(len(w), -1)
+    exact = factors[0].astype(np.float64) @ factors[1].T.astype(np.float64)
+    ours, fused = (np.abs(each - exact) for each in (got.reshape(exact.shape), fma_sums(*factors)))
+    assert np.mean(ours**2) <= 9 * np.mean(fused**2)
+    assert ours.max() <= 3 * fused.max()
+
+
+def on_tensor_cores(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the sums (P, Q, N, K) of x (C, P, Q, N) times w (C, P, Q, K), as `wgmma` has them by three products.
+
+    Each chunk of 32 terms has sums of its own, of 8 terms an instruction, which are rounded toward zero.
+    """
+    (x_cut, x_rest), (w_cut, w_rest) = (
+        (high := rounded(each, 10, up), rounded(each - high, 10)) for each, up in ((x, False), (w, True))
+    )
+    sums = np.zeros((*x.shape[1:], w.shape[-1]), np.float32)
+    for first in range(0, len(x), 32):
+        own = np.zeros_like(sums)
+        for a, b in ((x_cut, w_rest), (x_rest, w_cut), (x_cut, w_cut)):
+            for start in range(first, min(first + 32, len(x)), 8):
+                terms = (each[start : min(start + 8, first + 32)].astype(np.float64) for each in (a, b))
+                exact = own + np.einsum("cpqn,cpqk->pqnk", *terms, optimize=True)
+                nearest = exact.astype(np.float32)
+                own = np.where(np.abs(nearest) > np.abs(exact), np.nextafter(nearest, np.float32(0)), nearest)
+        sums += own
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("one-team", SM_90), ("two-teams", SM_90), ("uneven-padding", SM_80), ("5x5-one-team", SM_90)]
+)
 def test_cubin(name: str, target: tvm.target.Target) -> None:
     problem, config = (CASES | TEAMS)[name]
     compiled(problem, config, target)
 
 
-def test_threads_move_vectors() -> None:
+@pytest.mark.parametrize(("name", "lanes", "points"), [("whole-tiles", 4, 36), ("5x5", 2, 64)])
+def test_threads_move_vectors(name: str, lanes: int, points: int) -> None:
     """A thread of the transforms stores the channels of a point, or of an output, at once."""
-    problem, config = CASES["whole-tiles"]
+    problem, config = CASES[name]
     first, *_, last = re.split(r"\.entry", compiled(problem, config, SM_90))[1:]
-    assert [len(re.findall(r"st\.global\.v4\.\w+", kernel)) for kernel in (first, last)] == [36, 16]
+    assert [len(re.findall(rf"st\.global\.v{lanes}\.\w+", kernel)) for kernel in (first, last)] == [points, 16]
 
 
 @pytest.mark.parametrize("name", every(3, CASES))
@@ -70,14 +119,15 @@ def test_space_has_the_default_and_is_legal(name: str) -> None:
     assert winograd.space(problem, SM_90).violated(config) == []
 
 
-def test_a_network_transforms_the_weight_ahead() -> None:
+@pytest.mark.parametrize("name", ["odd-sizes", "5x5"])
+def test_a_network_transforms_the_weight_ahead(name: str) -> None:
     """What is computed once is the transformed weight, in two TF32 numbers that add up to it."""
-    problem, config = CASES["odd-sizes"]
+    problem, config = CASES[name]
     kernel, packing = split_packing(lower(problem, select(problem, SM_90, config, "winograd"), SM_90, "kernel"))
     assert packing is not None
     weight = random_operands(problem.workload)["w"]
     (made,) = (each.numpy() for each in packing(weight))
-    matrix = np.array(transforms(4).weight, np.float64)
+    matrix = np.array(transforms(4, problem.workload.kernel[0]).weight, np.float64)
     expected = np.einsum("pr,qs,krsc->pqkc", matrix, matrix, weight.astype(np.float64))
     np.testing.assert_allclose(made.sum(axis=0).reshape(expected.shape), expected, rtol=0, atol=2e-6)
     assert not (made.view(np.uint32) & 0x1FFF).any()
@@ -111,10 +161,13 @@ REFUSED = {
         Problem(ConvWorkload.conv2d((1, 8, 8, 32), (32, 3, 3, 16), groups=2, layout="NHWC")),
         "is for dense convolutions in one group",
     ),
-    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 kernels with a stride and a dilation of 1"),
+    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
+    "7x7": (conv((1, 64, 9, 9), 16, taps=7), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
     "strict": (conv((1, 16, 9, 9), 16, precision="strict"), "has errors that depend on outputs nearby"),
     "channels": (conv((1, 18, 9, 9), 16), "takes input channels in multiples of 4, not 18"),
     "outputs": (conv((1, 16, 9, 9), 18), "takes output channels in multiples of 4, not 18"),
+    "few-channels": (conv((1, 12, 9, 9), 16), "takes 16 input channels or more for 3x3 kernels, not 12"),
+    "few-channels-of-5x5": (conv((1, 92, 9, 9), 16, taps=5), "takes 96 input channels or more for 5x5 kernels, not 92"),
     "too-large": (conv((128, 128, 112, 112), 128), "takes up to 3221225472 bytes of transformed .*, not "),
     "too-large-a-weight": (
         conv((1, 8192, 6, 6), 4096),

@@ -10,9 +10,11 @@ from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.winograd import Config
 
 
-def conv(size: tuple[int, int, int, int], outputs: int, layouts: Layouts = LAST, **options: Any) -> Problem:
-    """Return a 3x3 convolution of so many outputs of an image (N, C, H, W)."""
-    return layer(size, (outputs, size[1], 3, 3), "float32", layouts, **options)
+def conv(
+    size: tuple[int, int, int, int], outputs: int, layouts: Layouts = LAST, taps: int = 3, **options: Any
+) -> Problem:
+    """Return a convolution of so many outputs, and so many taps each way, of an image (N, C, H, W)."""
+    return layer(size, (outputs, size[1], taps, taps), "float32", layouts, **options)
 
 
 CASES = {
@@ -26,7 +28,7 @@ CASES = {
         conv((1, 40, 6, 30), 24, padding=(2, 0, 1, 3), scale=True),
         Config(32, 16, 1, 1, 3),
     ),
-    "one-output": (conv((1, 4, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
+    "one-output": (conv((1, 16, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
     "one-pixel": (conv((5, 32, 1, 1), 32, activation="relu"), Config(64, 32, 1, 1, 2, wgmma=True)),
     "to-NCHW": (
         conv((2, 16, 9, 12), 40, Layouts("NHWC", "KRSC", "NCHW"), shift=True, residual=True, activation="relu"),
@@ -36,6 +38,18 @@ CASES = {
     "KCRS": (
         conv((1, 48, 10, 9), 40, Layouts("NHWC", "KCRS", "NHWC"), shift=True, activation="relu6"),
         Config(64, 64, 1, 1, 3, wgmma=True),
+    ),
+    "5x5": (
+        conv((2, 96, 8, 11), 36, taps=5, shift=True, residual=True, activation="relu"),
+        Config(64, 32, 1, 1, 2, wgmma=True),
+    ),
+    "5x5-KCRS-to-NCHW": (
+        conv((1, 100, 9, 12), 20, Layouts("NHWC", "KCRS", "NCHW"), taps=5, padding=0),
+        Config(32, 16, 1, 1, 2),
+    ),
+    "5x5-uneven-padding": (
+        conv((3, 96, 3, 5), 24, taps=5, padding=(4, 1, 0, 3), scale=True),
+        Config(64, 32, 1, 1, 2, wgmma=True),
     ),
 }
 
@@ -47,6 +61,10 @@ TEAMS = {
     "two-teams": (
         conv((3, 40, 17, 20), 36, padding=4, residual=True),
         Config(64, 32, 1, 1, 3, wgmma=True, teams=2),
+    ),
+    "5x5-one-team": (
+        conv((3, 96, 20, 16), 72, Layouts("NHWC", "KCRS", "NHWC"), taps=5, padding=0, shift=True),
+        Config(128, 64, 2, 1, 3, wgmma=True, teams=1),
     ),
 }
 """Convolutions whose products are of warps with roles, which no emulator runs."""

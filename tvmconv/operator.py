@@ -211,8 +211,9 @@ def compile(  # noqa: A001
 
     `config` is a configuration of a schedule, checked against its constraints; without one the tuning logs choose, or
     the schedule's default is used: `selection.reason` says which, and so does this module's logger. `algorithm` is
-    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", "winograd" for 3x3 kernels,
-    on a GPU "tensor" for its tensor cores, or on a CPU "pointwise" for 1x1 kernels and "dot" for its dot products.
+    "auto", or the one to use: "depthwise" for depthwise workloads, else "direct", "im2win", "winograd" for 3x3 kernels
+    (on a GPU for 5x5 too), "tensor" for the tensor cores of a GPU, or on a CPU "pointwise" for 1x1 kernels and "dot"
+    for its dot products.
     `precision` is "float32", or "strict" or "tf32" for more or less exact results with float32 operands; see
     `Problem.precision` and the rows of `tvmconv.precision`. With the `open_sizes` "batch" it is for any batch, and the
     one in the workload is what the configuration is chosen for; so with "height" and "width", where a template takes

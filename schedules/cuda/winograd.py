@@ -1,14 +1,16 @@
-"""Winograd's convolution on the tensor cores of NVIDIA GPUs: 3x3 kernels in float32 with fewer multiplications.
+"""Winograd's convolution on the tensor cores of NVIDIA GPUs: 3x3 and 5x5 kernels in float32 with fewer multiplications.
 
 A kernel transforms the tiles of the input, the kernel of `cuda/tensor` multiplies them by the transformed weight, as a
-1x1 convolution with a group for each of the 36 points, and a third kernel transforms the sums to tiles of 4x4 outputs
-and finishes them. Products are a quarter of those of the direct convolution; but the transformed tensors, of 2.25 times
-the elements of input and output each, go through memory.
+1x1 convolution with a group for each of the points, and a third kernel transforms the sums to tiles of 4x4 outputs
+and finishes them. Kernels of 3x3 have 36 points, and a quarter of the products of the direct convolution; those of 5x5
+have 64, and a sixth of its products. But the transformed tensors, of 2.25 and 4 times the elements of input and output
+each, go through memory.
 
 On an H100 512 channels to 512 take 1.37 ms at batch 128 of 28x28, where `cuda/tensor` takes 3.43, and 256 to 256 of
 56x56 1.88 for 3.50: 345 and 252 TFLOP/s of the direct convolution, of which three products of TF32 numbers reach 138.
 
-Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers.
+Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers: 36 points of four
+channels, or 64 of two.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import msgspec
 import tvm
@@ -23,8 +26,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.compute.tensor_winograd import OUTPUTS, SIDE, transformed_elements, winograd_product
-from tvmconv.compute.winograd_matrices import TAPS
+from tvmconv.compute.tensor_winograd import OUTPUTS, side_of, transformed_elements, winograd_product
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import MAX_ELEMENTS
@@ -45,6 +47,24 @@ OPEN_SIZES: tuple[str, ...] = ()
 
 THREADS = 128
 """The threads of a block that transforms tiles."""
+
+
+class Size(NamedTuple):
+    """What a size of kernels asks for."""
+
+    fewest_channels: int
+    """The least input channels: sums of fewer products are promised to be more exact than these, whose transforms round
+    more. The root mean square of errors for normal numbers is 2.9 times that of fused multiply-adds in both sizes, for
+    those behind a ReLU 3.3 times for 3x3 and 3.6 for 5x5, and for positive ones 0.5 and 0.2 times. For normal ones in
+    12 channels and 3x3 it would be 3.5 times, and in 80 and 5x5 3.2. (Computed, by a model of the tensor core that is
+    within 4% of what was measured on an H100 with 64 to 256 channels.)"""
+    lanes: int
+    """The neighbouring channels that a thread of a transform has: the more, the longer vectors it moves, and the more
+    registers a tile takes, 144 or 128 of 255."""
+
+
+SIZES = {3: Size(fewest_channels=16, lanes=VECTOR), 5: Size(fewest_channels=96, lanes=2)}
+"""The sizes of kernels, by their taps along each axis."""
 
 MOST_BYTES = 3 * 2**30
 """The most bytes that a call takes beside its operands: the transformed input and the sums, and the weight where it is
@@ -74,20 +94,23 @@ def product_of(problem: Problem) -> Problem:
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take 3x3 convolutions of one group with a stride of 1, where the precision lets errors spread to outputs nearby.
+    """Take 3x3 and 5x5 convolutions of one group with a stride of 1, where errors may spread to outputs nearby.
 
-    Channels are in whole vectors.
+    Channels are in whole vectors, and those of the input as many as make sums as exact as the precision promises.
     """
     workload = problem.workload
     if not problem.is_dense or workload.groups > 1:
         return "is for dense convolutions in one group"
-    if workload.kernel != (TAPS, TAPS) or workload.stride != (1, 1) or workload.dilation != (1, 1):
-        return "takes 3x3 kernels with a stride and a dilation of 1"
+    taps, across = workload.kernel
+    if taps != across or taps not in SIZES or workload.stride != (1, 1) or workload.dilation != (1, 1):
+        return "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"
     if problem.precision == "strict":
         return "has errors that depend on outputs nearby, which precision strict rules out"
     for kind, channels in (("input", workload.in_channels), ("output", workload.out_channels)):
         if channels % VECTOR:
             return f"takes {kind} channels in multiples of {VECTOR}, not {channels}"
+    if workload.in_channels < (fewest := SIZES[taps].fewest_channels):
+        return f"takes {fewest} input channels or more for {taps}x{taps} kernels, not {workload.in_channels}"
     points, weight_points, sums = transformed_elements(workload)
     if weight_points > MAX_ELEMENTS:
         return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
@@ -139,11 +162,16 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
 
 
+def _lanes(problem: Problem) -> int:
+    """Return the channels of a thread of the transforms of input and output."""
+    return SIZES[problem.workload.kernel[0]].lanes
+
+
 def _run(problem: Problem) -> int:
     """Return the outputs that a thread stores side by side at once: of NCHW those of a row, if rows are whole tiles."""
     workload = problem.workload
     if workload.out_layout == "NHWC":
-        return VECTOR
+        return _lanes(problem)
     return OUTPUTS if workload.output_size[1] % OUTPUTS == 0 else 1
 
 
@@ -165,6 +193,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     """Schedule the computation; the config must be legal for the problem."""
     # Step 1. The products of the points, each of which has its sums behind those of the point before
     product, workload = product_of(problem), problem.workload
+    side, lanes = side_of(workload), _lanes(problem)
     split = tensor_tiles.weight_split(product, config)
     form = compute.TensorForm(split=split, by_tap=config.teams > 0)
     sch = begin(compute.tensor_winograd(workload, config.tile, form), problem)
@@ -174,7 +203,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     # Step 2. The input's tiles
     points = sch.get_sblock("points")
     image, p, row, t, c = sch.get_loops(points)
-    (p, q), (c, lane) = sch.split(p, [SIDE, SIDE]), sch.split(c, [None, VECTOR])
+    (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, lanes])
     sch.reorder(image, row, t, c, p, q, lane)
     thread = bind_to_grid(sch, [image, row, t, c], THREADS)
     _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
@@ -196,7 +225,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
     h, i = sch.split(h, [None, OUTPUTS])
     v, j = sch.split(v, [None, OUTPUTS])
-    k, lane = sch.split(k, [None, VECTOR])
+    k, lane = sch.split(k, [None, lanes])
     along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
     sch.reorder(n, h, v, k, *along)
     thread = bind_to_grid(sch, [n, h, v, k], THREADS)
@@ -221,11 +250,14 @@ def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:
 
 
 def _unroll(sch: Schedule, stage: SBlockRV, whole: bool = True) -> None:
-    """Unroll the loops of a thread, but for the last one where that is over the lanes of a whole vector."""
+    """Unroll the loops of a thread, but for the last one where that is over the lanes of a whole vector.
+
+    It is longer than a vector where a weight of 5x5 taps lies in KCRS.
+    """
     _, _, *loops, lane = sch.get_loops(stage)
     for loop in loops:
         sch.unroll(loop)
-    if whole:
+    if whole and int(sch.get(lane).extent) <= VECTOR:
         sch.vectorize(lane)
     else:
         sch.unroll(lane)

@@ -1,9 +1,10 @@
 """Winograd's convolution for tensor cores: a product of matrices for each point of the transformed tiles.
 
-It is `O = A [sum over c of (G F[k, c] Gt) * (B P[n, c] Bt)] At` for each tile of 4x4 outputs, as in `winograd`, which
-takes 36 multiplications where the direct convolution takes 144. Of each of the 36 points the sums over the channels are
-a product of matrices: that of all tiles, by the transformed weight. So they are a 1x1 convolution in 36 groups, whose
-image is the row of all tiles, and whose channels lie side by side for each group.
+It is `O = A [sum over c of (G F[k, c] Gt) * (B P[n, c] Bt)] At` for each tile of 4x4 outputs, as in `winograd`. With
+3x3 taps it takes 36 multiplications where the direct convolution takes 144, and with 5x5 64 for 400. Of each of the 36
+or 64 points the sums over the channels are a product of matrices: that of all tiles, by the transformed weight. So they
+are a 1x1 convolution in as many groups, whose image is the row of all tiles, and whose channels lie side by side for
+each group.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile
 from .tensor_gemm import TensorForm, tensor_sums
 from .winograd import multiplied
-from .winograd_matrices import TAPS, transforms
+from .winograd_matrices import transforms
 
 OUTPUTS = 4
 """The rows, and the columns, of outputs of a tile."""
 
-SIDE = OUTPUTS + TAPS - 1
-"""The rows, and the columns, of inputs that a tile reads, and of its points."""
 
-POINTS = SIDE * SIDE
+def side_of(workload: ConvWorkload) -> int:
+    """Return the number of rows, and of columns, of the inputs that a tile reads, and of its points."""
+    return OUTPUTS + workload.kernel[0] - 1
 
 
 def tiles_of(workload: ConvWorkload) -> tuple[int, int]:
@@ -42,19 +43,21 @@ def _count(workload: ConvWorkload) -> int:
 def transformed_elements(workload: ConvWorkload) -> tuple[int, int, int]:
     """Return the numbers of elements of the transformed input and weight, and of the sums of their products."""
     count, channels, outputs = _count(workload), workload.in_channels, workload.out_channels
-    return POINTS * count * channels, POINTS * outputs * channels, POINTS * count * outputs
+    points = side_of(workload) ** 2
+    return points * count * channels, points * outputs * channels, points * count * outputs
 
 
 def winograd_product(workload: ConvWorkload) -> ConvWorkload:
     """Return the convolution whose sums are those of the products of transformed tiles: a group for each point."""
+    points = side_of(workload) ** 2
     return ConvWorkload(
         batch=1,
-        in_channels=POINTS * workload.in_channels,
+        in_channels=points * workload.in_channels,
         height=1,
         width=_count(workload),
-        out_channels=POINTS * workload.out_channels,
+        out_channels=points * workload.out_channels,
         kernel=(1, 1),
-        groups=POINTS,
+        groups=points,
         layout=f"NCHW{workload.in_channels}c",
         w_layout="KRSC",
         out_layout=f"NCHW{workload.out_channels}c",
@@ -65,15 +68,17 @@ def winograd_product(workload: ConvWorkload) -> ConvWorkload:
 def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) -> list[te.Tensor]:
     """Return the TE definition, in these stages beside those of `tensor_gemm` from "columns" to "sums".
 
-    "windows" (tiles, 6, 6, C) has the inputs of each tile of all images, with padding; "window_rows" has them times B
-    from one side, and "points" from both sides, in the layout of the product's input. "weight_rows" (K, 6, 3, C) and
-    "weight_points" (6, 6, K, C) have the weight times G so, and "taps" the same as the product's weight. "sum_rows"
-    (tiles, 4, 6, K) has the sums times A from one side, and "planes" (N, K, H', W') from both sides, rounded up to
-    whole tiles. Of these "output" is made.
+    For r taps a tile has s points along each axis: 6 for 3, and 8 for 5. "windows" (tiles, s, s, C) has the inputs of
+    each tile of all images, with padding; "window_rows" has them times B from one side, and "points" from both sides,
+    in the layout of the product's input. "weight_rows" (K, s, r, C) and "weight_points" (s, s, K, C) have the weight
+    times G so, and "taps" the same as the product's weight. "sum_rows" (tiles, 4, s, K) has the sums times A from one
+    side, and "planes" (N, K, H', W') from both sides, rounded up to whole tiles. Of these "output" is made.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
-    operands, matrices, product = epilogue_operands(workload), transforms(OUTPUTS), winograd_product(workload)
+    operands, product = epilogue_operands(workload), winograd_product(workload)
+    side, (reach, _) = side_of(workload), workload.kernel
+    matrices = transforms(OUTPUTS, reach)
     channels, outputs, (top, left, _, _) = workload.in_channels, workload.out_channels, workload.padding
     (rows, columns), count = tiles_of(workload), product.width
     zero = tirx.const(0, workload.dtype)
@@ -84,38 +89,38 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm
         value = x[workload.x_layout.place(t // columns // rows, c, h, v)]
         return tirx.if_then_else(inside, value, zero)
 
-    windows = te.compute((count, SIDE, SIDE, channels), window, name="windows")
+    windows = te.compute((count, side, side, channels), window, name="windows")
     window_rows = te.compute(
-        (count, SIDE, SIDE, channels),
+        (count, side, side, channels),
         lambda t, p, s, c: multiplied(matrices.input, p, lambda r: windows[t, r, s, c]),
         name="window_rows",
     )
     points = te.compute(
         product.operands["x"][0],
-        lambda _n, p, _h, t, c: multiplied(matrices.input, p % SIDE, lambda s: window_rows[t, p // SIDE, s, c]),
+        lambda _n, p, _h, t, c: multiplied(matrices.input, p % side, lambda s: window_rows[t, p // side, s, c]),
         name="points",
     )
     weight_rows = te.compute(
-        (outputs, SIDE, TAPS, channels),
+        (outputs, side, reach, channels),
         lambda k, p, s, c: multiplied(matrices.weight, p, lambda r: w[workload.weight_layout.place(k, c, r, s)]),
         name="weight_rows",
     )
 
     weight_points = te.compute(
-        (SIDE, SIDE, outputs, channels),
+        (side, side, outputs, channels),
         lambda p, q, k, c: multiplied(matrices.weight, q, lambda s: weight_rows[k, p, s, c]),
         name="weight_points",
     )
 
     def weight_of_groups(k: tirx.Var, _r: tirx.Var, _s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         p = k // outputs
-        return weight_points[p // SIDE, p % SIDE, k % outputs, c]
+        return weight_points[p // side, p % side, k % outputs, c]
 
     taps = te.compute(product.operands["w"][0], weight_of_groups, name="taps")
     sums = tensor_sums(points, taps, {}, product, tile, form)
     sum_rows = te.compute(
-        (count, OUTPUTS, SIDE, outputs),
-        lambda t, i, q, k: multiplied(matrices.output, i, lambda p: sums[0, t, p * SIDE + q, k]),
+        (count, OUTPUTS, side, outputs),
+        lambda t, i, q, k: multiplied(matrices.output, i, lambda p: sums[0, t, p * side + q, k]),
         name="sum_rows",
     )
 

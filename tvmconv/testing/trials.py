@@ -58,7 +58,10 @@ of every type."""
 UNITS = 1, 1, STORED, 2 * STORED
 """The numbers of which the channels of a group are multiples, those in and those out together."""
 
-PLAIN = (1, 1), (3, 3), (3, 3)
+INPUTS = (1, 4), (1, 80), (16, 160)
+"""The ranges of the input channels of a group: some templates take few alone, and others many."""
+
+PLAIN = (1, 1), (3, 3), (3, 3), (5, 5)
 """The kernels that some templates take alone, with a stride and a dilation of 1."""
 
 LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
@@ -190,13 +193,13 @@ def _attempt(draw: Draw, dtypes: Sequence[str]) -> ConvWorkload | None:
 
     None where the kernel does not fit the padded image or a check would take too long.
     """
-    kind, unit, most_inputs = draw.of(KINDS), draw.of(UNITS), draw.of((4, 80, 80))
-    groups, inputs, outputs = 1, ceil_to(draw.logarithmic(1, most_inputs), unit), ceil_to(draw.logarithmic(1, 80), unit)
+    kind, unit, inputs = draw.of(KINDS), draw.of(UNITS), draw.logarithmic(*draw.of(INPUTS))
+    groups, inputs, outputs = 1, ceil_to(inputs, unit), ceil_to(draw.logarithmic(1, 80), unit)
     size = draw.logarithmic(1, 64), draw.logarithmic(1, 64)
     if draw.chance(0.1):
         size = draw.of([(1, draw.logarithmic(1, 400)), (draw.logarithmic(1, 400), 1), (1, 1)])
     kernel, stride, dilation = draw.of(PLAIN), (1, 1), (1, 1)
-    if draw.chance(0.7):
+    if draw.chance(0.5):
         kernel = _kernel(draw)
         stride = draw.pair(1, 4) if draw.chance(0.5) else stride
         dilation = draw.pair(1, 5) if draw.chance(0.3) else dilation
