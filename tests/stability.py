@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,10 @@ def callers() -> dict[str, Callable[[], Any]]:
 def repeated(call: Callable[[], Any], calls: int, threads: int = 1) -> tuple[int, int]:
     """Return how many calls gave other bits than the first, and the growth of the process in bytes after a tenth."""
     expected = _bits(call())
+    all_there = Barrier(threads)
 
     def some(count: int) -> int:
+        all_there.wait()  # else some threads would make the calls of others, which would begin, and grow, later
         return sum(_bits(call()) != expected for _ in range(count))
 
     with ThreadPoolExecutor(threads) as pool:
