@@ -31,9 +31,17 @@ from tvmconv.substitution import evaluated
 WARPGROUP = 4
 """The warps that work on one `wgmma`."""
 
+
+def divided(dividend: Any, divisor: Any) -> Any:
+    """Return a quotient as CUDA has it: that of integers is an integer, rounded toward zero."""
+    if np.result_type(dividend, divisor).kind in "iu":
+        return (dividend - np.fmod(dividend, divisor)) // divisor
+    return dividend / divisor
+
+
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "FloorDiv": operator.floordiv,
-    "FloorMod": operator.mod, "Div": operator.truediv, "Min": np.minimum, "Max": np.maximum, "LT": operator.lt,
+    "FloorMod": operator.mod, "Div": divided, "Mod": np.fmod, "Min": np.minimum, "Max": np.maximum, "LT": operator.lt,
     "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
     "And": np.logical_and, "Or": np.logical_or, "BitwiseAnd": operator.and_, "BitwiseXor": operator.xor,
     "LShift": operator.lshift, "RShift": operator.rshift,
@@ -41,7 +49,8 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fabs": np.abs, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "floor": np.floor,
-    "round": np.rint, "pow": np.power, "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "ceil": np.ceil, "trunc": np.trunc, "round": np.rint, "nearbyint": np.rint, "pow": np.power,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": lambda x: np.vectorize(erf, [np.asarray(x).dtype])(x), "tvmconv.exp2": np.exp2,
     "tvmconv.reciprocal": reciprocal,
 }  # fmt: skip

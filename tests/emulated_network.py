@@ -68,7 +68,7 @@ def run(mod: tvm.IRModule, inputs: Sequence[np.ndarray]) -> Run:
         func, operands = mod[call.args[0]], [value(each) for each in call.args[1].fields]
         shape, dtype = [evaluated(size, sizes) for size in call.ty.shape], str(call.ty.dtype)
         numpy_type = STORAGE_TYPES[dtype].numpy if dtype in STORAGE_TYPES else dtype
-        output = np.full(shape, -77, numpy_type)
+        output = np.full(shape, 77, numpy_type)  # bytes have no -77
         name = str(call.args[0].name_hint)
         if is_scheduled(func):
             everything = [*operands, output]
