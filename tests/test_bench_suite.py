@@ -58,6 +58,7 @@ def test_suites(kind: str) -> None:
         "im2win-thesis": 12,
         "sparse-paper": 10,
         "pointwise-networks": 15,
+        "3x3-networks": 18,
         "linear-networks": 28,
         "grouped-networks": 20,
     }
@@ -68,6 +69,7 @@ def test_suites(kind: str) -> None:
     batch = 32 if kind == "cuda" else 1
     strided = conv2d((batch, 512, 28, 28), (1024, 512, 1, 1), stride=2)
     assert found["pointwise-networks"]["512x28-1024-s2"] == strided
+    assert found["3x3-networks"]["unet-128x224-64"] == conv2d((batch, 128, 224, 224), (64, 128, 3, 3), padding=1)
     assert found["linear-networks"]["vgg-fc6-128"] == conv2d((128, 25088, 1, 1), (4096, 25088, 1, 1))
     grouped = conv2d((batch, 1024, 14, 14), (1024, 32, 3, 3), groups=32, stride=2, padding=1)
     assert found["grouped-networks"]["resnext-1024x14-s2"] == grouped
