@@ -274,7 +274,7 @@ class Emulator(Machine):
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return what a function of `tvmconv.lowering.intrinsics` does."""
-        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32(?:x[13])?|s8|u8)_(\d+)x(\d+)", name):
+        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32(?:x[13])?|s8|u8)_(\d+)x(\d+)(?:_nearest)?", name):
             family, kind, *tiles = product.groups()
             width, goes_on = WARPGROUP if family == "wgmma" else 1, family == "wgmma" and not kind.startswith("tf32x")
             return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)

@@ -20,18 +20,18 @@ def conv(
 CASES = {
     "whole-tiles": (conv((2, 64, 8, 12), 64), Config(64, 64, 1, 1, 2, wgmma=True)),
     "odd-sizes": (
-        conv((3, 20, 13, 11), 36, shift=True, residual=True, activation="silu"),
+        conv((3, 36, 13, 11), 36, shift=True, residual=True, activation="silu"),
         Config(64, 32, 1, 1, 2, wgmma=True),
     ),
-    "no-padding-in-tf32": (conv((1, 16, 7, 7), 32, padding=0, precision="tf32"), Config(32, 32, 2, 1, 2)),
+    "no-padding-in-tf32": (conv((1, 32, 7, 7), 32, padding=0, precision="tf32"), Config(32, 32, 2, 1, 2)),
     "uneven-padding": (
         conv((1, 40, 6, 30), 24, padding=(2, 0, 1, 3), scale=True),
         Config(32, 16, 1, 1, 3),
     ),
-    "one-output": (conv((1, 16, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
+    "one-output": (conv((1, 32, 3, 3), 4, padding=0), Config(16, 16, 1, 1, 2)),
     "one-pixel": (conv((5, 32, 1, 1), 32, activation="relu"), Config(64, 32, 1, 1, 2, wgmma=True)),
     "to-NCHW": (
-        conv((2, 16, 9, 12), 40, Layouts("NHWC", "KRSC", "NCHW"), shift=True, residual=True, activation="relu"),
+        conv((2, 32, 9, 12), 40, Layouts("NHWC", "KRSC", "NCHW"), shift=True, residual=True, activation="relu"),
         Config(64, 64, 1, 1, 2, wgmma=True),
     ),
     "odd-sizes-to-NCHW": (conv((3, 32, 7, 9), 24, Layouts("NHWC", "KCRS", "NCHW")), Config(32, 16, 1, 1, 2)),
@@ -45,7 +45,7 @@ CASES = {
     ),
     "5x5-KCRS-to-NCHW": (
         conv((1, 100, 9, 12), 20, Layouts("NHWC", "KCRS", "NCHW"), taps=5, padding=0),
-        Config(32, 16, 1, 1, 2),
+        Config(64, 16, 1, 1, 2, wgmma=True),
     ),
     "5x5-uneven-padding": (
         conv((3, 96, 3, 5), 24, taps=5, padding=(4, 1, 0, 3), scale=True),

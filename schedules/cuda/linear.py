@@ -98,7 +98,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
-    return Config(**vars(tensor_default.default_config(transposed(problem), target, exchanged=True)))
+    return Config(**vars(tensor_default.default_config(transposed(problem), target, exchanged=True, only_wgmma=True)))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -138,8 +138,13 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
     return sch
 
 
-def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tvm.target.Target) -> None:
-    """Schedule the stages of `compute.tensor_gemm` from the factors up to "sums", for which each block has a tile."""
+def schedule_product(
+    sch: Schedule, problem: Problem, config: Config, target: tvm.target.Target, nearest: bool = False
+) -> None:
+    """Schedule the stages of `compute.tensor_gemm` from the factors up to "sums", for which each block has a tile.
+
+    See `tensor_wgmma.product_function` for `nearest`.
+    """
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
     columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
@@ -190,10 +195,10 @@ def schedule_product(sch: Schedule, problem: Problem, config: Config, target: tv
     init = sch.decompose_reduction(product, chunk)
     for loop in sch.get_loops(init)[-4:]:
         sch.unroll(loop)
-    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config)))
+    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config, nearest=nearest)))
     if config.teams:
         if (left := last_steps(workload)) < STEPS:
-            of_last = product_function(problem, config, left)
+            of_last = product_function(problem, config, left, nearest)
             sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
         roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
         sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])

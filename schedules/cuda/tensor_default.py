@@ -123,8 +123,9 @@ def default_config(
     target: tvm.target.Target,
     exchanged: bool = False,
     parts: Sequence[tuple[int, bool]] = PARTS,
+    only_wgmma: bool = False,
 ) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
+    """Return the legal configuration, of a few, that the model finds the fastest, of factors that may be exchanged."""
     legal = constraints(problem, target).values()
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
@@ -143,7 +144,7 @@ def default_config(
     tried = [
         config
         for candidate in dict.fromkeys((*CANDIDATES, *own))
-        if candidate.wgmma or not exchanged
+        if candidate.wgmma or not only_wgmma
         for split_k, in_cluster in parts
         if has_clusters(target) or not in_cluster
         for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]

@@ -28,6 +28,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmconv import compute
 from tvmconv.compute.tensor_winograd import OUTPUTS, side_of, transformed_elements, winograd_product
 from tvmconv.problem import Problem
+from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import gpu_of
 from tvmconv.workload import MAX_ELEMENTS
 
@@ -54,16 +55,19 @@ class Size(NamedTuple):
 
     fewest_channels: int
     """The least input channels: sums of fewer products are promised to be more exact than these, whose transforms round
-    more. The root mean square of errors for normal numbers is 2.9 times that of fused multiply-adds in both sizes, for
-    those behind a ReLU 3.3 times for 3x3 and 3.6 for 5x5, and for positive ones 0.5 and 0.2 times. For normal ones in
-    12 channels and 3x3 it would be 3.5 times, and in 80 and 5x5 3.2. (Computed, by a model of the tensor core that is
-    within 4% of what was measured on an H100 with 64 to 256 channels.)"""
+    more. For normal numbers the root mean square of errors is 2.3 times that of fused multiply-adds for 3x3 and 2.5 to
+    2.7 for 5x5, for those behind a ReLU 2.6 and 2.8 to 3.2, and for positive ones 0.4 and 0.2 times. In 16 channels it
+    would be 3.3 times for 3x3. (Those of 5x5 and of 16 channels were measured on an H100, the others computed by a
+    model of the tensor core that is within 7% of what was measured.)"""
+    nearest: bool
+    """True if products round their first factor to the nearest TF32 number: see `tensor_wgmma.product_function`. That
+    is for `wgmma`: `mma` adds rests to sums that are large already, and would be 3.5 times as inexact behind a ReLU."""
     lanes: int
     """The neighbouring channels that a thread of a transform has: the more, the longer vectors it moves, and the more
     registers a tile takes, 144 or 128 of 255."""
 
 
-SIZES = {3: Size(fewest_channels=16, lanes=VECTOR), 5: Size(fewest_channels=96, lanes=2)}
+SIZES = {3: Size(32, nearest=False, lanes=VECTOR), 5: Size(96, nearest=True, lanes=2)}
 """The sizes of kernels, by their taps along each axis."""
 
 MOST_BYTES = 3 * 2**30
@@ -117,24 +121,38 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     weights = 0 if problem.constant_weight else WEIGHTS * weight_points
     if (transformed := (points + sums + weights) * workload.itemsize) > MOST_BYTES:
         return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {transformed}"
+    if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
+        return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
     return tensor.obstacle(product_of(problem), target)
 
 
 def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     """Return the configurations that are worth a trial on this target."""
 
+    size = _size(problem)
+
     def whole_sums(config: Config) -> bool:
         return config.split_k == 1
 
+    def nearest(config: Config) -> bool:
+        return config.wgmma or not size.nearest
+
     own = tensor.space(product_of(problem), target)
     knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
-    constraints = {**named(whole_sums), **own.constraints}
+    constraints = {**named(whole_sums, nearest), **own.constraints}
     return Space(default_config(problem, target), LEAST, knobs, constraints, own.heuristics, own.promising)
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
-    return Config(**vars(tensor_default.default_config(product_of(problem), target, parts=((1, False),))))
+    own = tensor_default.default_config(
+        product_of(problem), target, parts=((1, False),), only_wgmma=_size(problem).nearest
+    )
+    return Config(**vars(own))
+
+
+def _size(problem: Problem) -> Size:
+    return SIZES[problem.workload.kernel[0]]
 
 
 TRANSFORMING = 1.13
@@ -186,7 +204,9 @@ def features(problem: Problem, config: Config, target: tvm.target.Target) -> Map
 
 def ablations(config: Config) -> dict[str, tensor_tiles.Config]:
     """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-    return {name: each for name, each in tensor.ablations(config).items() if name != "shared reduction"}
+    without = tensor.ablations(config)
+    del without["shared reduction"]
+    return {name: each for name, each in without.items() if each.wgmma == config.wgmma}
 
 
 def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
@@ -198,7 +218,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     form = compute.TensorForm(split=split, by_tap=config.teams > 0)
     sch = begin(compute.tensor_winograd(workload, config.tile, form), problem)
     sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
-    tensor.schedule_product(sch, product, config, target)
+    tensor.schedule_product(sch, product, config, target, _size(problem).nearest)
 
     # Step 2. The input's tiles
     points = sch.get_sblock("points")
