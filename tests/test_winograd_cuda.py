@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
+from math import prod
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ import twins_and_cubins
 from numpy.lib.stride_tricks import sliding_window_view
 from spaces import check_refused, check_template
 from sparing import every
+from tensor_cases import Layouts
 from twins_and_cubins import SM_90
 from winograd_cases import CASES, TEAMS, conv
 
@@ -25,8 +27,10 @@ from tvmconv.lowering import lower
 from tvmconv.network.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import winograd
+from tvmconv.schedules.cuda.tensor_model import FURTHER_KERNEL
 from tvmconv.schedules.cuda.winograd import Config
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import gpu_of
 from tvmconv.testing import random_configs, random_operands
 
 run_twin = partial(twins_and_cubins.run_twin, "winograd")
@@ -41,9 +45,12 @@ def test_serial_twin(problem: Problem, config: Config) -> None:
 
 @pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
 def test_lowered_kernels(problem: Problem, config: Config) -> None:
-    """There is a kernel for each transform, one for the product, and one where `wgmma` gets the weight taken apart."""
+    """There is a kernel for each transform and one for the product.
+
+    Others take the weight of `wgmma` apart, and lay out an input in NCHW.
+    """
     runs = twins_and_cubins.emulated_runs("winograd", problem, config)
-    assert len(runs) == 4 + config.wgmma
+    assert len(runs) == 4 + config.wgmma + (problem.workload.layout == "NCHW")
 
 
 @pytest.mark.parametrize("name", every(4, CASES))
@@ -161,6 +168,17 @@ def test_choice_in_a_network(batch: int, size: int, channels: int, saved: float)
     shape = (batch, channels, size, size)
     problem = msgspec.structs.replace(conv(shape, channels, shift=True, activation="relu"), constant_weight=True)
     assert select(problem, H100).name == ("cuda/winograd" if saved > 1.1 else "cuda/tensor")
+
+
+def test_the_layout_of_an_input_counts() -> None:
+    """One in NCHW is read and written once more, by another kernel."""
+    last, first = (
+        conv((32, 256, 28, 28), 256, Layouts(layout, "KRSC", "NHWC"), shift=True) for layout in ("NHWC", "NCHW")
+    )
+    config = winograd.default_config(last, H100)
+    more = winograd.estimate(first, config, H100) - winograd.estimate(last, config, H100)
+    moved = 2 * prod(last.workload.x_shape) * 4 / gpu_of(H100).bytes_per_clock
+    assert moved + FURTHER_KERNEL < more < 4 * moved
 
 
 REFUSED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensor_cases import LAST, Layouts, layer
+from tensor_cases import FIRST, LAST, Layouts, layer
 
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.winograd import Config
@@ -39,6 +39,15 @@ CASES = {
         conv((1, 48, 10, 9), 40, Layouts("NHWC", "KCRS", "NHWC"), shift=True, activation="relu6"),
         Config(64, 64, 1, 1, 3, wgmma=True),
     ),
+    "NCHW": (
+        conv((2, 20, 9, 11), 36, FIRST, shift=True, residual=True, activation="relu"),
+        Config(64, 32, 1, 1, 2, wgmma=True),
+    ),
+    "NCHW-of-5x5-to-NHWC": (
+        conv((1, 96, 6, 13), 24, Layouts("NCHW", "KRSC", "NHWC"), taps=5, padding=(1, 2, 0, 3)),
+        Config(32, 16, 1, 1, 2),
+    ),
+    "NCHW-of-one-pixel": (conv((3, 32, 1, 1), 16, FIRST), Config(64, 32, 1, 1, 2, wgmma=True)),
     "5x5": (
         conv((2, 96, 8, 11), 36, taps=5, shift=True, residual=True, activation="relu"),
         Config(64, 32, 1, 1, 2, wgmma=True),

@@ -91,9 +91,9 @@ def conv2d(
 
     The result is (N, K, Ho, Wo); a residual has its shape and dtype, scale and shift are vectors (K,). `algorithm` is
     "auto", which takes what a tuning log has found fastest, or else what should be; "direct"; "im2win"; "winograd", for
-    3x3 kernels, on a GPU in channels_last and for 5x5 too; "tensor", for the tensor cores of a GPU; or on a CPU
-    "pointwise", for 1x1 kernels, and "dot", for dot products of integers and bfloat16. With as many groups as input
-    channels, so with a single one too, a convolution is depthwise. The rest is as for `depthwise`.
+    3x3 kernels, on a GPU for 5x5 too; "tensor", for the tensor cores of a GPU; or on a CPU "pointwise", for 1x1
+    kernels, and "dot", for dot products of integers and bfloat16. With as many groups as input channels, so with a
+    single one too, a convolution is depthwise. The rest is as for `depthwise`.
 
     A torch tensor x in channels_last goes in as it is where a schedule takes it: on a GPU's tensor cores, by the
     algorithm "tensor", for output channels in fours, with groups in sixteens; and on a GPU where each channel is

@@ -131,7 +131,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
     # Step 3. Lay out the input in a kernel of its own, and add up the products of the zero point
     stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
     if "image" in stages:
-        _lay_out_image(sch, problem)
+        lay_out_image(sch, problem)
     if "offsets" in stages:
         _add_up_offsets(sch)
     store_registers(sch, problem, config)
@@ -310,7 +310,7 @@ def _lay_out_weight(sch: Schedule, problem: Problem) -> None:
     sch.unroll(sch.get_loops(packed)[-1])
 
 
-def _lay_out_image(sch: Schedule, problem: Problem) -> None:
+def lay_out_image(sch: Schedule, problem: Problem) -> None:
     """Make the input's layout a kernel of its own, in which neighbouring threads read neighbours in memory.
 
     A thread stores a vector, whose elements it reads before: some of them may be zeros.

@@ -10,7 +10,7 @@ On an H100 512 channels to 512 take 1.37 ms at batch 128 of 28x28, where `cuda/t
 56x56 1.88 for 3.50: 345 and 252 TFLOP/s of the direct convolution, of which three products of TF32 numbers reach 138.
 
 Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers: 36 points of four
-channels, or 64 of two.
+channels, or 64 of two. An input in NCHW is laid out in NHWC first, by a kernel of its own, as `cuda/tensor` does.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
+from tvmconv.compute.chunks import lays_out_input
 from tvmconv.compute.tensor_winograd import OUTPUTS, side_of, transformed_elements, winograd_product
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
@@ -38,11 +39,11 @@ from . import tensor, tensor_default, tensor_tiles
 from .gemm_schedule import begin, bind_to_grid
 from .gemm_tiles import VECTOR
 from .machine import SECTOR
-from .tensor_model import FURTHER_KERNEL, LATENCY
+from .tensor_model import FURTHER_KERNEL, IMAGE, LATENCY
 
 VERSION = 1
 
-LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
+LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
 
 OPEN_SIZES: tuple[str, ...] = ()
 
@@ -51,7 +52,7 @@ THREADS = 128
 
 
 class Size(NamedTuple):
-    """What a size of kernels asks for."""
+    """A row says how many channels there have to be for kernels of one size, and how many a thread has."""
 
     fewest_channels: int
     """The least input channels: sums of fewer products are promised to be more exact than these, whose transforms round
@@ -71,9 +72,10 @@ SIZES = {3: Size(32, nearest=False, lanes=VECTOR), 5: Size(96, nearest=True, lan
 """The sizes of kernels, by their taps along each axis."""
 
 MOST_BYTES = 3 * 2**30
-"""The most bytes that a call takes beside its operands: the transformed input and the sums, and the weight where it is
-not transformed ahead. At batch 128 of 56x56 256 channels to 256 take 1.85 GB, and 512 to 256 take 2.77. Of larger ones
-most have large images for their channels and gain little: 128 to 128 of 112x112 would be 1.1 times as fast, for 3.7 GB.
+"""The most bytes that a call takes beside its operands: the transformed input and the sums, the weight where it is not
+transformed ahead, and an input in NCHW once more. At batch 128 of 56x56 256 channels to 256 take 1.85 GB, and 512 to
+256 take 2.77. Of larger ones most have large images for their channels and gain little: 128 to 128 of 112x112 would be
+1.1 times as fast, for 3.7 GB.
 """
 
 WEIGHTS = 3
@@ -119,8 +121,9 @@ def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     if weight_points > MAX_ELEMENTS:
         return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
     weights = 0 if problem.constant_weight else WEIGHTS * weight_points
-    if (transformed := (points + sums + weights) * workload.itemsize) > MOST_BYTES:
-        return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {transformed}"
+    image = prod(workload.x_shape) if lays_out_input(workload) else 0
+    if (beside := (image + points + sums + weights) * workload.itemsize) > MOST_BYTES:
+        return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {beside}"
     if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
         return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
     return tensor.obstacle(product_of(problem), target)
@@ -166,7 +169,7 @@ and, over the layers that the estimate was fitted to, 0.19 to 0.33 times the err
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks that the kernels should take, of the product and of the bytes that transforms move."""
+    """Return the clocks that the kernels should take, of the product and of the bytes that the others move."""
     workload = problem.workload
     points, weight_points, sums = transformed_elements(workload)
     outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
@@ -175,7 +178,10 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
     if not problem.constant_weight:
         moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
-    transforms = TRANSFORMING * moved * workload.itemsize / gpu_of(target).bytes_per_clock
+    laid_out = 0.0
+    if lays_out_input(workload):
+        laid_out, kernels = 2 * IMAGE * prod(workload.x_shape), kernels + 1
+    transforms = (TRANSFORMING * moved + laid_out) * workload.itemsize / gpu_of(target).bytes_per_clock
     transforms += kernels * (FURTHER_KERNEL + LATENCY)
     return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
 
@@ -220,7 +226,9 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
     tensor.schedule_product(sch, product, config, target, _size(problem).nearest)
 
-    # Step 2. The input's tiles
+    # Step 2. The input's tiles, behind the layout of one in NCHW
+    if lays_out_input(workload):
+        tensor.lay_out_image(sch, problem)
     points = sch.get_sblock("points")
     image, p, row, t, c = sch.get_loops(points)
     (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, lanes])

@@ -14,6 +14,7 @@ from math import prod
 from tvm import te, tirx
 
 from ..workload import ConvWorkload
+from .chunks import lays_out_input
 from .epilogue import epilogue, epilogue_operands
 from .fragments import FragmentTile
 from .tensor_gemm import TensorForm, tensor_sums
@@ -68,6 +69,8 @@ def winograd_product(workload: ConvWorkload) -> ConvWorkload:
 def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) -> list[te.Tensor]:
     """Return the TE definition, in these stages beside those of `tensor_gemm` from "columns" to "sums".
 
+    An input in NCHW is in a stage "image" (N, H, W, C) first.
+
     For r taps a tile has s points along each axis: 6 for 3, and 8 for 5. "windows" (tiles, s, s, C) has the inputs of
     each tile of all images, with padding; "window_rows" has them times B from one side, and "points" from both sides,
     in the layout of the product's input. "weight_rows" (K, s, r, C) and "weight_points" (s, s, K, C) have the weight
@@ -81,12 +84,16 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm
     matrices = transforms(OUTPUTS, reach)
     channels, outputs, (top, left, _, _) = workload.in_channels, workload.out_channels, workload.padding
     (rows, columns), count = tiles_of(workload), product.width
-    zero = tirx.const(0, workload.dtype)
+    zero, image = tirx.const(0, workload.dtype), None
+    if lays_out_input(workload):
+        shape = (workload.batch, workload.height, workload.width, channels)
+        image = te.compute(shape, lambda n, h, v, c: x[workload.x_layout.place(n, c, h, v)], name="image")
 
     def window(t: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         h, v = t // columns % rows * OUTPUTS + r - top, t % columns * OUTPUTS + s - left
         inside = tirx.all(h >= 0, h < workload.height, v >= 0, v < workload.width)
-        value = x[workload.x_layout.place(t // columns // rows, c, h, v)]
+        n = t // columns // rows
+        value = x[workload.x_layout.place(n, c, h, v)] if image is None else image[n, h, v, c]
         return tirx.if_then_else(inside, value, zero)
 
     windows = te.compute((count, side, side, channels), window, name="windows")
