@@ -62,7 +62,7 @@ def test_help_is_quick() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(8)) < 0.3
+    assert any(seconds() < 0.3 for _ in range(8))
 
 
 def test_version() -> None:
