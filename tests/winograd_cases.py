@@ -40,12 +40,12 @@ CASES = {
         Config(64, 64, 1, 1, 3, wgmma=True),
     ),
     "NCHW": (
-        conv((2, 20, 9, 11), 36, FIRST, shift=True, residual=True, activation="relu"),
+        conv((2, 36, 9, 11), 36, FIRST, shift=True, residual=True, activation="relu"),
         Config(64, 32, 1, 1, 2, wgmma=True),
     ),
     "NCHW-of-5x5-to-NHWC": (
         conv((1, 96, 6, 13), 24, Layouts("NCHW", "KRSC", "NHWC"), taps=5, padding=(1, 2, 0, 3)),
-        Config(32, 16, 1, 1, 2),
+        Config(64, 16, 1, 1, 2, wgmma=True),
     ),
     "NCHW-of-one-pixel": (conv((3, 32, 1, 1), 16, FIRST), Config(64, 32, 1, 1, 2, wgmma=True)),
     "5x5": (
