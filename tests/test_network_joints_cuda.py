@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from open_batches import with_twins
 from sparing import sparing
 
 from tvmconv import dispatch, lowering
-from tvmconv.network import import_model
+from tvmconv.network import Model, import_model
 from tvmconv.network.graph import blocks_of, operator_name
 from tvmconv.network.kernels import use_kernels
+from tvmconv.network.layers import Layer
 from tvmconv.network.network import Network
 from tvmconv.problem import Problem
 from tvmconv.serial import TWIN_TARGET
@@ -180,9 +182,16 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvmconv.network.layouts.least_cycles", cycles)
 
 
+@cache
+def with_kernels(case: Case) -> tuple[Model, tvm.IRModule, tuple[Layer, ...]]:
+    """Return a case's model, its module with kernels, and their layers, which several tests look at."""
+    source = import_model(case.model("float32"))
+    return source, *use_kernels(source.mod, GPU)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_moves(case: Case) -> None:
-    mod, _ = use_kernels(import_model(case.model("float32")).mod, GPU)
+    _, mod, _ = with_kernels(case)
     names = Counter(operator_name(value) for block in blocks_of(mod) for value in block.values.values())
     assert (names["relax.call_tir_inplace"], sum(names[each] for each in MOVES)) == (case.in_place, case.left)
 
@@ -195,8 +204,7 @@ def test_numbers_of_serial_twins(case: Case) -> None:
 
 def check_numbers(case: Case) -> list[str]:
     """Check what serial twins of a network's kernels compute, and return the names of these."""
-    source = import_model(case.model("float32"))
-    mod, layers = use_kernels(source.mod, GPU)
+    source, mod, layers = with_kernels(case)
     network = Network(lowering.build(with_twins(mod, {}), CPU), str(CPU), source.inputs, source.outputs, layers, ())
     x = np.random.default_rng(3).standard_normal(X_SHAPE).astype("float32")
     (expected,) = ReferenceEvaluator(case.model("float64")).run(None, {"x": x.astype("float64")})
