@@ -39,6 +39,8 @@ class Group:
 DEPTHWISE = Group("depthwise-h200")
 DENSE = Group("conv2d-h200-batch-128")
 
+FLOAT16 = "networks-h100-float16+networks-h100-float16-joined+networks-h100-float16-channel-rows"
+
 GROUPS = {
     "H200: depthwise": DEPTHWISE,
     "H200: dense, batch 1": Group("conv2d-h200-batch-1"),
@@ -46,9 +48,7 @@ GROUPS = {
     "H200: 90% zeros, batch 64": Group("sparse-h200-batch-64"),
     "H200: networks, batch 1": Group("networks-h200-records-batch-1"),
     "H200: networks, batch 32": Group("networks-h200-records-batch-32"),
-    "H100: float16, batch 1": Group("networks-h100-float16", (None, 1)),
-    "H100: float16, batch 32": Group("networks-h100-float16", (None, 32)),
-    "H100: float16, batch 128": Group("networks-h100-float16", (None, 128)),
+    **{f"H100: float16, batch {batch}": Group(FLOAT16, (None, batch)) for batch in (1, 32, 128)},
     "H200: VGG-16, batch 1": Group("networks-h200", ("vgg16", 1)),
     "H200: VGG-16, batch 32": Group("networks-h200", ("vgg16", 32)),
     "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),

@@ -9,15 +9,16 @@ other's sums in shared memory, else a second kernel adds up.
 On sm_90 warps may have roles instead, where the channels under a tap are whole steps of a product: a block stays on its
 multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of warps
 multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of four
-bytes go to the output from registers.
+bytes go to the output from registers. The rows of `wgmma`'s product are pixels, or output channels, so that pixels may
+be shared out in any eights.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
 
-On an H200 the layers of the im2win thesis with whole chunks of channels reach 398 to 636 TFLOP/s in float16 at batch
-128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.42 times as long in the geometric
-mean (benchmarks/tensor-h200-batch-128-float16.json). At batch 1 it is 1.92 times on an H100
-(benchmarks/tensor-h100-batch-1-float16.json), in float32 2.75 times on an H200 (benchmarks/tensor-h200-batch-1.json).
+On an H100 the layers of the im2win thesis with whole chunks of channels reach 376 to 714 TFLOP/s in float16 at batch
+128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.56 times as long in the geometric
+mean (benchmarks/tensor-h100-batch-128-float16.json). At batch 1 it is 2.02 times
+(benchmarks/tensor-h100-batch-1-float16.json), in float32 2.81 times (benchmarks/tensor-h100-batch-1-float32.json).
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
 that replace parts of it: see `tvmconv.lowering.intrinsics`.
