@@ -38,7 +38,7 @@ PROBLEMS = {
     "depthwise in half precision": Problem(ConvWorkload.depthwise((8, 64, 56, 56), (64, 1, 9, 9), dtype="float16")),
     "depthwise of small planes": Problem(ConvWorkload.depthwise((32, 256, 14, 14), (256, 1, 7, 7), dtype="float16")),
     "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
-    "taps of a tile": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), padding=1)),
+    "taps of a tile": Problem(ConvWorkload.conv2d((2, 32, 9, 12), (32, 32, 3, 3), padding=1)),
     "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
     "integers": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), dtype="uint8")),
     "integers of each channel": Problem(INTEGERS.in_nhwc()),
@@ -222,7 +222,7 @@ def test_refused_algorithm_says_which_condition_fails(
             [
                 "cuda/matvec takes 1x1 kernels on images of one pixel, without padding",
                 "cuda/tensor needs a GPU with tensor cores, sm_80 or later, not sm_75",
-                "cuda/winograd needs a GPU with tensor cores, sm_80 or later, not sm_75",
+                "cuda/winograd takes 32 input channels or more for 3x3 kernels, not 16",
                 "cuda/linear takes 1x1 kernels on images of one pixel, without padding",
             ],
         ),

@@ -273,6 +273,15 @@ def test_default_shares_pixels_out_evenly(dtype: str, precision: str) -> None:
     assert not default_config(msgspec.structs.replace(problem, workload=workload), SM_90).channel_rows
 
 
+def test_factors_of_two_types_keep_their_order() -> None:
+    """Instructions tell the type of the first factor from that of the second: pixels of uint8 have weights of int8."""
+    signed, unsigned = (layer((8, 64, 24, 24), (128, 64, 3, 3), dtype) for dtype in ("int8", "uint8"))
+    config = wgmma(96, 128, 1, 2, 3, teams=1, channel_rows=True)
+    assert constraints(signed, SM_90)["turned"](config)
+    assert not constraints(unsigned, SM_90)["turned"](config)
+    assert not default_config(unsigned, SM_90).channel_rows
+
+
 def test_one_instruction_fits_into_the_registers_at_first() -> None:
     """Three groups of warps that multiply begin with 128 registers a thread, of which 232 columns would take 116."""
     problem = layer((128, 64, 24, 24), (192, 64, 3, 3))

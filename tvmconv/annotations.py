@@ -136,9 +136,10 @@ Its value is the number of these chunks, and the value of `PRODUCT` for the last
 """
 
 SETTLED = "tvmconv.settled"
-"""The annotation of a loop with `SPECIALIZED` whose sums go through a function before they are stored.
+"""The annotation of a loop with `SPECIALIZED` whose complete sums go through a function before they are stored.
 
-Its value is that of `PRODUCT` for a function of the sums and of the last chunk's factors, which it does not read.
+Its value is that of `PRODUCT` for a function of the sums and of the last chunk's factors, which it does not read. It
+keeps the compiler from using sums before they are complete.
 """
 
 COPYING_THREADS = 128
@@ -148,8 +149,8 @@ BARRIER_BYTES = 1024
 """The shared memory of the barriers of such a block: chunks behind them begin where they have to."""
 
 TILE_ROWS = 64
-"""The rows that a tile which goes through shared memory in such a block has room for whole multiples of, so that chunks
-behind it begin where they have to, too."""
+"""The pixels of a tile that goes through shared memory in such a block are rounded up to a multiple of this number, so
+that chunks behind it begin where they have to, too."""
 
 BULK = "tvmconv.bulk"
 """The annotation of a block with `COPY` in such a loop: the copy engine of sm_90 brings the whole chunk.

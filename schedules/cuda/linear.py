@@ -91,7 +91,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     def wgmma(config: Config) -> bool:
         return config.wgmma
 
-    own = tensor.space(transposed(problem), target, exchanged=True)
+    own = tensor.space(transposed(problem), target, exchanged=True, only_wgmma=True)
     constraints = {**named(wgmma), **own.constraints}
     return Space(default_config(problem, target), LEAST, own.knobs, constraints, own.heuristics, own.promising)
 

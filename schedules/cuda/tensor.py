@@ -46,6 +46,7 @@ from tvmconv.compute.chunks import (
     reads_windows,
 )
 from tvmconv.compute.fragments import FragmentTile, number
+from tvmconv.compute.tensor_gemm import finishes_early
 from tvmconv.dtypes import DTYPES, NARROW
 from tvmconv.problem import Problem
 from tvmconv.targets.devices import gpu_of
@@ -203,7 +204,7 @@ def schedule_product(
             sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
         roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
         sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
-        if config.channel_rows and workload.dtype in NARROW:
+        if config.channel_rows and workload.dtype in NARROW and finishes_early(workload, config.split_k):
             sch.annotate(chunk, SETTLED, list(settled_function(config)))
     else:
         sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])

@@ -24,6 +24,7 @@ from .tensor_tiles import (
     blocks,
     constraints,
     copied_rows,
+    may_have_channel_rows,
     part_chunks,
     shared_bytes,
     tf32_products,
@@ -36,9 +37,12 @@ LEAST_COLUMNS = 16
 """The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
 
 
-def space(problem: Problem, target: tvm.target.Target, exchanged: bool = False) -> Space[Config]:
+def space(
+    problem: Problem, target: tvm.target.Target, exchanged: bool = False, only_wgmma: bool = False
+) -> Space[Config]:
     """Return the configurations that are worth a trial on this target, of factors that may have been exchanged."""
-    workload, default, gpu = problem.workload, default_config(problem, target, exchanged), gpu_of(target)
+    workload, gpu = problem.workload, gpu_of(target)
+    default = default_config(problem, target, exchanged, only_wgmma=only_wgmma)
     bound = WORTH_A_TRIAL * estimate(problem, default, target, exchanged)
     families = tensor_instructions(target)
 
@@ -54,7 +58,7 @@ def space(problem: Problem, target: tvm.target.Target, exchanged: bool = False) 
 
     knobs = {
         "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256})),
-        "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 256})),
+        "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
         "warps_m": (1, 2, 3, 4),
         "warps_n": (1, 2, 3, 4),
         "num_stages": (2, 3, 4, 5, MOST_STAGES),
@@ -63,7 +67,7 @@ def space(problem: Problem, target: tvm.target.Target, exchanged: bool = False) 
         "min_blocks_per_sm": (1, 2),
         "in_cluster": (False, True) if has_clusters(target) else (False,),
         "teams": (0, 1, 2) if "wgmma" in families else (0,),
-        "channel_rows": (False, True) if "wgmma" in families and not exchanged else (False,),
+        "channel_rows": (False, True) if _has_channel_rows(problem, target, exchanged) else (False,),
         "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
@@ -104,8 +108,8 @@ CHANNEL_ROWS = tuple(
     replace(LEAST, block_n=block_n, warps_n=warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
     for block_n, warps_n in ((64, 1), (128, 2), (192, 3), (256, 2))
 )
-"""The output channels of the tiles that a default is chosen from whose pixels are any eights: see `_even_pixels`. On an
-H100 two teams were faster in none of eight layers where channels as rows were faster at all, but for 2% of one."""
+"""Tiles with output channels as rows, which get the pixels that `_even_pixels` finds for them. A second team made one
+of eight layers 2% faster on an H100, and none of the others."""
 
 LEAST_PIXELS = 72
 """The least pixels of such tiles: with fewer, nearly all that is brought is the weight. On an H100 the linear layers of
@@ -131,7 +135,8 @@ def default_config(
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
-    if not (exchanged or problem.open_sizes or problem.workload.epilogue.residual):
+    fixed_alone = not (problem.open_sizes or problem.workload.epilogue.residual)
+    if fixed_alone and _has_channel_rows(problem, target, exchanged):
         own += [
             replace(each, block_m=size)
             for each in CHANNEL_ROWS
@@ -159,6 +164,10 @@ def default_config(
     return min(tried, key=preference)
 
 
+def _has_channel_rows(problem: Problem, target: tvm.target.Target, exchanged: bool) -> bool:
+    return "wgmma" in tensor_instructions(target) and may_have_channel_rows(problem) and not exchanged
+
+
 def _parts(problem: Problem) -> list[int]:
     """Return the columns of tiles that cut the output channels of a group into equal parts, rounded up to eights.
 
@@ -180,7 +189,7 @@ def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list
     pixels = workload.batch * prod(workload.output_size)
     of_channels = workload.groups * ceil_div(workload.multiplier, config.block_n)
     counts = [turns * multiprocessors // of_channels for turns in range(1, MOST_TURNS + 1)]
-    sizes = {ceil_to(ceil_div(pixels, count), eights) for count in counts if count for eights in (8, 16)}
+    sizes = {ceil_to(ceil_div(pixels, count), step) for count in counts if count for step in (8, 16)}
     return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
 
 

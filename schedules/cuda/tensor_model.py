@@ -82,15 +82,15 @@ in float16 on an H200."""
 STORED_BYTES = 22.0
 """The bytes of sums that a multiprocessor takes through shared memory to the output in a clock."""
 
-BROUGHT_BYTES = 60.0
-"""The bytes that the copy engine brings to a multiprocessor in a clock: with it the default tiles of 28 layers in
-float16 on an H100, of the im2win thesis and of ResNet-50, take 1.02 times as long as the fastest of eight each."""
-
 SHARED_BYTES, THROTTLED, STORED_MEANWHILE = 118.0, 1.15, 90.0
 """The bytes that go through shared memory in a clock, the time of products as a multiple of what the tensor cores' rate
 says, since the GPU then lowers its clock, and the bytes of sums stored in a clock: of blocks whose warps have roles,
 fitted to 36 layers in float16 on an H200, at batch 32 and 128. Such blocks store rows that are no power of two in parts
 of a line: a tile of 192x144, in parts of 32 bytes, took twice as long as one of 192x128."""
+
+BROUGHT_BYTES = 60.0
+"""The bytes that the copy engine brings to a multiprocessor in a clock: with it the default tiles of 28 layers in
+float16 on an H100, of the im2win thesis and of ResNet-50, take 1.02 times as long as the fastest of eight each."""
 
 FINISHED_BYTES, FINISHING_GROUPS = 7.8, 1.9
 """The bytes of sums that four warps of a team take in a clock where they wait for a residual to add to them, and the
@@ -344,6 +344,14 @@ def ablations(config: Config) -> dict[str, Config]:
         "copies ahead": replace(config, num_stages=LEAST.num_stages + config.wgmma),
         "shared reduction": replace(config, split_k=1, in_cluster=False),
         "tiles of several warps": replace(
-            config, block_m=32, block_n=32, warps_m=1, warps_n=1, wgmma=False, teams=0, rounds_input=False
+            config,
+            block_m=32,
+            block_n=32,
+            warps_m=1,
+            warps_n=1,
+            wgmma=False,
+            teams=0,
+            rounds_input=False,
+            channel_rows=False,
         ),
     }

@@ -138,6 +138,16 @@ def weight_split(problem: Problem, config: Config) -> int:
     return {0: 0, 1: 1, 3: 2}[tf32_products(problem)] if config.wgmma else 0
 
 
+def may_have_channel_rows(problem: Problem) -> bool:
+    """Return whether output channels may be the rows of a product: where they are stored side by side.
+
+    Both factors have to be of one type, as instructions tell the first one's from the second one's, and numbers of
+    float32 have to be rounded before, for a single product.
+    """
+    workload = problem.workload
+    return workload.storage.weight == workload.dtype and tf32_products(problem) < 3 and not in_planes(problem)
+
+
 def goes_on(problem: Problem, config: Config) -> bool:
     """Return whether a product goes on while the next chunk is waited for.
 
@@ -197,9 +207,9 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
 
     def turned(config: Config) -> bool:
-        """Return whether channels are rows only where both factors are in shared memory, and stored side by side."""
-        as_they_are = converted_products(problem, config) == 0 and not in_planes(problem)
-        return not config.channel_rows or (config.wgmma and as_they_are)
+        """Return whether channels are rows only where `wgmma` reads both factors from shared memory."""
+        in_memory = config.wgmma and converted_products(problem, config) == 0
+        return not config.channel_rows or (in_memory and may_have_channel_rows(problem))
 
     def aligned(config: Config) -> bool:
         """Return whether chunks begin where their permutation does, also behind the tiles of teams."""

@@ -52,9 +52,9 @@ __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {
   for (int i = 0; i < {count}; ++i) asm volatile("add.f32 %0, %0, 0f00000000;" : "+f"(sums[i]));
 }}
 """
-"""Zero is added to sums that are complete, none of which is the negative zero that it would change. Where they are
-rounded to half precision one by one, and nothing else is computed of them, `ptxas` 13.0 would round some before it
-waits for them, and then make products wait for each other."""
+"""Zero is added to sums that are complete, which changes none but a negative zero. Where they are rounded to half
+precision one by one, and nothing else is computed of them, `ptxas` 13.0 would round some before it waits for them, and
+then make products wait for each other."""
 
 FIRST = """
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;

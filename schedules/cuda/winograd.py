@@ -3,12 +3,12 @@
 A kernel transforms the tiles of the input, the kernel of `cuda/tensor` multiplies them by the transformed weight, as a
 1x1 convolution with a group for each of the points, and a third kernel transforms the sums to tiles of 4x4 outputs
 and finishes them. Kernels of 3x3 have 36 points, and a quarter of the products of the direct convolution; those of 5x5
-have 64, and a sixth of its products. But the transformed tensors, of 2.25 and 4 times the elements of input and output
+have 64, and 4/25 of its products. But the transformed tensors, of 2.25 and 4 times the elements of input and output
 each, go through memory.
 
 On an H100 512 channels to 512 take 1.37 ms at batch 128 of 28x28, where `cuda/tensor` takes 3.43, and 256 to 256 of
 56x56 1.88 for 3.50: 345 and 252 TFLOP/s of the direct convolution, of which three products of TF32 numbers reach 138.
-5x5 of 96 to 256, of 24x24 without padding, takes 0.26 for 0.53, at 242.
+5x5 of 96 to 256, of 24x24 without padding, takes 0.26 for 0.53, at 242. (The weight is transformed ahead.)
 
 Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers: 36 points of four
 channels, or 64 of two. An input in NCHW is laid out in NHWC first, by a kernel of its own, as `cuda/tensor` does.
@@ -53,14 +53,15 @@ THREADS = 128
 
 
 class Size(NamedTuple):
-    """A row says how many channels there have to be for kernels of one size, and how many a thread has."""
+    """A row says from how many channels on kernels of one size are taken, and how they are computed."""
 
     fewest_channels: int
-    """The least input channels: sums of fewer products are promised to be more exact than these, whose transforms round
-    more. For normal numbers the root mean square of errors is 2.3 times that of fused multiply-adds for 3x3 and 2.5 to
-    2.7 for 5x5, for those behind a ReLU 2.6 and 2.8 to 3.2, and for positive ones 0.4 and 0.2 times. In 16 channels it
-    would be 3.3 times for 3x3. (Those of 5x5 and of 16 channels were measured on an H100, the others computed by a
-    model of the tensor core that is within 7% of what was measured.)"""
+    """The least input channels. Transforms round as much for few channels as for many, but sums of few products have to
+    be more exact. For normal numbers the root mean square of errors is 2.3 times that of fused multiply-adds for 3x3,
+    and 2.5 for 5x5, for those behind a ReLU 2.7 and 2.8, and for positive ones 0.4 and 0.2 times; at the corners of
+    padded images, where sums are of fewer products, 2.7 and behind a ReLU 3.2 for 5x5. In 16 channels it would be 3.3
+    times for 3x3. (Those of 5x5 and of 16 channels were measured on an H100, the others computed by a model of the
+    tensor core that is within 7% of what was measured.)"""
     nearest: bool
     """True if products round their first factor to the nearest TF32 number: see `tensor_wgmma.product_function`. That
     is for `wgmma`: `mma` adds rests to sums that are large already, and would be 3.5 times as inexact behind a ReLU."""
@@ -141,7 +142,7 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     def nearest(config: Config) -> bool:
         return config.wgmma or not size.nearest
 
-    own = tensor.space(product_of(problem), target)
+    own = tensor.space(product_of(problem), target, only_wgmma=size.nearest)
     knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
     constraints = {**named(whole_sums, nearest), **own.constraints}
     return Space(default_config(problem, target), LEAST, knobs, constraints, own.heuristics, own.promising)
@@ -187,16 +188,11 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
 
 
-def _lanes(problem: Problem) -> int:
-    """Return the channels of a thread of the transforms of input and output."""
-    return SIZES[problem.workload.kernel[0]].lanes
-
-
 def _run(problem: Problem) -> int:
     """Return the outputs that a thread stores side by side at once: of NCHW those of a row, if rows are whole tiles."""
     workload = problem.workload
     if workload.out_layout == "NHWC":
-        return _lanes(problem)
+        return _size(problem).lanes
     return OUTPUTS if workload.output_size[1] % OUTPUTS == 0 else 1
 
 
@@ -220,7 +216,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     """Schedule the computation; the config must be legal for the problem."""
     # Step 1. The products of the points, each of which has its sums behind those of the point before
     product, workload = product_of(problem), problem.workload
-    side, lanes = side_of(workload), _lanes(problem)
+    side, lanes = side_of(workload), _size(problem).lanes
     split = tensor_tiles.weight_split(product, config)
     form = compute.TensorForm(split=split, by_tap=config.teams > 0)
     sch = begin(compute.tensor_winograd(workload, config.tile, form), problem)
