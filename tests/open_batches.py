@@ -90,6 +90,7 @@ PLAIN = {
 TENSOR = {
     "mma": Open(layer((2, 64, 7, 9), (64, 64, 3, 3), **EPILOGUE), "tensor", config=MMA),
     "wgmma": Open(layer((2, 64, 7, 9), (64, 64, 3, 3), "bfloat16"), "tensor", config=WGMMA),
+    "channel-rows": Open(layer((2, 64, 7, 9), (64, 64, 3, 3)), "tensor", config=wgmma(40, 64, 1, 1, channel_rows=True)),
     "nchw": Open(layer((2, 24, 10, 10), (32, 24, 3, 3), layouts=FIRST, **EPILOGUE), "tensor", config=MMA),
     "nchw-wgmma": Open(layer((2, 24, 8, 8), (32, 24, 3, 3), layouts=FIRST), "tensor", config=WGMMA),
     "tile-is-plane": Open(layer((2, 64, 8, 8), (32, 64, 1, 1)), "tensor", config=WGMMA),
