@@ -44,7 +44,8 @@ def space(
     workload, gpu = problem.workload, gpu_of(target)
     default = default_config(problem, target, exchanged, only_wgmma=only_wgmma)
     bound = WORTH_A_TRIAL * estimate(problem, default, target, exchanged)
-    families = tensor_instructions(target)
+    families, channel_rows = tensor_instructions(target), _has_channel_rows(problem, target, exchanged)
+    even = {size for each in CHANNEL_ROWS for size in _even_pixels(problem, each, gpu.multiprocessors) if channel_rows}
 
     def whole_gpu(config: Config) -> bool:
         return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
@@ -57,7 +58,7 @@ def space(
         return estimate(problem, config, target, exchanged) <= bound
 
     knobs = {
-        "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256})),
+        "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256, *even})),
         "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
         "warps_m": (1, 2, 3, 4),
         "warps_n": (1, 2, 3, 4),
@@ -67,7 +68,7 @@ def space(
         "min_blocks_per_sm": (1, 2),
         "in_cluster": (False, True) if has_clusters(target) else (False,),
         "teams": (0, 1, 2) if "wgmma" in families else (0,),
-        "channel_rows": (False, True) if _has_channel_rows(problem, target, exchanged) else (False,),
+        "channel_rows": (False, True) if channel_rows else (False,),
         "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
