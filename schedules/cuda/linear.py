@@ -91,14 +91,14 @@ def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
     def wgmma(config: Config) -> bool:
         return config.wgmma
 
-    own = tensor.space(transposed(problem), target, exchanged=True, only_wgmma=True)
+    own = tensor.space(transposed(problem), target, exchanged=True)
     constraints = {**named(wgmma), **own.constraints}
     return Space(default_config(problem, target), LEAST, own.knobs, constraints, own.heuristics, own.promising)
 
 
 def default_config(problem: Problem, target: tvm.target.Target) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest."""
-    return Config(**vars(tensor_default.default_config(transposed(problem), target, exchanged=True, only_wgmma=True)))
+    return Config(**vars(tensor_default.default_config(transposed(problem), target, exchanged=True)))
 
 
 def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -18,6 +18,7 @@ from .machine import BLOCK_BYTES
 from .tensor_model import estimate
 from .tensor_tiles import (
     LEAST,
+    MOST_COLUMNS,
     MOST_STAGES,
     Config,
     ahead,
@@ -30,9 +31,6 @@ from .tensor_tiles import (
     tf32_products,
 )
 
-MOST_COLUMNS = 256
-"""The columns of the widest `wgmma`."""
-
 LEAST_COLUMNS = 16
 """The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
 
@@ -44,8 +42,8 @@ def space(
     workload, gpu = problem.workload, gpu_of(target)
     default = default_config(problem, target, exchanged, only_wgmma=only_wgmma)
     bound = WORTH_A_TRIAL * estimate(problem, default, target, exchanged)
-    families, channel_rows = tensor_instructions(target), _has_channel_rows(problem, target, exchanged)
-    even = {size for each in CHANNEL_ROWS for size in _even_pixels(problem, each, gpu.multiprocessors) if channel_rows}
+    families = tensor_instructions(target)
+    even = {each.block_m for each in _even_tiles(problem, target, exchanged)}
 
     def whole_gpu(config: Config) -> bool:
         return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
@@ -68,7 +66,7 @@ def space(
         "min_blocks_per_sm": (1, 2),
         "in_cluster": (False, True) if has_clusters(target) else (False,),
         "teams": (0, 1, 2) if "wgmma" in families else (0,),
-        "channel_rows": (False, True) if channel_rows else (False,),
+        "channel_rows": (False, True) if _has_channel_rows(problem, target, exchanged) else (False,),
         "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
     }
     return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
@@ -130,19 +128,14 @@ def default_config(
     parts: Sequence[tuple[int, bool]] = PARTS,
     only_wgmma: bool = False,
 ) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest, of factors that may be exchanged."""
+    """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
     legal = constraints(problem, target).values()
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
-    fixed_alone = not (problem.open_sizes or problem.workload.epilogue.residual)
-    if fixed_alone and _has_channel_rows(problem, target, exchanged):
-        own += [
-            replace(each, block_m=size)
-            for each in CHANNEL_ROWS
-            for size in _even_pixels(problem, each, gpu_of(target).multiprocessors)
-        ]
+    if not (problem.open_sizes or problem.workload.epilogue.residual):
+        own += _even_tiles(problem, target, exchanged)
     if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
         own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
     if tf32_products(problem) == 1:
@@ -150,7 +143,7 @@ def default_config(
     tried = [
         config
         for candidate in dict.fromkeys((*CANDIDATES, *own))
-        if candidate.wgmma or not only_wgmma
+        if candidate.wgmma or not (exchanged or only_wgmma)
         for split_k, in_cluster in parts
         if has_clusters(target) or not in_cluster
         for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
@@ -166,6 +159,7 @@ def default_config(
 
 
 def _has_channel_rows(problem: Problem, target: tvm.target.Target, exchanged: bool) -> bool:
+    """Return whether there are configurations with output channels as rows."""
     return "wgmma" in tensor_instructions(target) and may_have_channel_rows(problem) and not exchanged
 
 
@@ -177,6 +171,16 @@ def _parts(problem: Problem) -> list[int]:
     """
     channels = problem.workload.multiplier
     return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
+
+
+def _even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
+    """Return `CHANNEL_ROWS` with the pixels of each; none where there are no such configurations."""
+    if not _has_channel_rows(problem, target, exchanged):
+        return []
+    multiprocessors = gpu_of(target).multiprocessors
+    return [
+        replace(each, block_m=size) for each in CHANNEL_ROWS for size in _even_pixels(problem, each, multiprocessors)
+    ]
 
 
 def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list[int]:

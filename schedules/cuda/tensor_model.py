@@ -213,19 +213,19 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target, exchan
         laid_out += weight + packed if packed else 0
     if (config.rounds_input or lays_out_input(workload)) and not (exchanged and problem.constant_weight):
         kernels += 1
-        image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
-        laid_out += image * _laying_out(workload, image, gpu)
+        laid_out += layout_bytes(workload, gpu)
     others = (parts + laid_out) / gpu.bytes_per_clock + KERNEL + (kernels - 1) * FURTHER_KERNEL + LATENCY
     if config.in_cluster:
         others += config.block_m * config.block_n * workload.sum_bytes / FETCHED_BYTES + config.split_k * GATHERING
     return mostly_largest(units, waiting, memory) + others
 
 
-def _laying_out(workload: ConvWorkload, image: int, gpu: Gpu) -> float:
-    """Return the time to lay out, or to round, an input, as a multiple of the time for these bytes in memory."""
+def layout_bytes(workload: ConvWorkload, gpu: Gpu) -> float:
+    """Return the bytes that memory moves in the time in which the input is laid out, or rounded alone."""
+    image = (prod(workload.x_shape) + image_elements(workload)) * workload.itemsize
     if lays_out_input(workload):
-        return WINDOWS if reads_windows(workload) else IMAGE
-    return ROUNDED_IN_CACHE if image <= gpu.l2_room else 1.0
+        return image * (WINDOWS if reads_windows(workload) else IMAGE)
+    return image * (ROUNDED_IN_CACHE if image <= gpu.l2_room else 1.0)
 
 
 def _packed_bytes(problem: Problem, config: Config) -> int:

@@ -32,6 +32,9 @@ COPIED_ROWS = WARP // VECTORS
 MOST_STAGES = 8
 """The most chunks in shared memory: `lowering.intrinsics` waits one by one for six on their way, beside two in use."""
 
+MOST_COLUMNS = 256
+"""The columns of the widest `wgmma` (PTX ISA, wgmma.mma_async)."""
+
 MOST_TOGETHER = 8
 """The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
 
@@ -182,7 +185,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         """Return whether there is a `wgmma` of so many columns; of integers past 32 only those of whole sixteens."""
         columns = 8 * config.tile.tiles_n
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
-        return not config.wgmma or (columns <= 256 and whole)
+        return not config.wgmma or (columns <= MOST_COLUMNS and whole)
 
     def threads(config: Config) -> bool:
         return config.threads <= max_threads

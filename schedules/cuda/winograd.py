@@ -40,7 +40,7 @@ from . import tensor, tensor_default, tensor_tiles
 from .gemm_schedule import begin, bind_to_grid
 from .gemm_tiles import VECTOR
 from .machine import SECTOR
-from .tensor_model import FURTHER_KERNEL, IMAGE, LATENCY
+from .tensor_model import FURTHER_KERNEL, LATENCY, layout_bytes
 
 VERSION = 1
 
@@ -180,10 +180,10 @@ def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> flo
     moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
     if not problem.constant_weight:
         moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
-    laid_out = 0.0
+    gpu, laid_out = gpu_of(target), 0.0
     if lays_out_input(workload):
-        laid_out, kernels = 2 * IMAGE * prod(workload.x_shape), kernels + 1
-    transforms = (TRANSFORMING * moved + laid_out) * workload.itemsize / gpu_of(target).bytes_per_clock
+        laid_out, kernels = layout_bytes(workload, gpu), kernels + 1
+    transforms = (TRANSFORMING * moved * workload.itemsize + laid_out) / gpu.bytes_per_clock
     transforms += kernels * (FURTHER_KERNEL + LATENCY)
     return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
 
@@ -216,19 +216,19 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     """Schedule the computation; the config must be legal for the problem."""
     # Step 1. The products of the points, each of which has its sums behind those of the point before
     product, workload = product_of(problem), problem.workload
-    side, lanes = side_of(workload), _size(problem).lanes
+    side, size = side_of(workload), _size(problem)
     split = tensor_tiles.weight_split(product, config)
     form = compute.TensorForm(split=split, by_tap=config.teams > 0)
     sch = begin(compute.tensor_winograd(workload, config.tile, form), problem)
     sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
-    tensor.schedule_product(sch, product, config, target, _size(problem).nearest)
+    tensor.schedule_product(sch, product, config, target, size.nearest)
 
     # Step 2. The input's tiles, behind the layout of one in NCHW
     if lays_out_input(workload):
         tensor.lay_out_image(sch, problem)
     points = sch.get_sblock("points")
     image, p, row, t, c = sch.get_loops(points)
-    (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, lanes])
+    (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, size.lanes])
     sch.reorder(image, row, t, c, p, q, lane)
     thread = bind_to_grid(sch, [image, row, t, c], THREADS)
     _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
@@ -250,7 +250,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
     h, i = sch.split(h, [None, OUTPUTS])
     v, j = sch.split(v, [None, OUTPUTS])
-    k, lane = sch.split(k, [None, lanes])
+    k, lane = sch.split(k, [None, size.lanes])
     along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
     sch.reorder(n, h, v, k, *along)
     thread = bind_to_grid(sch, [n, h, v, k], THREADS)
