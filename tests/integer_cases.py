@@ -15,7 +15,7 @@ from tvmconv.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.epilogue import Epilogue
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
-from tvmconv.schedules.cuda.tensor_tiles import constraints
+from tvmconv.schedules.cuda.tensor_constraints import constraints
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})

@@ -25,8 +25,9 @@ from tvmconv.lowering.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import default_config, estimate
 from tvmconv.schedules.cuda.tensor_bulk import column_copy, is_bulk, weight_copy
+from tvmconv.schedules.cuda.tensor_constraints import constraints
 from tvmconv.schedules.cuda.tensor_model import FURTHER_KERNEL
-from tvmconv.schedules.cuda.tensor_tiles import constraints, converted_products, tf32_products, weight_split
+from tvmconv.schedules.cuda.tensor_tiles import converted_products, tf32_products, weight_split
 from tvmconv.substitution import evaluated
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of

@@ -22,8 +22,8 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.schedules.cuda.tensor_constraints import constraints
 from tvmconv.schedules.cuda.tensor_default import CANDIDATES
-from tvmconv.schedules.cuda.tensor_tiles import constraints
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})

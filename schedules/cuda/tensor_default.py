@@ -15,15 +15,14 @@ from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import Space, ceil_div, ceil_to, divisors, named
 from .machine import BLOCK_BYTES
+from .tensor_constraints import MOST_COLUMNS, constraints
 from .tensor_model import estimate
 from .tensor_tiles import (
     LEAST,
-    MOST_COLUMNS,
     MOST_STAGES,
     Config,
     ahead,
     blocks,
-    constraints,
     copied_rows,
     may_have_channel_rows,
     part_chunks,
