@@ -232,6 +232,33 @@ TEAMS = {
     ),
     "two-chunks": (layer((2, 112, 9, 9), (64, 112, 1, 1)), wgmma(128, 64, 1, 1, teams=2)),
     "one-chunk-of-integers": (layer((2, 128, 9, 9), (64, 128, 1, 1), "int8"), wgmma(128, 64, 1, 1, teams=2)),
+    "split-k": (layer((2, 256, 9, 7), (64, 256, 1, 1), shift=True), wgmma(64, 64, 1, 1, 3, teams=2, split_k=2)),
+    "split-k-residual": (
+        layer((1, 128, 9, 7), (72, 128, 3, 3), "bfloat16", residual=True, activation="relu"),
+        wgmma(128, 72, 2, 1, 3, teams=1, split_k=3),
+    ),
+    "split-k-ragged": (layer((2, 96, 9, 7), (64, 96, 3, 3)), wgmma(64, 64, 1, 1, 3, teams=2, split_k=3)),
+    "split-k-NCHW": (layer((2, 64, 7, 9), (64, 64, 3, 3), layouts=FIRST), wgmma(128, 64, 1, 1, teams=2, split_k=3)),
+    "split-k-groups": (
+        layer((1, 256, 1, 70), (80, 128, 1, 1), layouts=Layouts("NCHW128c", "KRSC", "NCHW40c"), groups=2),
+        wgmma(64, 40, 1, 1, teams=2, split_k=2),
+    ),
+    "split-k-in-tf32": (
+        layer((2, 64, 9, 7), (72, 64, 3, 3), "float32", precision="tf32", shift=True),
+        wgmma(128, 64, 2, 1, 4, teams=1, split_k=6),
+    ),
+    "split-k-in-float32": (
+        layer((2, 64, 9, 8), (72, 64, 3, 3), "float32", residual=True),
+        wgmma(64, 64, 1, 1, 3, teams=2, split_k=2),
+    ),
+    "split-k-of-integers": (
+        layer((2, 256, 9, 7), (64, 256, 3, 3), "uint8", x_zero_point=9, out_dtype="uint8", scale=True),
+        wgmma(64, 64, 1, 1, teams=2, split_k=2),
+    ),
+    "split-k-channel-rows": (
+        layer((2, 128, 9, 7), (128, 128, 3, 3), shift=True, activation="relu"),
+        wgmma(72, 128, 1, 2, 4, teams=1, channel_rows=True, split_k=2),
+    ),
     "channel-rows": (
         layer((2, 64, 9, 7), (128, 64, 3, 3), shift=True, activation="relu"),
         wgmma(72, 128, 1, 2, 4, teams=1, channel_rows=True),

@@ -35,7 +35,10 @@ from tvmconv.testing import random_operands
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
-LAID_OUT = ("NCHW", "float32-NCHW", "tf32-rounded-ahead-NCHW", "narrow-channels", "integers", "linear")
+LAID_OUT = (
+    *("NCHW", "float32-NCHW", "tf32-rounded-ahead-NCHW", "narrow-channels", "integers", "linear"),
+    *("split-k-NCHW", "split-k-of-integers"),
+)
 COPIED = [name for name in TEAMS if name not in LAID_OUT]
 """The cases whose input is copied in the order in which it is given."""
 
@@ -114,7 +117,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
     problem, config = TEAMS[name]
     workload = problem.workload
     func = with_intrinsics(lower(problem, select(problem, SM_90, config, "tensor"), SM_90, KERNEL_NAME))
-    *_, kernel = device_functions(func, SM_90)  # behind one that splits the weight
+    *_, kernel = (each for each in device_functions(func, SM_90) if "bulk_copy" in str(each))
     operands = random_operands(workload)
     axes: dict[str, Any] = {}
     tvm_ffi.structural_walk(kernel.body, [(tirx.AttrStmt, lambda each: axes.update(note(each)))])
@@ -129,17 +132,18 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
     padded = padded.reshape(*weight.shape[:2], -1, columns.lanes)
     each = 1 + len(summands)
     x, pixels, seen = to_logical(operands["x"], workload.x_layout), workload.batch * prod(workload.output_size), 0
-    tiles = -(-pixels // config.block_m)
+    tiles, chunks = -(-pixels // config.block_m), padded.shape[2] // config.split_k
     for number in range(blocks):
         copies = list(bulk_copies(kernel.body, {block: number, **threads}))
-        own = range(number, tiles * workload.groups * per_group, blocks)
-        for turn, (tile, chunk) in enumerate(product(own, range(padded.shape[2]))):
+        own = range(number, config.split_k * tiles * workload.groups * per_group, blocks)
+        for turn, (tile, of_part) in enumerate(product(own, range(chunks))):
             maps, slots, (at_x, *at_weights) = zip(*copies[each * turn : each * (turn + 1)], strict=True)
             assert set(slots) == {turn % config.num_stages}
             if has_groups_apart(workload):
-                group, pt, kt = np.unravel_index(tile, (workload.groups, tiles, per_group))
+                part, group, pt, kt = np.unravel_index(tile, (config.split_k, workload.groups, tiles, per_group))
             else:
-                pt, group, kt = np.unravel_index(tile, (tiles, workload.groups, per_group))
+                part, pt, group, kt = np.unravel_index(tile, (config.split_k, tiles, workload.groups, per_group))
+            chunk = int(part) * chunks + of_part
             is_last = chunk % chunks_of_tap(workload) == chunks_of_tap(workload) - 1
             steps = last_steps(workload) if is_last else STEPS
             used, lanes = (size // workload.itemsize for size in (steps * STEP_BYTES, row_bytes(steps)))
@@ -152,7 +156,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
                 copy = weight_copy(workload, config.block_n, summand)
                 np.testing.assert_array_equal(brought(weight, copy, lanes, at_w)[: len(rows), :used], rows)
             seen += 1
-        assert len(copies) == each * len(own) * padded.shape[2]
+        assert len(copies) == each * len(own) * chunks
     assert seen == tiles * workload.groups * per_group * padded.shape[2]
 
 

@@ -8,7 +8,7 @@ from math import prod
 import tvm
 
 from tvmconv.annotations import COPYING_THREADS
-from tvmconv.compute.chunks import ROW_BYTES, VECTORS, chunks
+from tvmconv.compute.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chunks_of_tap, last_steps
 from tvmconv.dtypes import QUANTIZED
 from tvmconv.problem import Problem
 from tvmconv.targets import has_clusters, tensor_instructions
@@ -101,10 +101,14 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
 
     def specialized(config: Config) -> bool:
         """Return whether warps have roles only where the copy engine serves products from shared memory."""
-        alone = (
-            config.split_k == 1 and config.min_blocks_per_sm == 1 and max(config.block_m, config.block_n) <= MOST_PIXELS
-        )
-        return not config.teams or (config.wgmma and is_bulk(problem) and alone)
+        alone = config.min_blocks_per_sm == 1 and not config.in_cluster
+        copied = is_bulk(problem) and max(config.block_m, config.block_n) <= MOST_PIXELS
+        return not config.teams or (config.wgmma and copied and alone)
+
+    def whole_parts(config: Config) -> bool:
+        """Return whether parts are of as many chunks, of whole taps where the last chunk of a tap has fewer steps."""
+        together = 1 if last_steps(workload) == STEPS else chunks_of_tap(workload)
+        return not config.teams or chunks(workload, by_tap=True) % (config.split_k * together) == 0
 
     def rounding(config: Config) -> bool:
         return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
@@ -130,7 +134,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         if config.teams:
             known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
             needed = config.sums + fragments(problem, config) + ROLE_SPARE_REGISTERS
-            needed += RESIDUAL_REGISTERS if workload.epilogue.residual else 0
+            needed += RESIDUAL_REGISTERS if workload.epilogue.residual and config.split_k == 1 else 0
             at_first = REGISTERS // (config.teams * config.threads + COPYING_THREADS)
             instruction = 4 * config.tile.tiles_n + INSTRUCTION_REGISTERS
             return known and needed <= role_registers(config)[1] and instruction <= at_first
@@ -159,6 +163,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         whole_warps,
         stages,
         specialized,
+        whole_parts,
         rounding,
         turned,
         aligned,

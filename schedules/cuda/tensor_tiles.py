@@ -202,17 +202,24 @@ def stores_registers(problem: Problem, config: Config) -> bool:
     """Return whether threads store their sums as they are: pairs of four bytes, where shared memory is for chunks.
 
     Four threads have 32 bytes of a line, which is what memory takes. With a residual they would need registers for
-    pairs of it, and their places, that they have not.
+    pairs of it, and their places, that they have not. TVM cannot store registers so where it subtracts the products of
+    a zero point from sums of parts.
     """
     workload = problem.workload
-    four_bytes = tile_type(workload, config).itemsize == workload.output_storage.itemsize == 4
-    return config.teams > 0 and four_bytes and not workload.epilogue.residual and not in_planes(problem)
+    four_bytes = tile_type(workload, config).itemsize == stored_bytes(workload, config) == 4
+    reads_others = workload.epilogue.residual if config.split_k == 1 else workload.zero_point
+    return config.teams > 0 and four_bytes and not reads_others and not in_planes(problem)
+
+
+def stored_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes of what a block stores for an output: the output's own, or those of a sum of a part."""
+    return workload.output_storage.itemsize if config.split_k == 1 else workload.sum_bytes
 
 
 def store_vector(problem: Problem, config: Config) -> int:
     """Return the elements that a thread stores side by side at once, or the sums of parts: at most 16 bytes."""
     workload = problem.workload
-    itemsize = workload.output_storage.itemsize if config.split_k == 1 else workload.sum_bytes
+    itemsize = stored_bytes(workload, config)
     most = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
 
     def whole(size: int) -> bool:
