@@ -26,6 +26,8 @@ LANE = np.arange(WARP)
 def fragment_function(machine: Machine, name: str) -> Callable[..., Any] | None:
     """Return what a function of a name does; None for a name of no such function."""
     name = name.removeprefix("tvmconv_")
+    if name.startswith("store_matrices_"):
+        return partial(_store_matrices, machine, *map(int, name.split("_")[2:]))
     operation, _, kind = name.rpartition("_")
     if kind in TYPES and operation in ("mma", "pair"):
         dtype = np.dtype(STORAGE_TYPES[TYPES[kind]].numpy)
@@ -60,6 +62,24 @@ def _set_registers(machine: Machine, pointer: Pointer, values: np.ndarray) -> No
 def _of_whole_warps(machine: Machine) -> None:
     active = machine.active.reshape(-1, WARP)
     assert (active.all(1) == active.any(1)).all(), "an instruction of a warp that some of its threads leave out"
+
+
+def _store_matrices(machine: Machine, count: int, row_bytes: int, tile: Pointer, registers: Pointer) -> None:
+    """Store so many pairs of matrices of half precision transposed: their columns become rows of a tile.
+
+    A thread of eight by four has pairs of neighbouring columns of a row of the first matrix of each pair, then those of
+    the second ones.
+    """
+    _of_whole_warps(machine)
+    words = _registers(machine, registers, 2 * count).reshape(-1, 2 * count)
+    row, column = machine.lane % WARP // 4, machine.lane % 4 * 2
+    first = tile.address[:, :1] - column * row_bytes - 2 * row
+    assert not (first[machine.active] % VECTOR).any(), "a row that is not aligned"
+    assert row_bytes % VECTOR == 0, "a row that is not aligned"
+    matrix, pair, element = np.meshgrid(np.arange(2), np.arange(count), np.arange(2), indexing="ij")
+    place = ((pair * 8 + element) * row_bytes + matrix * 16).reshape(1, -1)
+    address = first + column * row_bytes + 2 * row + place
+    machine.store(Pointer(tile.memory, address, np.dtype(np.uint16)), np.ascontiguousarray(words).view(np.uint16))
 
 
 def _load_matrices(machine: Machine, transposed: bool, target: Pointer, row: Pointer) -> None:

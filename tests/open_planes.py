@@ -60,6 +60,12 @@ NHWC = {
 
 CASES = {name: case._replace(open_sizes=OPEN_SIZES) for name, case in {**GEMMS, **DEPTHWISE, **NHWC}.items()}
 CASES["int8-height"] = GEMMS["int8"]._replace(open_sizes=("height",))
+CASES["int8-width"] = Open(
+    layer((1, 44, 5, 12), (4, 44, 5, 5), "int8", LAST, padding=(2, 3, 2, 3), x_zero_point=-9),
+    "tensor",
+    config=wgmma(64, 16, 1, 1, 5),
+    open_sizes=("width",),
+)
 
 SIZES = ((1, 5, 13), (3, 4, 8), (1, 1, 1), (2, 3, 43), (1, 50, 4), (1, 11, 11))
 """Batches, heights and widths: just past a tile of 64 pixels, whole vectors, the least, wide, high, just below two."""

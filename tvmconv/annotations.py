@@ -46,6 +46,13 @@ of both chunks; with a number behind them, of the first place of a chunk in so m
 block reads.
 """
 
+MATRICES = "tvmconv.matrices"
+"""The annotation of a block that stores what a thread has in registers in the rows of a tile in shared memory.
+
+Its value is the name and the CUDA source of the function that takes its place, which all threads of a warp call, each
+with the address of its own first place in the tile, and of its registers.
+"""
+
 STORE = "tvmconv.store"
 """The annotation of a block that stores its part of outputs in memory, from shared memory.
 

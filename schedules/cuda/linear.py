@@ -4,8 +4,8 @@ The kernel is that of `cuda/tensor` for the transposed product, whose pixels are
 channels are the rows. So the weight, most of what such a layer reads, is read once and as it lies: in float32 it is
 rounded, or taken apart, in registers. `cuda/tensor` has a kernel before that does so; here that one is for the rows.
 
-On an H100 128 rows of 25088 channels to 4096 take 299 µs in float32, where cuBLAS in strict float32 takes 517, and 184
-in TF32, where it takes 169 (benchmarks/linear-h100-float32.json and linear-h100-tf32.json).
+On an H100 128 rows of 25088 channels to 4096 take 299 µs in float32, where cuBLAS in strict float32 takes 517, and 169
+in TF32, where it takes 167 (benchmarks/linear-h100-float32.json and linear-h100-tf32.json).
 """
 
 from __future__ import annotations

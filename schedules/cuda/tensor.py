@@ -9,8 +9,8 @@ other's sums in shared memory, else a second kernel adds up.
 On sm_90 warps may have roles instead, where the channels under a tap are whole steps of a product: a block stays on its
 multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of warps
 multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.specialization`. There sums of four
-bytes go to the output from registers. The rows of `wgmma`'s product are pixels, or output channels, so that pixels may
-be shared out in any eights.
+bytes go to the output from registers, also those of parts of a reduction, which a second kernel adds up. The rows of
+`wgmma`'s product are pixels, or output channels, so that pixels may be shared out in any eights.
 
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
@@ -34,7 +34,18 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.annotations import BULK, CLUSTER_AXIS, FETCH, LAST_PRODUCT, MIN_BLOCKS, PRODUCT, RING, SETTLED, SPECIALIZED
+from tvmconv.annotations import (
+    BULK,
+    CLUSTER_AXIS,
+    FETCH,
+    LAST_PRODUCT,
+    MATRICES,
+    MIN_BLOCKS,
+    PRODUCT,
+    RING,
+    SETTLED,
+    SPECIALIZED,
+)
 from tvmconv.compute.chunks import (
     STEPS,
     chunks_of_tap,
@@ -71,11 +82,12 @@ from .tensor_tiles import (
     role_registers,
     store_lanes,
     store_vector,
+    stores_matrices,
     stores_registers,
     tile_type,
     weight_split,
 )
-from .tensor_wgmma import product_function, settled_function
+from .tensor_wgmma import matrices_function, product_function, settled_function
 
 __all__ = [
     "LAYOUTS",
@@ -149,12 +161,15 @@ def schedule_product(
     """
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
     columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
+    finished = None
+    if stores_matrices(workload, config):
+        finished, tiled = tiled, sch.cache_write(tiled, 0, "local")
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
 
     # Step 1. Tile what is stored, unless threads store their sums as they are
     from_registers = stores_registers(problem, config)
     if not from_registers:
-        _store_lines(sch, problem, config)
+        _store_lines(sch, problem, config, tiled)
 
     # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
@@ -174,13 +189,15 @@ def schedule_product(
     sch.bind(thread, "threadIdx.x")
     if config.min_blocks_per_sm > 1:
         sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
+    unrolled = [i, j, h, e] if tile.channel_rows else [i, j, h]
+    if finished is not None:
+        sch.compute_at(finished, thread, preserve_unit_loops=True)
+        unrolled = [i, *sch.get_loops(finished)[-len(tile.rows + tile.columns) :]]
     sch.compute_at(product, thread, preserve_unit_loops=True)
     sch.set_scope(product, 0, "local")
-    for loop in (i, j, h):
+    for loop in unrolled:
         sch.unroll(loop)
-    if tile.channel_rows:
-        sch.unroll(e)
-    else:
+    if not tile.channel_rows:
         sch.vectorize(e)
 
     # Step 3. Accumulate chunk by chunk
@@ -215,18 +232,22 @@ def schedule_product(
 
 
 def store_registers(sch: Schedule, problem: Problem, config: Config) -> None:
-    """Store sums as they are, if threads do so.
+    """Store sums as they are, if threads do so, or results in matrices.
 
-    It is the last step: TVM schedules no more where a block has what is past the end as a condition.
+    It is the last step: TVM schedules no more where a block has what is past the end as a condition, or where it says
+    that a block stores more than it does.
     """
     if stores_registers(problem, config):
         sch.reverse_compute_inline(sch.get_sblock("sums"))
+    elif stores_matrices(problem.workload, config):
+        *_, h, _, _ = sch.get_loops(sch.get_sblock("tile_local"))
+        sch.annotate(sch.blockize(h), MATRICES, list(matrices_function(problem, config)))
 
 
-def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
+def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockRV) -> None:
     """Store tiles by way of shared memory, in whole lines: blocks, then threads along the lines in memory."""
     workload, tile = problem.workload, config.tile
-    tiled, sums = sch.get_sblock("tile"), sch.get_sblock("sums")
+    sums = sch.get_sblock("sums")
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     kt, ki = sch.split(k, [None, tile.block_n])
@@ -239,8 +260,8 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config) -> None:
     sch.reorder(*blocks, *along)
     block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")
-    for stage in ("fetched", "tile") if config.in_cluster else ("tile",):
-        sch.compute_at(sch.get_sblock(stage), block, preserve_unit_loops=True)
+    for stage in (sch.get_sblock("fetched"), tiled) if config.in_cluster else (tiled,):
+        sch.compute_at(stage, block, preserve_unit_loops=True)
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
     sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
@@ -321,8 +342,9 @@ def lay_out_image(sch: Schedule, problem: Problem) -> None:
     vector = sch.cache_write(image, 0, "local")
     n, h, v, c = sch.get_loops(vector)
     co, lane = sch.split(c, [None, copied_elements(workload)])
-    # TVM cannot divide by the size of a plane of an open height with its padding.
-    images, plane = ([n], [h, v]) if problem.has_open_planes else ([], [n, h, v])
+    # TVM cannot divide by an open width with its padding, nor by the size of a plane of an open height with its own.
+    apart = 2 if "width" in problem.open_sizes else 1 if "height" in problem.open_sizes else 0
+    images, plane = [n, h, v][:apart], [n, h, v][apart:]
     if reads_windows(workload):  # a thread stores the vectors of a window, whose taps are then constants
         pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
         sch.reorder(*images, pixels, thread, co, lane)

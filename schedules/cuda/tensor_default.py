@@ -114,7 +114,10 @@ LEAST_PIXELS = 72
 32 and 128 rows took 1.1 to 1.8 times as long by tiles of 16 to 64 rows as by those of other shapes."""
 
 MOST_TURNS = 8
-"""The most tiles of a multiprocessor for which such tiles are made: of more the last ones cost little anyhow."""
+"""The most tiles of a multiprocessor for which pixels are shared out evenly: of more the last ones cost little."""
+
+LARGE_TILES = {160, 192, 224, MOST_COLUMNS}
+"""The pixels of such tiles where even the largest are more than that."""
 
 PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
@@ -183,7 +186,7 @@ def _even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) ->
 
 
 def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list[int]:
-    """Return the pixels of tiles of which each multiprocessor has the same number, or nearly so.
+    """Return the pixels of tiles of which each multiprocessor has the same number, or nearly so, or `LARGE_TILES`.
 
     So 51200 pixels of 256 channels are 512 tiles of 200x128, four for all but a few multiprocessors of an H100, where
     some of them have a fifth one of 534 tiles of 192x128. Pixels are in sixteens, too, so that threads store whole
@@ -194,6 +197,8 @@ def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list
     of_channels = workload.groups * ceil_div(workload.multiplier, config.block_n)
     counts = [turns * multiprocessors // of_channels for turns in range(1, MOST_TURNS + 1)]
     sizes = {ceil_to(ceil_div(pixels, count), step) for count in counts if count for step in (8, 16)}
+    if pixels > counts[-1] * MOST_COLUMNS:
+        sizes = LARGE_TILES
     return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
 
 

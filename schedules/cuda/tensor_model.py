@@ -43,6 +43,7 @@ from .tensor_tiles import (
     goes_on,
     part_chunks,
     shared_bytes,
+    stores_matrices,
     stores_registers,
     tf32_products,
     weight_split,
@@ -146,7 +147,8 @@ pairs of tiles, in float16 and TF32 on an H100, of which one has 24 to 128 such 
 
 STORED_DIRECTLY = 30.0
 """The bytes of sums that a team stores from its registers in a clock, or of channels as rows by way of shared memory,
-where each goes by itself: a thread has pairs of pixels then, which are not side by side."""
+where each goes by itself: a thread has pairs of pixels then, which are not side by side. Results in half precision,
+which warps transpose, go as fast as those of channels as columns: see `STORED_MEANWHILE`."""
 
 INTEGERS_STORED = (20.0, 60.0)
 """The bytes of sums of int8 numbers that a team stores from its registers in a clock, of channels as columns and as
@@ -264,7 +266,7 @@ def _specialized_clocks(problem: Problem, config: Config, turns: int, product: f
         return last + mostly_largest(turns * tile, ceil_div(turns, config.teams) * (tile + finishing))
     if stores_registers(problem, config) and workload.dtype in QUANTIZED:
         rate = INTEGERS_STORED[config.channel_rows]
-    elif stores_registers(problem, config) or config.channel_rows:
+    elif stores_registers(problem, config) or (config.channel_rows and not stores_matrices(workload, config)):
         rate = STORED_DIRECTLY
     else:
         itemsize = workload.output_storage.itemsize

@@ -182,10 +182,15 @@ def tile_bytes(problem: Problem, config: Config) -> int:
     """Return the bytes of a tile in shared memory, which is 0 where threads store their sums as they are."""
     if stores_registers(problem, config):
         return 0
+    rows = ceil_to(config.block_m, TILE_ROWS) if config.teams else config.block_m
+    return rows * tile_row_bytes(problem, config)
+
+
+def tile_row_bytes(problem: Problem, config: Config) -> int:
+    """Return the bytes from a pixel to the next one of a tile in shared memory."""
     itemsize = tile_type(problem.workload, config).itemsize
     padding = (bank(problem, config) - config.block_n) % (BANK_BYTES // itemsize)
-    rows = ceil_to(config.block_m, TILE_ROWS) if config.teams else config.block_m
-    return rows * (config.block_n + padding) * itemsize
+    return (config.block_n + padding) * itemsize
 
 
 BANK_BYTES = 128
@@ -209,6 +214,15 @@ def stores_registers(problem: Problem, config: Config) -> bool:
     four_bytes = tile_type(workload, config).itemsize == stored_bytes(workload, config) == 4
     reads_others = workload.epilogue.residual if config.split_k == 1 else workload.zero_point
     return config.teams > 0 and four_bytes and not reads_others and not in_planes(problem)
+
+
+def stores_matrices(workload: ConvWorkload, config: Config) -> bool:
+    """Return whether warps transpose results of two bytes on their way to a tile, whose rows are pixels.
+
+    The factors are of their type: TVM may give the tile the place of chunks, and functions get addresses of one type.
+    """
+    tile = tile_type(workload, config)
+    return config.channel_rows and tile.itemsize == 2 and tile.name == workload.dtype
 
 
 def stored_bytes(workload: ConvWorkload, config: Config) -> int:

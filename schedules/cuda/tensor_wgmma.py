@@ -13,7 +13,7 @@ from tvmconv.cuda import once
 from tvmconv.problem import Problem
 
 from .tensor_intrinsics import ADD_OWN_SUMS, LOAD, REST, ROUND, TF32, TYPES, Type, mma_product, rest_functions
-from .tensor_tiles import Config, converted_products, goes_on
+from .tensor_tiles import Config, converted_products, goes_on, tile_row_bytes
 
 WGMMA = """
 __device__ __forceinline__ void {name}_one({number}* c, {parameter}, unsigned long long b, int add) {{
@@ -55,6 +55,25 @@ __device__ __forceinline__ void {name}(float* sums, void* rows, void* columns) {
 """Zero is added to sums that are complete, which changes none but a negative zero. Where they are rounded to half
 precision one by one, and nothing else is computed of them, `ptxas` 13.0 would round some before it waits for them, and
 then make products wait for each other."""
+
+STORE_MATRICES = """
+__device__ __forceinline__ void {name}(void* tile, const void* registers) {{
+  unsigned lane = threadIdx.x & 31, first = (unsigned)__cvta_generic_to_shared(tile);
+  first -= (lane & 3) * 2 * {row_bytes} + (lane >> 2) * 2;
+  unsigned row = first + ((lane >> 4) * 8 + (lane & 7)) * {row_bytes} + (lane >> 3 & 1) * 16;
+  const unsigned *pairs = (const unsigned*)registers, *below = pairs + {count};
+  #pragma unroll
+  for (int j = 0; j + 1 < {count}; j += 2)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {{%1, %2, %3, %4}};"
+      :: "r"(row + j * 8 * {row_bytes}), "r"(pairs[j]), "r"(below[j]), "r"(pairs[j + 1]), "r"(below[j + 1]) : "memory");
+  if ({count} % 2)
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {{%1, %2}};"
+      :: "r"(row + ({count} - 1) * 8 * {row_bytes}), "r"(pairs[{count} - 1]), "r"(below[{count} - 1]) : "memory");
+}}
+"""
+"""The results of a warp in half precision, of one instruction with output channels as rows, are stored as rows of
+pixels: matrices of eight channels by eight pixels are transposed. Lanes give the addresses of eight channels of a pixel
+each. A thread has pairs of pixels in its registers, of the first eight channels and then of the other ones."""
 
 FIRST = """
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
@@ -212,6 +231,13 @@ def settled_function(config: Config) -> tuple[str, str]:
     """Return the name and the source of the function that a thread's complete sums of float32 go through."""
     name = f"tvmconv_settled_{config.sums}"
     return name, SETTLED_SUMS.format(name=name, count=config.sums)
+
+
+def matrices_function(problem: Problem, config: Config) -> tuple[str, str]:
+    """Return the name and the source of the function that stores the results of an instruction in a tile's rows."""
+    count, size = config.tile.tiles_n, tile_row_bytes(problem, config)
+    name = f"tvmconv_store_matrices_{count}_{size}"
+    return name, STORE_MATRICES.format(name=name, count=count, row_bytes=size)
 
 
 def _wgmma(name: str, kind: Type, config: Config, steps: int) -> str:

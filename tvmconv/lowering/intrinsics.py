@@ -15,7 +15,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ..annotations import CLUSTER_AXIS, COPY, FETCH, PRODUCT, RING, STORE
+from ..annotations import CLUSTER_AXIS, COPY, FETCH, MATRICES, PRODUCT, RING, STORE
 from ..substitution import substitute
 from .operands import Operand
 from .specialization import specialized
@@ -188,6 +188,12 @@ def _with_function(block: SBlock) -> SBlock:
             block = SBlock(block.iter_vars, [sums, *factors], [sums], block.name_hint, block.body)
         operands = [Operand(region) for region in (sums, *factors)]
         return _replaced(block, operands, cuda_call(str(name), str(source), *(operand.pointer for operand in operands)))
+    if MATRICES in block.annotations:
+        name, source = block.annotations[MATRICES]
+        (tile,), (registers,) = block.writes, block.reads
+        operands = [Operand(tile, "w"), Operand(registers)]
+        call = cuda_call(str(name), str(source), *(operand.pointer for operand in operands))
+        return _replaced(block, operands, call, _block_of(block.body).block.annotations)
     if STORE in block.annotations:
         name, source = block.annotations[STORE]
         (output,), (staged,) = block.writes, [Operand(region) for region in block.reads]

@@ -211,7 +211,7 @@ class _Block:
             stmt = tvm_ffi.structural_map(self.loop.body, (tirx.For, replaced))
             places = {}
             for old, dependent in self.written([stmt], self.loop.loop_var).items():
-                axes = [*(axis for axis in dependent if axis), 0]  # the first one is that of parts of a reduction
+                axes = [*(axis for axis in dependent if axis), 0]  # a team has one place for all parts of a reduction
                 shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
                 if old.scope() != "local":
                     shape[0] = self.teams
