@@ -51,6 +51,17 @@ LARGE = (1, 144, 5, 6), (32, 144, 3, 3)
 
 INTEGERS: dict[str, Case] = {
     **dict(_in_all_types()),
+    "past-the-last-channel": (
+        layer(
+            *((56, 24, 1, 1), (32, 24, 1, 1), "int8", FIRST),
+            x_zero_point=96,
+            out_dtype="uint8",
+            out_zero_point=119,
+            scale=True,
+            activation="elu",
+        ),
+        wgmma(32, 192, 4, 1, channel_rows=True),
+    ),
     "128-channels": (layer((2, 128, 7, 9), (64, 128, 3, 3), "int8"), mma(32, 32, 2, 1)),
     "128-channels-wgmma": (layer((2, 128, 7, 9), (64, 128, 3, 3), "uint8"), wgmma(64, 32, 1, 1)),
     "256-channels-1x1": (layer((1, 256, 7, 7), (24, 256, 1, 1), "uint8", FIRST), wgmma(64, 48, 1, 1, 3)),

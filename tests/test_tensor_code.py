@@ -173,6 +173,11 @@ def test_cubins_of_integers(name: str) -> None:
     check_resources(problem, config, "sm_90" if config.wgmma or config.in_cluster else "sm_80")
 
 
+def test_bits_of_constants() -> None:
+    """What is past the last channel of a tile is a constant, whose bits are read where it is rounded."""
+    check_resources(*INTEGERS["past-the-last-channel"], "sm_90")
+
+
 LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")
 
 

@@ -16,6 +16,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ..targets import has_gpu
 from ..threads import usable_cpus
+from .constants import with_constant_bits
 from .kept import KEEP, Kernels, code_of, keep_code, name_of
 from .roles import with_roles_apart
 
@@ -47,7 +48,8 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
-            units = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
+            final = {place: finalize_kernels()(with_roles_apart(each)) for place, each in kernels.items()}
+            units = [(with_constant_bits(each), place) for place, each in final.items()]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)
