@@ -119,6 +119,9 @@ MOST_TURNS = 8
 LARGE_TILES = {160, 192, 224, MOST_COLUMNS}
 """The pixels of such tiles where even the largest are more than that."""
 
+ROLE_PARTS = 4
+"""The most parts of tiles, for each multiprocessor, of blocks whose warps have roles: they stay and go on anyhow."""
+
 PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
@@ -131,7 +134,7 @@ def default_config(
     only_wgmma: bool = False,
 ) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
-    legal = constraints(problem, target).values()
+    legal, most_parts = constraints(problem, target).values(), ROLE_PARTS * gpu_of(target).multiprocessors
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
@@ -149,6 +152,7 @@ def default_config(
         for split_k, in_cluster in parts
         if has_clusters(target) or not in_cluster
         for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
+        if not (part.teams and split_k > 1) or blocks(problem.workload, part) <= most_parts
         for config in [_fitting(part, problem, gpu_of(target))]
         if all(holds(config) for holds in legal)
     ]
