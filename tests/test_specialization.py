@@ -278,6 +278,22 @@ def test_default_shares_pixels_out_evenly(dtype: str, precision: str) -> None:
     assert not default_config(msgspec.structs.replace(problem, workload=workload), SM_90).channel_rows
 
 
+@pytest.mark.parametrize(("precision", "pixels"), [("float32", 100000), ("tf32", 800)])
+def test_default_shares_a_reduction_where_there_are_few_tiles(precision: str, pixels: int) -> None:
+    """A GPU has 28 tiles of 128x128 of 800 pixels and 512 channels, and 3128 of 100000 pixels."""
+    problem = layer((pixels // 25, 512, 7, 7), (512, 512, 3, 3), "float32", precision=precision, padding=0)
+    config = default_config(problem, SM_90)
+    assert config.teams
+    assert (config.split_k > 1) == (pixels == 800)
+
+
+def test_default_has_large_tiles_where_there_are_many() -> None:
+    """Of 1.5 million pixels the last tiles cost little, and large ones read the least for a product."""
+    problem = layer((128, 64, 112, 112), (128, 64, 3, 3), padding=0)
+    config = default_config(problem, SM_90)
+    assert (config.block_m, config.block_n, config.channel_rows) == (256, 128, True)
+
+
 def test_factors_of_two_types_keep_their_order() -> None:
     """Instructions tell the type of the first factor from that of the second: pixels of uint8 have weights of int8."""
     signed, unsigned = (layer((8, 64, 24, 24), (128, 64, 3, 3), dtype) for dtype in ("int8", "uint8"))

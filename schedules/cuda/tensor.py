@@ -148,7 +148,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
         lay_out_image(sch, problem)
     if "offsets" in stages:
         _add_up_offsets(sch)
-    store_registers(sch, problem, config)
+    finish_stores(sch, problem, config)
     return sch
 
 
@@ -231,7 +231,7 @@ def schedule_product(
         _lay_out_weight(sch, problem)
 
 
-def store_registers(sch: Schedule, problem: Problem, config: Config) -> None:
+def finish_stores(sch: Schedule, problem: Problem, config: Config) -> None:
     """Store sums as they are, if threads do so, or results in matrices.
 
     It is the last step: TVM schedules no more where a block has what is past the end as a condition, or where it says

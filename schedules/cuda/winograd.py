@@ -262,7 +262,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
     _unroll(sch, output, whole=_run(problem) > 1)
 
-    tensor.store_registers(sch, product, config)
+    tensor.finish_stores(sch, product, config)
     return sch
 
 
