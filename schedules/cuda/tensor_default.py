@@ -45,7 +45,7 @@ def space(
     even = {each.block_m for each in _even_tiles(problem, target, exchanged)}
 
     def whole_gpu(config: Config) -> bool:
-        return config.split_k == 1 or blocks(workload, config) <= 4 * gpu.multiprocessors
+        return config.split_k == 1 or blocks(workload, config) <= MOST_PARTS * gpu.multiprocessors
 
     def large_parts(config: Config) -> bool:
         """Return whether a warp, or a group of four, has at least as many sums as 64 rows of 16 columns."""
@@ -116,11 +116,12 @@ LEAST_PIXELS = 72
 MOST_TURNS = 8
 """The most tiles of a multiprocessor for which pixels are shared out evenly: of more the last ones cost little."""
 
-LARGE_TILES = {160, 192, 224, MOST_COLUMNS}
+LARGE_TILES = (160, 192, 224, MOST_COLUMNS)
 """The pixels of such tiles where even the largest are more than that."""
 
-ROLE_PARTS = 4
-"""The most parts of tiles, for each multiprocessor, of blocks whose warps have roles: they stay and go on anyhow."""
+MOST_PARTS = 4
+"""The most parts of tiles for each multiprocessor where blocks share reductions: in spaces, and in defaults of blocks
+whose warps have roles, which go on with tile after tile anyhow."""
 
 PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
@@ -134,7 +135,7 @@ def default_config(
     only_wgmma: bool = False,
 ) -> Config:
     """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
-    legal, most_parts = constraints(problem, target).values(), ROLE_PARTS * gpu_of(target).multiprocessors
+    legal, most_parts = constraints(problem, target).values(), MOST_PARTS * gpu_of(target).multiprocessors
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
@@ -200,9 +201,9 @@ def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list
     pixels = workload.batch * prod(workload.output_size)
     of_channels = workload.groups * ceil_div(workload.multiplier, config.block_n)
     counts = [turns * multiprocessors // of_channels for turns in range(1, MOST_TURNS + 1)]
-    sizes = {ceil_to(ceil_div(pixels, count), step) for count in counts if count for step in (8, 16)}
     if pixels > counts[-1] * MOST_COLUMNS:
-        sizes = LARGE_TILES
+        return list(LARGE_TILES)
+    sizes = {ceil_to(ceil_div(pixels, count), step) for count in counts if count for step in (8, 16)}
     return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
 
 

@@ -7,7 +7,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-REINTERPRETED = {"int32": np.int32, "uint32": np.uint32, "float32": np.float32}
+WORDS = ("int32", "uint32", "float32")
+"""The types of 32 bits, whose bits are read as those of each other."""
 
 
 def with_constant_bits(mod: tvm.IRModule) -> tvm.IRModule:
@@ -23,11 +24,10 @@ def with_constant_bits(mod: tvm.IRModule) -> tvm.IRModule:
         if not str(getattr(call.op, "name", "")).endswith("reinterpret"):
             return call
         (value,), dtype = call.args, str(call.ty.dtype)
-        known = isinstance(value, tirx.IntImm | tirx.FloatImm) and str(value.ty.dtype) in REINTERPRETED
-        if not known or dtype not in REINTERPRETED:
+        own = str(value.ty.dtype)
+        if not isinstance(value, tirx.IntImm | tirx.FloatImm) or own not in WORDS or dtype not in WORDS:
             return call
-        bits = np.array(value.value, REINTERPRETED[str(value.ty.dtype)]).view(REINTERPRETED[dtype])
-        return tirx.const(bits.item(), dtype)
+        return tirx.const(np.array(value.value, own).view(dtype).item(), dtype)
 
     def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, constant)))

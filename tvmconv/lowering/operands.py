@@ -10,7 +10,8 @@ from tvm.s_tir.stmt import MatchBufferRegion
 class Operand:
     """A region of shared memory or registers that a function reads or writes, which gets the address of its start.
 
-    ThreadSync does not look at the access, as a ring has barriers of its own, unless it is one of "r" or "w".
+    ThreadSync does not look at the access, as a ring has barriers of its own, unless it is "w": a write that it puts
+    barriers around.
     """
 
     def __init__(self, region: TensorRegion, access: str | int = 0) -> None:

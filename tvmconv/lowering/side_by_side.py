@@ -48,8 +48,8 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
-            final = {place: finalize_kernels()(with_roles_apart(each)) for place, each in kernels.items()}
-            units = [(with_constant_bits(each), place) for place, each in final.items()]
+            final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
+            units = [(with_constant_bits(each), place) for each, place in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)
