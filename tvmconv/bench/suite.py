@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SECONDS = 0.02
 """The seconds that a contender is timed for in each round."""
 
-CHECKED_OUTPUTS = 2**18
+CHECKED_OUTPUTS = 2**16
 """The largest number of outputs that are compared with the reference."""
 
 ROUNDINGS = 6

@@ -161,13 +161,13 @@ def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float,
     They add up like the steps of a random walk, whose lengths are the products. Rounding to the nearest gives a root
     mean square of 0.6 units of its distance, and cutting bits off one of 1.57: one unit is allowed. (By rounding a
     mantissa between 1 and 2, in which small ones are more frequent, a factor is wrong by 0.42 units in the root mean
-    square.) Few factors may all have large errors, so that sums of a single one are allowed two units.
+    square.) Few factors may all have large errors, and so may few sums: a single one is allowed two units.
     """
     products = msgspec.structs.replace(workload, epilogue=Epilogue(scale=workload.epilogue.scale))
     factors = {name: np.abs(array.astype(np.float64)) for name, array in inputs.items() if name in FACTORS}
     largest = conv2d_reference(products, **factors)
     steps = np.sqrt(conv2d_reference(products, **{name: array**2 for name, array in factors.items()}))
-    fewest = min(inputs["x"].size, inputs["w"].size)
+    fewest = min(inputs["x"].size, inputs["w"].size, prod(workload.output_shape))
     return Rounded((2 + unit) * unit * steepest * largest, (1 + fewest**-0.5) * unit * steepest * steps)
 
 

@@ -32,18 +32,19 @@ def sums_of_products(workload: ConvWorkload, x: np.ndarray, w: np.ndarray) -> np
     """Return the sums (N, K, Ho, Wo) of x and w in the workload's layouts, without its epilogue."""
     x, w = to_logical(x, workload.x_layout), to_logical(w, workload.weight_layout)
     top, left, bottom, right = workload.padding
-    padded = np.pad(x.astype(np.float64) - workload.zero_point, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    padded = padded.reshape(workload.batch, workload.groups, -1, *padded.shape[2:])
-    taps = w.astype(np.float64).reshape(workload.groups, workload.multiplier, -1, *workload.kernel)
+    images, groups = workload.batch, workload.groups
+    # Positions of all images are columns of one product for each tap: images of one position each would be slow alone.
+    by_channel = x.swapaxes(0, 1).astype(np.float64) - workload.zero_point
+    padded = np.pad(by_channel, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    taps = w.astype(np.float64).reshape(groups, workload.multiplier, -1, *workload.kernel)
     (sh, sw), (dh, dw), (ho, wo) = workload.stride, workload.dilation, workload.output_size
-    y = np.zeros((workload.batch, workload.groups, workload.multiplier, ho * wo))
+    y = np.zeros((groups, workload.multiplier, images * ho * wo))
     for r in range(workload.kernel[0]):
         for s in range(workload.kernel[1]):
             rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
             columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
-            read = padded[..., rows, columns].reshape(workload.batch, workload.groups, -1, ho * wo)
-            y += np.ascontiguousarray(taps[..., r, s]) @ read
-    return y.reshape(workload.output_shape)
+            y += np.ascontiguousarray(taps[..., r, s]) @ padded[..., rows, columns].reshape(groups, -1, y.shape[2])
+    return np.ascontiguousarray(y.reshape(-1, images, ho, wo).swapaxes(0, 1))
 
 
 def finished(
