@@ -232,6 +232,11 @@ TEAMS = {
     ),
     "two-chunks": (layer((2, 112, 9, 9), (64, 112, 1, 1)), wgmma(128, 64, 1, 1, teams=2)),
     "one-chunk-of-integers": (layer((2, 128, 9, 9), (64, 128, 1, 1), "int8"), wgmma(128, 64, 1, 1, teams=2)),
+    "passes": (layer((1, 64, 10, 13), (2048, 64, 1, 1), shift=True), wgmma(64, 64, 1, 1, 3, teams=2)),
+    "passes-from-registers": (
+        layer((1, 64, 10, 13), (1500, 64, 1, 1), "float32", precision="tf32"),
+        wgmma(64, 48, 1, 1, 4, teams=2),
+    ),
     "split-k": (layer((2, 256, 9, 7), (64, 256, 1, 1), shift=True), wgmma(64, 64, 1, 1, 3, teams=2, split_k=2)),
     "split-k-residual": (
         layer((1, 128, 9, 7), (72, 128, 3, 3), "bfloat16", residual=True, activation="relu"),

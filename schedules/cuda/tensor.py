@@ -78,6 +78,7 @@ from .tensor_tiles import (
     bank,
     goes_on,
     in_planes,
+    passes,
     plane_vector,
     role_registers,
     store_lanes,
@@ -160,6 +161,8 @@ def schedule_product(
     See `tensor_wgmma.product_function` for `nearest`.
     """
     workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
+    multiprocessors = gpu_of(target).multiprocessors
+    through = passes(problem, config, multiprocessors)
     columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
     finished = None
     if stores_matrices(workload, config):
@@ -169,7 +172,7 @@ def schedule_product(
     # Step 1. Tile what is stored, unless threads store their sums as they are
     from_registers = stores_registers(problem, config)
     if not from_registers:
-        _store_lines(sch, problem, config, tiled)
+        _store_lines(sch, problem, config, tiled, through)
 
     # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
@@ -177,11 +180,9 @@ def schedule_product(
     sch.reorder(part, pt, kt, wm, wn, v, r, q, *((i, h, j, e) if tile.channel_rows else (j, i, h, e)))
     tiles = [part, pt, kt]
     if from_registers:
-        if has_groups_apart(workload):
-            group, kt = sch.split(kt, [workload.groups, None])
-            sch.reorder(group, pt, kt)
-            tiles = [part, group, pt, kt]
-        sch.bind(sch.fuse(*tiles), "blockIdx.x")
+        outer, kt = sch.split(kt, [workload.groups if has_groups_apart(workload) else through, None])
+        sch.reorder(outer, pt, kt)
+        sch.bind(sch.fuse(part, outer, pt, kt), "blockIdx.x")
         tiles = []
     elif config.in_cluster:
         sch.bind(tiles.pop(0), "blockIdx.y")
@@ -219,7 +220,7 @@ def schedule_product(
         if (left := last_steps(workload)) < STEPS:
             of_last = product_function(problem, config, left, nearest)
             sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
-        roles = config.num_stages, gpu_of(target).multiprocessors, config.teams, config.threads
+        roles = config.num_stages, multiprocessors, config.teams, config.threads
         sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
         if config.channel_rows and workload.dtype in NARROW and finishes_early(workload, config.split_k):
             sch.annotate(chunk, SETTLED, list(settled_function(config)))
@@ -244,8 +245,11 @@ def finish_stores(sch: Schedule, problem: Problem, config: Config) -> None:
         sch.annotate(sch.blockize(h), MATRICES, list(matrices_function(problem, config)))
 
 
-def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockRV) -> None:
-    """Store tiles by way of shared memory, in whole lines: blocks, then threads along the lines in memory."""
+def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockRV, through: int) -> None:
+    """Store tiles by way of shared memory, in whole lines: blocks, then threads along the lines in memory.
+
+    Blocks go through all pixels so many times, see `passes`.
+    """
     workload, tile = problem.workload, config.tile
     sums = sch.get_sblock("sums")
     part, p, groups, k = sch.get_loops(sums)
@@ -253,10 +257,11 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     kt, ki = sch.split(k, [None, tile.block_n])
     along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
+    outer, kt = sch.split(kt, [through, None])
     if problem.open_sizes:
-        blocks = pt, groups, kt, part
+        blocks = pt, groups, outer, kt, part
     else:
-        blocks = (part, groups, pt, kt) if has_groups_apart(workload) else (part, pt, groups, kt)
+        blocks = (part, groups, outer, pt, kt) if has_groups_apart(workload) else (part, outer, pt, groups, kt)
     sch.reorder(*blocks, *along)
     block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, log, prod
 
 from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS, TILE_ROWS
 from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, chunks
@@ -13,7 +13,7 @@ from tvmconv.dtypes import STORAGE_TYPES, StorageType
 from tvmconv.problem import Problem
 from tvmconv.workload import ConvWorkload
 
-from ..space import ceil_div, ceil_to
+from ..space import ceil_div, ceil_to, divisors
 from .gemm_tiles import VECTOR
 from .machine import WARP
 
@@ -147,6 +147,20 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
     """Return the blocks of the grid, without those that add up the parts."""
     rows = ceil_div(workload.batch * prod(workload.output_size), config.block_m)
     return config.split_k * rows * workload.groups * ceil_div(workload.multiplier, config.block_n)
+
+
+def passes(problem: Problem, config: Config, multiprocessors: int) -> int:
+    """Return how many times blocks go through all pixels, each time for as many of the channels' tiles.
+
+    Blocks that run at once share what they read in L2, which is the least where they are as many pixels by as many
+    channels. Sizes that are open, and groups, which read pixels of their own, have one pass.
+    """
+    workload = problem.workload
+    if problem.open_sizes or workload.groups > 1:
+        return 1
+    tiles = ceil_div(workload.out_channels, config.block_n)
+    square = (multiprocessors * config.block_m / config.block_n) ** 0.5
+    return min(divisors(tiles, tiles), key=lambda count: abs(log(tiles / count / square)))
 
 
 def fragments(problem: Problem, config: Config) -> int:
