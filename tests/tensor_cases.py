@@ -237,6 +237,18 @@ TEAMS = {
         layer((1, 64, 10, 13), (1500, 64, 1, 1), "float32", precision="tf32"),
         wgmma(64, 48, 1, 1, 4, teams=2),
     ),
+    "gathered": (
+        layer((2, 64, 9, 7), (80, 64, 3, 3), "float32", precision="tf32", scale=True, shift=True, activation="relu"),
+        wgmma(128, 64, 2, 1, 4, teams=1),
+    ),
+    "gathered-groups": (
+        layer((2, 64, 6, 7), (96, 32, 3, 3), "float32", groups=2, shift=True),
+        wgmma(64, 32, 1, 1, teams=2),
+    ),
+    "gathered-and-split-k": (
+        layer((1, 128, 9, 7), (144, 128, 3, 3), "float32", precision="tf32", shift=True),
+        wgmma(64, 96, 1, 1, 4, teams=1, split_k=2),
+    ),
     "split-k": (layer((2, 256, 9, 7), (64, 256, 1, 1), shift=True), wgmma(64, 64, 1, 1, 3, teams=2, split_k=2)),
     "split-k-residual": (
         layer((1, 128, 9, 7), (72, 128, 3, 3), "bfloat16", residual=True, activation="relu"),

@@ -27,7 +27,7 @@ from tvmconv.schedules.cuda.tensor import default_config, estimate
 from tvmconv.schedules.cuda.tensor_bulk import column_copy, is_bulk, weight_copy
 from tvmconv.schedules.cuda.tensor_constraints import constraints
 from tvmconv.schedules.cuda.tensor_model import FURTHER_KERNEL
-from tvmconv.schedules.cuda.tensor_tiles import converted_products, passes, tf32_products, weight_split
+from tvmconv.schedules.cuda.tensor_tiles import converted_products, passes, tf32_products, tile_of, weight_split
 from tvmconv.substitution import evaluated
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
@@ -128,7 +128,8 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
     per_group = -(-workload.multiplier // config.block_n)
     through = passes(problem, config, gpu_of(SM_90).multiprocessors)
     assert (through > 1) == ("passes" in name)
-    weight = operands["w"].reshape(workload.out_channels, -1, workload.w_shape[1])
+    order = [tile_of(problem, config).channel_at(place) for place in range(workload.out_channels)]
+    weight = operands["w"].reshape(workload.out_channels, -1, workload.w_shape[1])[order]
     weight = np.stack([weight / (1 + summand) for summand in summands])
     padded = np.pad(weight, ((0, 0), (0, 0), (0, 0), (0, -weight.shape[3] % columns.lanes)))
     padded = padded.reshape(*weight.shape[:2], -1, columns.lanes)
@@ -144,9 +145,9 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
             if has_groups_apart(workload):
                 part, group, pt, kt = np.unravel_index(tile, (config.split_k, workload.groups, tiles, per_group))
             else:
-                order = config.split_k, through, tiles, workload.groups, per_group // through
-                part, way, pt, group, kt = np.unravel_index(tile, order)
-                kt += way * order[-1]
+                extents = config.split_k, through, tiles, workload.groups, per_group // through
+                part, way, pt, group, kt = np.unravel_index(tile, extents)
+                kt += way * extents[-1]
             chunk = int(part) * chunks + of_part
             is_last = chunk % chunks_of_tap(workload) == chunks_of_tap(workload) - 1
             steps = last_steps(workload) if is_last else STEPS

@@ -85,6 +85,7 @@ from .tensor_tiles import (
     store_vector,
     stores_matrices,
     stores_registers,
+    tile_of,
     tile_type,
     weight_split,
 )
@@ -127,7 +128,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchan
         rounds_input=config.rounds_input,
         exchanged=exchanged,
     )
-    sch = begin(compute.tensor_gemm(workload, config.tile, form), problem, config.in_cluster)
+    sch = begin(compute.tensor_gemm(workload, tile_of(problem, config), form), problem, config.in_cluster)
     sums, planes, output = (sch.get_sblock(name) for name in ("sums", "planes", "output"))
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
@@ -160,7 +161,7 @@ def schedule_product(
 
     See `tensor_wgmma.product_function` for `nearest`.
     """
-    workload, tile, split = compute.with_open_sizes(problem), config.tile, weight_split(problem, config)
+    workload, tile, split = compute.with_open_sizes(problem), tile_of(problem, config), weight_split(problem, config)
     multiprocessors = gpu_of(target).multiprocessors
     through = passes(problem, config, multiprocessors)
     columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
@@ -176,8 +177,11 @@ def schedule_product(
 
     # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
     part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
-    # The sums of a channel follow one another.
-    sch.reorder(part, pt, kt, wm, wn, v, r, q, *((i, h, j, e) if tile.channel_rows else (j, i, h, e)))
+    # The sums of a channel, or of those that are stored at once, follow one another.
+    unrolled, at_once = [j, i, h], [e]
+    if tile.channel_rows:
+        unrolled, at_once = [i, h, j, e], []
+    sch.reorder(part, pt, kt, wm, wn, v, r, q, *unrolled, *at_once)
     tiles = [part, pt, kt]
     if from_registers:
         outer, kt = sch.split(kt, [workload.groups if has_groups_apart(workload) else through, None])
@@ -190,7 +194,6 @@ def schedule_product(
     sch.bind(thread, "threadIdx.x")
     if config.min_blocks_per_sm > 1:
         sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
-    unrolled = [i, j, h, e] if tile.channel_rows else [i, j, h]
     if finished is not None:
         sch.compute_at(finished, thread, preserve_unit_loops=True)
         unrolled = [i, *sch.get_loops(finished)[-len(tile.rows + tile.columns) :]]
@@ -198,8 +201,8 @@ def schedule_product(
     sch.set_scope(product, 0, "local")
     for loop in unrolled:
         sch.unroll(loop)
-    if not tile.channel_rows:
-        sch.vectorize(e)
+    for loop in at_once:
+        sch.vectorize(loop)
 
     # Step 3. Accumulate chunk by chunk
     *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, log, prod
 
 from tvmconv.annotations import BARRIER_BYTES, COPYING_THREADS, TILE_ROWS
 from tvmconv.compute.chunks import COPY_BYTES, ROW_BYTES, chunks
-from tvmconv.compute.fragments import FragmentTile
+from tvmconv.compute.fragments import GATHERED, FragmentTile
 from tvmconv.compute.tensor_gemm import finishes_early
 from tvmconv.dtypes import STORAGE_TYPES, StorageType
 from tvmconv.problem import Problem
@@ -220,14 +220,24 @@ def tile_type(workload: ConvWorkload, config: Config) -> StorageType:
 def stores_registers(problem: Problem, config: Config) -> bool:
     """Return whether threads store their sums as they are: pairs of four bytes, where shared memory is for chunks.
 
-    Four threads have 32 bytes of a line, which is what memory takes. With a residual they would need registers for
-    pairs of it, and their places, that they have not. TVM cannot store registers so where it subtracts the products of
-    a zero point from sums of parts.
+    Four threads have 32 bytes of a line, which is what memory takes, or 64 of gathered channels. With a residual they
+    would need registers for pairs of it, and their places, that they have not. TVM cannot store registers so where it
+    subtracts the products of a zero point from sums of parts.
     """
     workload = problem.workload
     four_bytes = tile_type(workload, config).itemsize == stored_bytes(workload, config) == 4
     reads_others = workload.epilogue.residual if config.split_k == 1 else workload.zero_point
     return config.teams > 0 and four_bytes and not reads_others and not in_planes(problem)
+
+
+def tile_of(problem: Problem, config: Config) -> FragmentTile:
+    """Return the tile, whose channels are gathered where weights are laid out anyhow and threads store their sums.
+
+    Channels that are rows are not: a thread has two of them in a pair of matrices, and on an H100 layers took as long.
+    """
+    tile = config.tile
+    whole = problem.workload.multiplier % GATHERED == 0 and not tile.channel_rows and tile.tiles_n % 2 == 0
+    return replace(tile, gathered=whole and weight_split(problem, config) > 0 and stores_registers(problem, config))
 
 
 def stores_matrices(workload: ConvWorkload, config: Config) -> bool:

@@ -219,7 +219,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     side, size = side_of(workload), _size(problem)
     split = tensor_tiles.weight_split(product, config)
     form = compute.TensorForm(split=split, by_tap=config.teams > 0)
-    sch = begin(compute.tensor_winograd(workload, config.tile, form), problem)
+    sch = begin(compute.tensor_winograd(workload, tensor_tiles.tile_of(product, config), form), problem)
     sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
     tensor.schedule_product(sch, product, config, target, size.nearest)
 

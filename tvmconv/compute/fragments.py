@@ -3,7 +3,10 @@
 They take matrices of 8 x 8 apart over the threads of a warp as the PTX manual says of `mma.m16n8k16` and of `wgmma`
 (section "Matrix Fragments"): thread (r, q) of 8 x 4 has two neighbouring columns of row r, and of row r + 8. That order
 of registers is made of axes here: row `m = (((warp * I + i) * W + w) * 2 + h) * 8 + r` and column
-`n = ((warp * J + j) * 4 + q) * 2 + e` of a block's tile, where W warps work on one instruction.
+`n = ((warp * J + j) * 4 + q) * 2 + e` of a block's product, where W warps work on one instruction.
+
+The columns of a product may be output channels in another order than that of the tile in memory, for which their
+weights are laid out: see `FragmentTile.gathered`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from math import prod
 from typing import Any, TypeVar
 
 _Of = TypeVar("_Of")
+
+GATHERED = 16
+"""The output channels of two matrices, which have an order of their own where they are gathered."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,9 @@ class FragmentTile:
     """The number of matrices of 8 columns of a group of warps."""
     channel_rows: bool = False
     """True if the rows are output channels, and the columns pixels."""
+    gathered: bool = False
+    """True if the four columns of two matrices that a thread has are neighbouring output channels, to store at once:
+    channel `c` of sixteen is column `c // 4 * 2 + c % 2` of matrix `c // 2 % 2`."""
 
     @property
     def block_m(self) -> int:
@@ -55,6 +64,8 @@ class FragmentTile:
     @property
     def columns(self) -> tuple[int, ...]:
         """The extents of the axes of a column of the tile."""
+        if self.gathered:
+            return self.warps_n, self.tiles_n // 2, 4, 4
         return self.warps_n, self.tiles_n, 4, 2
 
     @property
@@ -71,6 +82,25 @@ class FragmentTile:
     def factors(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The extents of the axes of the pixels, and of the output channels, of a chunk of each factor."""
         return self.turned(self.rows, (self.warps_n, self.tiles_n, 8))
+
+    @property
+    def registers(self) -> tuple[int, ...]:
+        """The extents of the axes of a block's product: those of a thread, two for its warp, then of its registers."""
+        return self.warps_m, self.warps_n, self.width, 8, 4, self.tiles_m, self.tiles_n, 2, 2
+
+    def register(self, row: Sequence[Any], column: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the place in the product of a row and a column of the tile, given by their places on its axes."""
+        (wm, i, v, h, r), (wn, j, q, e) = row, column
+        if self.gathered:
+            j, e = j * 2 + e // 2, e % 2
+        return wm, wn, v, r, q, i, j, h, e
+
+    def channel_at(self, place: Any) -> Any:
+        """Return the output channel that is at a place, in the order of the product's columns."""
+        if not self.gathered:
+            return place
+        matrix, column = place % GATHERED // 8, place % 8
+        return place // GATHERED * GATHERED + column // 2 * 4 + matrix * 2 + column % 2
 
     def turned(self, first: _Of, second: _Of) -> tuple[_Of, _Of]:
         """Return what rows and columns have as what pixels and output channels have, and the other way round."""

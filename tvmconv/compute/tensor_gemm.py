@@ -88,8 +88,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
 
     Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
-    to it. Of these the second ones are in a stage "rests" beside "weights". Sizes are those of `read_image`. With
-    `rounds_input` there is an "image" in any case, of TF32 numbers.
+    to it, in the order of the product's columns. Of these the second ones are in a stage "rests" beside "weights".
+    Sizes are those of `read_image`. With `rounds_input` there is an "image" in any case, of TF32 numbers.
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
     `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
@@ -156,18 +156,17 @@ def tensor_sums(
         first, second = tile.turned(element, weight)  # that of rows is read first, as products expect it
         return te.sum(first * second, axis=[chunk, copy, lane])
 
-    (wm, i, v, h, r), (wn, j, q, e) = tile.rows, tile.columns
-    product = te.compute((parts, tiles_m, tiles, wm, wn, v, r, q, i, j, h, e), accumulate, name="product")
+    product = te.compute((parts, tiles_m, tiles, *tile.registers), accumulate, name="product")
 
     early, per_group = finishes_early(workload, parts), tiles // workload.groups
     offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
 
     def in_rows(*axes: tirx.Var) -> tirx.PrimExpr:
-        part, pt, kt, wm, i, v, h, r, wn, j, q, e = axes
-        y = product[part, pt, kt, wm, wn, v, r, q, i, j, h, e]
+        (part, pt, kt), row, column = axes[:3], axes[3:8], axes[8:]
+        y = product(part, pt, kt, *tile.register(row, column))
         if not early:
             return y
-        pixel, channel = tile.turned((wm, i, v, h, r), (wn, j, q, e))
+        pixel, channel = tile.turned(row, column)
         if exchanged:
             own, most = pt * tile.block_m + number(pixel, tile.pixels), flat.width
             begin, whole = 0, is_whole(most, tile.block_m)
@@ -269,7 +268,7 @@ def _weights(
 
     def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         tap, channel = (c // given.in_channels, c % given.in_channels) if reads_windows(given) else (s, c)
-        value = w[given.weight_layout.place(k, channel, r, tap)]
+        value = w[given.weight_layout.place(tile.channel_at(k), channel, r, tap)]
         if split:
             high = in_tf32(value)
             # TVM simplifies indices by the condition, and a choice by `Select` would read by those of both ways.
