@@ -15,8 +15,8 @@ bytes go to the output from registers, also those of parts of a reduction, which
 Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
 first by kernels of their own.
 
-On an H100 the layers of the im2win thesis with whole chunks of channels reach 376 to 714 TFLOP/s in float16 at batch
-128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.56 times as long in the geometric
+On an H100 the layers of the im2win thesis with whole chunks of channels reach 386 to 728 TFLOP/s in float16 at batch
+128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.57 times as long in the geometric
 mean (benchmarks/tensor-h100-batch-128-float16.json). At batch 1 it is 2.02 times
 (benchmarks/tensor-h100-batch-1-float16.json), in float32 2.81 times (benchmarks/tensor-h100-batch-1-float32.json).
 
