@@ -198,6 +198,8 @@ def test_machine_code(name: str) -> None:
         assert ptx.index("wgmma.mma_async") < ptx.rindex("ldmatrix")
     if converted_products(problem, config) == 1:  # it is read while the product before goes on
         assert ptx.index("ldmatrix") < ptx.index("wgmma.wait_group") < ptx.index("wgmma.mma_async")
+    if tile_of(problem, config).gathered:
+        assert ptx.count("st.global.v4.f32") >= config.sums // 4
 
 
 APART = Layouts("NCHW64c", "KRSC", "NCHW32c")
