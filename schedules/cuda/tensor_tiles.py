@@ -150,10 +150,10 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 
 
 def passes(problem: Problem, config: Config, multiprocessors: int) -> int:
-    """Return how many times blocks go through all pixels, each time for as many of the channels' tiles.
+    """Return how many times blocks go through all pixels, each time with an equal share of the channels' tiles.
 
-    Blocks that run at once share what they read in L2, which is the least where they are as many pixels by as many
-    channels. Sizes that are open, and groups, which read pixels of their own, have one pass.
+    Blocks that run at the same time read the least of memory where their tiles have as many pixels as channels. With
+    open sizes it is once, and with groups, each of which reads pixels of its own.
     """
     workload = problem.workload
     if problem.open_sizes or workload.groups > 1:
@@ -233,7 +233,7 @@ def stores_registers(problem: Problem, config: Config) -> bool:
 def tile_of(problem: Problem, config: Config) -> FragmentTile:
     """Return the tile, whose channels are gathered where weights are laid out anyhow and threads store their sums.
 
-    Channels that are rows are not: a thread has two of them in a pair of matrices, and on an H100 layers took as long.
+    Channels that are rows are not: a thread would have two neighbours, which saved no time on an H100.
     """
     tile = config.tile
     whole = problem.workload.multiplier % GATHERED == 0 and not tile.channel_rows and tile.tiles_n % 2 == 0
