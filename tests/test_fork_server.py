@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,6 +110,29 @@ def test_workers_die_with_the_server_and_another_begins(begin: Begin) -> None:
     with pytest.raises(ChildProcessError):
         lost.submit(signal.pause).result()
     assert begin().submit(os.getppid).result() == fork_server.fork_server()._process.pid != server._process.pid
+
+
+def test_a_worker_is_killed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second thread would close the file descriptor of the process again, which may be another file's by then."""
+    killed = []
+
+    def slowly(fork: fork_server.Fork) -> None:
+        killed.append(fork)
+        time.sleep(0.2)
+        kill(fork)
+
+    kill = fork_server.Fork.kill
+    monkeypatch.setattr(fork_server.Fork, "kill", slowly)
+    pool = WorkerPool(1, 60, worker.initialize)
+    pool.submit(os.getpid).result()
+    (process,) = pool._worker_map.values()
+    threads = [threading.Thread(target=process.kill) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(killed) == 1
+    pool.shutdown()
 
 
 def test_a_server_that_dies_over_a_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,7 @@ class _Worker(PopenWorker):  # type: ignore[misc]
     def __init__(self, initialize: Callable[[], None], calls: int | None) -> None:
         super().__init__(_begin, maximum_uses=calls)
         self._initialize = initialize
+        self._ending = threading.Lock()
 
     @property
     def descriptor(self) -> int:
@@ -69,14 +70,19 @@ class _Worker(PopenWorker):  # type: ignore[misc]
         self._initargs = (self._initialize, dict(os.environ), sys.path, os.sched_getaffinity(0))
 
     def kill(self) -> None:
-        """End the process if there is one; the next call starts another."""
-        if self._proc is not None:
-            for pipe in (self._writer, self._reader):
-                with suppress(OSError):
-                    pipe.close()
-            self._proc.kill()
-            self._proc = None
-            self._remaining_uses = None
+        """End the process if there is one; the next call starts another.
+
+        A thread of the pool does so where the process has died, perhaps since another thread has just ended it.
+        """
+        with self._ending:
+            if self._proc is None:
+                return
+            process, pipes = self._proc, (self._writer, self._reader)
+            self._proc = self._remaining_uses = None
+        for pipe in pipes:
+            with suppress(OSError):
+                pipe.close()
+        process.kill()
 
 
 def _begin(initialize: Callable[[], None], environment: dict[str, str], path: list[str], cores: set[int]) -> None:
