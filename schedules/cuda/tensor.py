@@ -257,10 +257,9 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     sums = sch.get_sblock("sums")
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
-    kt, ki = sch.split(k, [None, tile.block_n])
+    outer, kt, ki = sch.split(k, [through, None, tile.block_n])
     along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
-    outer, kt = sch.split(kt, [through, None])
     if problem.open_sizes:
         blocks = pt, groups, outer, kt, part
     else:

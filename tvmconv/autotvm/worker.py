@@ -22,7 +22,7 @@ import tvm
 from tvm.runtime import Device, Module, Tensor
 
 from .. import cuda, kernel_cache, storage
-from ..checking.operands import Sample, random_operand
+from ..checking.operands import CHECKED_OUTPUTS, Sample, random_operand
 from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select
 from ..dispatch.call import Call, problem_from
@@ -37,11 +37,8 @@ from ..workspace import Workspace
 from . import template_kernels
 from .protocol import BuildResult, Calls
 
-CHECKED_OUTPUTS = 2**16
-"""The number of outputs of a trial that are compared with the reference; all of them have to be written."""
-
 CHECKED_PRODUCTS = 2**24
-"""The number of products in them, 0.1 seconds of a CPU, for which those of long sums are fewer.
+"""The number of products in the outputs that are checked, 0.1 seconds of a CPU, for which those of long sums are fewer.
 
 `Sample` compares a few positions, or planes, in any case.
 """

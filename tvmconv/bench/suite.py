@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arrays import to_numpy, to_torch
-from ..checking.operands import Sample, unwritten
+from ..checking.operands import CHECKED_OUTPUTS, Sample, unwritten
 from ..checking.pruning import operands_for
 from ..dispatch import select
 from ..dtypes import QUANTIZED
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 SECONDS = 0.02
 """The seconds that a contender is timed for in each round."""
-
-CHECKED_OUTPUTS = 2**16
-"""The largest number of outputs that are compared with the reference."""
 
 ROUNDINGS = 6
 """The number of roundings that an output is allowed.

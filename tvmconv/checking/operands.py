@@ -25,6 +25,9 @@ from .closeness import FLOAT32_UNIT, NOT_ROUNDED, Rounded, assert_close, assert_
 FACTORS = ("x", "w", "scale")
 """The operands that are multiplied."""
 
+CHECKED_OUTPUTS = 2**16
+"""The most outputs of a kernel that trials and benchmarks compare with the reference; all have to be written."""
+
 DISTINCT = 4_000_037
 """The number of elements of an operand before they repeat: to draw more takes longer than to time a kernel.
 

@@ -99,8 +99,8 @@ class FragmentTile:
         """Return the output channel that is at a place, in the order of the product's columns."""
         if not self.gathered:
             return place
-        matrix, column = place % GATHERED // 8, place % 8
-        return place // GATHERED * GATHERED + column // 2 * 4 + matrix * 2 + column % 2
+        matrix, q, e = place_of(place, (2, 4, 2))
+        return place // GATHERED * GATHERED + number((q, matrix, e), (4, 2, 2))
 
     def turned(self, first: _Of, second: _Of) -> tuple[_Of, _Of]:
         """Return what rows and columns have as what pixels and output channels have, and the other way round."""
