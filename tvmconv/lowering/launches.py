@@ -12,6 +12,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from .. import cuda, kernel_cache
 from ..targets import backend_of, cross_triple, cuda_arch
+from .dependent_launches import with_dependent_launches
 from .side_by_side import import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
@@ -46,7 +47,7 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     else:
         module = codegen_build(lowered, target.host)
     launches = [
-        (tvm.IRModule({launch: kernel}), device)
+        (with_dependent_launches(tvm.IRModule({launch: kernel}), target), device)
         for device, kernels in devices.items()
         for launch, kernel in kernels.functions.items()
     ]

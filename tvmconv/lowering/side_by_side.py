@@ -17,6 +17,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from ..targets import has_gpu
 from ..threads import usable_cpus
 from .constants import with_constant_bits
+from .dependent_launches import with_dependent_launches
 from .kept import KEEP, Kernels, code_of, keep_code, name_of
 from .roles import with_roles_apart
 
@@ -49,7 +50,7 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
             final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
-            units = [(with_constant_bits(each), place) for each, place in final]
+            units = [(with_dependent_launches(with_constant_bits(each), target), place) for each, place in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)

@@ -58,6 +58,15 @@ def has_clusters(target: tvm.target.Target) -> bool:
     return _architecture(target) >= CLUSTERS_SINCE
 
 
+DEPENDENT_LAUNCHES_SINCE = 90
+"""The oldest architecture with the instruction `griddepcontrol`."""
+
+
+def has_dependent_launches(target: tvm.target.Target) -> bool:
+    """Return whether kernels for a CUDA target can wait themselves for the kernel before."""
+    return _architecture(target) >= DEPENDENT_LAUNCHES_SINCE
+
+
 def _architecture(target: tvm.target.Target) -> int:
     """Return the number of a CUDA target's architecture, such as 90."""
     return int(str(target.attrs["arch"]).removeprefix("sm_"))
