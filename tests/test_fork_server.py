@@ -103,8 +103,16 @@ def test_the_time_of_a_call_is_up_though_no_thread_of_its_process_runs() -> None
     pool.shutdown()
 
 
-def test_workers_die_with_the_server_and_another_begins(begin: Begin) -> None:
-    lost, server = begin(), fork_server.fork_server()
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[fork_server.ForkServer]:
+    """Yield a server that no worker of another test is forked from, and that may die."""
+    monkeypatch.setattr(fork_server, "_server", None)
+    yield fork_server.fork_server()
+    fork_server.fork_server().close()
+
+
+def test_workers_die_with_the_server_and_another_begins(server: fork_server.ForkServer, begin: Begin) -> None:
+    lost = begin()
     lost.submit(os.getpid).result()
     os.kill(server._process.pid, signal.SIGKILL)
     with pytest.raises(ChildProcessError):

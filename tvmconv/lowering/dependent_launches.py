@@ -36,11 +36,16 @@ Where there is room for all, networks at batch 1 take 3 to 8% less time.
 
 AFTER_OTHERS = """
 __device__ __forceinline__ void tvmconv_after_others(unsigned most_blocks) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   if (gridDim.x * gridDim.y * gridDim.z <= most_blocks) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 """
-"""The CUDA function that waits for the kernel before, and lets the next one come if there are few blocks."""
+"""The CUDA function that waits for the kernel before, and lets the next one come if there are few blocks.
+
+Source that was made for a newer GPU still compiles for an older one, which launches kernels one by one.
+"""
 
 
 def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
