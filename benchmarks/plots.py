@@ -39,7 +39,10 @@ class Group:
 DEPTHWISE = Group("depthwise-h200")
 DENSE = Group("conv2d-h200-batch-128")
 
-FLOAT16 = "networks-h100-float16+networks-h100-float16-joined+networks-h100-float16-channel-rows"
+FLOAT16 = (
+    "networks-h100-float16+networks-h100-float16-joined+networks-h100-float16-channel-rows"
+    "+networks-h100-float16-early-launches"
+)
 
 GROUPS = {
     "H200: depthwise": DEPTHWISE,
