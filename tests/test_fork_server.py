@@ -111,13 +111,32 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[fork_server.ForkServer]:
     fork_server.fork_server().close()
 
 
-def test_workers_die_with_the_server_and_another_begins(server: fork_server.ForkServer, begin: Begin) -> None:
-    lost = begin()
-    lost.submit(os.getpid).result()
+def pause(begun: Path) -> None:
+    begun.touch()
+    signal.pause()
+
+
+def test_workers_die_with_the_server_and_another_begins(
+    server: fork_server.ForkServer, begin: Begin, tmp_path: Path
+) -> None:
+    pool, begun = begin(), tmp_path / "begun"
+    lost = pool.submit(pause, begun)
+    while not (begun.exists() or lost.done()):
+        time.sleep(0.01)
     os.kill(server._process.pid, signal.SIGKILL)
     with pytest.raises(ChildProcessError):
-        lost.submit(signal.pause).result()
-    assert begin().submit(os.getppid).result() == fork_server.fork_server()._process.pid != server._process.pid
+        lost.result()
+    assert pool.submit(os.getppid).result() == fork_server.fork_server()._process.pid != server._process.pid
+
+
+def test_a_worker_that_died_idle_is_replaced(begin: Begin) -> None:
+    """Its next call would fail else, as one that ends its process does."""
+    pool = begin()
+    pid = pool.submit(os.getpid).result()
+    (worker_process,) = pool._worker_map.values()
+    os.kill(pid, signal.SIGKILL)
+    assert fork_server.readable(worker_process._proc.handle, 10)
+    assert pool.submit(os.getpid).result() != pid
 
 
 def test_a_worker_is_killed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,14 @@ class Fork:
     handle: int
     """A file descriptor for this process, and for no later one of its number; it can be read when the process ends."""
 
+    @property
+    def alive(self) -> bool:
+        """True unless the process has ended."""
+        return not readable(self.handle, 0)
+
     def kill(self) -> None:
         """Kill the process and those that it has started, such as a compiler; call it once."""
-        if not readable(self.handle, 0):
+        if self.alive:
             kill_child_processes(self.pid)
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)

@@ -69,6 +69,12 @@ class _Worker(PopenWorker):  # type: ignore[misc]
             os.close(its_answers)
         self._initargs = (self._initialize, dict(os.environ), sys.path, os.sched_getaffinity(0))
 
+    def send(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, timeout: float | None = None) -> None:
+        """Send a call; a process that has died since its last one, which no call is to blame for, is replaced first."""
+        if (process := self._proc) is not None and not process.alive:
+            self.kill()
+        super().send(fn, args, kwargs, timeout)
+
     def kill(self) -> None:
         """End the process if there is one; the next call starts another.
 
