@@ -6,6 +6,7 @@ laid out so first.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from msgspec import structs
@@ -67,6 +68,7 @@ def pads_input(workload: ConvWorkload) -> bool:
     return any(workload.padding) and (workload.zero_point != 0 or _reads_padding_alone(workload))
 
 
+@lru_cache(maxsize=64)
 def _reads_padding_alone(workload: ConvWorkload) -> bool:
     """Return whether no row, or no column, that is read is one of the input, as where a stride steps over it.
 
