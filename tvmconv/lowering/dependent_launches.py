@@ -62,11 +62,11 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
     def dependent(func: tirx.PrimFunc) -> tirx.PrimFunc:
         most = gpu_of(target).multiprocessors if _shared_bytes(func) <= MOST_SHARED else 0
         wait = cuda_func_call("tvmconv_after_others", tirx.const(most, "uint32"), source_code=AFTER_OTHERS)
-        names = [str(name) for name in func.attrs[LAUNCH_PARAMETERS]]
-        last = [name for name in names if name == DYNAMIC_SHARED]
-        names = [name for name in names if name != DYNAMIC_SHARED]
+        parameters = [str(name) for name in func.attrs[LAUNCH_PARAMETERS]]
+        last = parameters.index(DYNAMIC_SHARED) if DYNAMIC_SHARED in parameters else len(parameters)
+        parameters.insert(last, DEPENDENT)
         body = tirx.SeqStmt([tirx.Evaluate(wait), func.body])
-        return func.with_body(body).with_attr(LAUNCH_PARAMETERS, [*names, DEPENDENT, *last])
+        return func.with_body(body).with_attr(LAUNCH_PARAMETERS, parameters)
 
     return tvm.IRModule({name: dependent(func) for name, func in mod.functions.items()}, attrs=mod.attrs)
 

@@ -58,13 +58,17 @@ def has_clusters(target: tvm.target.Target) -> bool:
     return _architecture(target) >= CLUSTERS_SINCE
 
 
-DEPENDENT_LAUNCHES_SINCE = 90
-"""The oldest architecture with the instruction `griddepcontrol`."""
+DEPENDENT_LAUNCHES = (90,)
+"""The architectures whose kernels are launched while the one before ends.
+
+Later ones can do it too, but it was measured on an H100 alone, and on sm_120 a CUDA graph is said to be refused where
+kernels in it are launched so: github.com/sgl-project/sglang/pull/18596.
+"""
 
 
 def has_dependent_launches(target: tvm.target.Target) -> bool:
-    """Return whether kernels for a CUDA target can wait themselves for the kernel before."""
-    return _architecture(target) >= DEPENDENT_LAUNCHES_SINCE
+    """Return whether kernels for a CUDA target wait themselves for the kernel before."""
+    return _architecture(target) in DEPENDENT_LAUNCHES
 
 
 def _architecture(target: tvm.target.Target) -> int:
