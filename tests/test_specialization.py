@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tvm_ffi
 from device_functions import device_functions
-from tensor_cases import FIRST, LAST, TEAMS, Layouts, layer, mma, nothing_read, wgmma
+from team_cases import TEAMS
+from tensor_cases import FIRST, LAST, Layouts, layer, mma, nothing_read, wgmma
 from tvm import tirx
 
 from tvmconv import cuda

@@ -16,6 +16,7 @@ from emulated_memory import HazardError
 from integer_cases import EXACT, INTEGERS, random_integers
 from spaces import check_space, check_whole_space
 from sparing import every, sparing
+from team_cases import TEAMS
 from tensor_cases import (
     ALL_CASES,
     CASES,
@@ -25,7 +26,6 @@ from tensor_cases import (
     LAYER,
     MMA,
     NOTHING_READ,
-    TEAMS,
     WGMMA,
     Layouts,
     layer,

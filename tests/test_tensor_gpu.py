@@ -10,7 +10,8 @@ import on_gpu
 import pytest
 import tvm
 from integer_cases import EXACT, INTEGERS, random_integers
-from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, TEAMS, layer, mma, one_chunk, random_layer, wgmma
+from team_cases import TEAMS
+from tensor_cases import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 
 import tvmconv
 from tvmconv import ConvWorkload
