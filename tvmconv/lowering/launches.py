@@ -47,9 +47,9 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     else:
         module = codegen_build(lowered, target.host)
     launches = [
-        (with_dependent_launches(tvm.IRModule({launch: kernel}), target), device)
+        (tvm.IRModule({launch: kernel}), device)
         for device, kernels in devices.items()
-        for launch, kernel in kernels.functions.items()
+        for launch, kernel in with_dependent_launches(kernels, target).functions.items()
     ]
     import_kernels(module, launches)
     return Executable(module)
