@@ -198,7 +198,7 @@ UNSUPPORTED: dict[Callable[[Graph], str], str] = {
     quantized: r"QLinearConv \(node 'qlinearconv0'\): its scale is blocked.*quantize it with one scale",
     wrong_channels: r"Conv \(node 'conv1'\): The channel size.*static shapes",
     undefined: r"Relu \(node 'relu0'\): there is no 'nothing'",
-    window_too_large: r"nn.conv2d would have the shape \(1, 8, -1, -1\)",
+    window_too_large: r"Conv \(node 'conv0'\): it needs windows that fit; its output has the shape \(1, 8, -1, -1\)",
 }
 
 

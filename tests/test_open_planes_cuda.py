@@ -144,7 +144,7 @@ def test_a_network_computes_every_size() -> None:
 def test_a_network_builds() -> None:
     network = tvmconv.build(unet(), SM_90)
     assert all(layer.kernel.startswith("tvmconv cuda/") for layer in network.layers)
-    assert "height // 2 * 2 == height" in network._conditions.texts
+    assert "height // 2 * 2 == height" in [each.text for each in network._conditions.all]
 
 
 def test_sizes_past_what_kernels_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

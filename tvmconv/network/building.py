@@ -18,7 +18,7 @@ from .half import with_precision
 from .importing import import_model
 from .kernels import use_kernels
 from .layers import Convolution, Layer
-from .limits import conditions, with_limits
+from .limits import require_what_kernels_index, with_limits
 from .matrices import with_rows_in_matrices
 from .model import Model
 from .network import Network
@@ -29,6 +29,7 @@ from .quantized_lowering import lower_quantization
 from .safe_softmax import with_safe_softmax
 from .scales import scale_results
 from .sites import find_convolutions
+from .size_facts import SizeFacts
 from .summing import sum_in_float32
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
     sites = [site for site in find_convolutions(imported) if site.workload is not None] if opened else []
+    facts = SizeFacts(opened, source.conditions)
+    require_what_kernels_index(sites, facts)
     return Network(
         executable,
         str(resolved),
@@ -76,7 +79,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         (*layers, *products),
         source.constant_outputs(),
         with_limits(sites, opened),
-        conditions(imported, sites, opened),
+        facts.conditions,
         word,
     )
 

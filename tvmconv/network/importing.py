@@ -14,13 +14,14 @@ from tvm import relax
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
+from .import_builder import Imported
 from .layers import TensorSpec
 from .model import Model
+from .operator_sizes import require_sizes_of_operators
 from .quantized_passes import keep_integers
 from .quantized_zero_points import split_zero_points
-from .sizes import OpenSize, merged, open_size
+from .sizes import open_size
 from .transposed import spread_transposed
-from .windows import require_sliding
 
 SOURCES = (
     "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram, "
@@ -48,23 +49,23 @@ def import_model(
         from .torch_importer import export_module, import_program
 
         _refuse_shapes(shapes)
-        return _finish(*import_program(export_module(source, inputs)))
+        return _finish(import_program(export_module(source, inputs)))
     if inputs is not None:
         raise InvalidArgumentError("inputs", type(inputs).__name__, "None: only a torch.nn.Module needs example inputs")
     if torch is not None and isinstance(source, torch.export.ExportedProgram):
         from .torch_importer import import_program
 
         _refuse_shapes(shapes)
-        return _finish(*import_program(source))
+        return _finish(import_program(source))
     if isinstance(source, (str, Path, bytes)):
         from .onnx_importer import import_onnx, parse_onnx, read_onnx
 
         proto = parse_onnx(source) if isinstance(source, bytes) else read_onnx(Path(source))
-        return _finish(*import_onnx(proto, shapes or {}))
+        return _finish(import_onnx(proto, shapes or {}))
     if onnx is not None and isinstance(source, onnx.ModelProto):
         from .onnx_importer import import_onnx
 
-        return _finish(*import_onnx(source, shapes or {}))
+        return _finish(import_onnx(source, shapes or {}))
     raise InvalidArgumentError("source", type(source).__name__, SOURCES)
 
 
@@ -77,22 +78,25 @@ def _refuse_shapes(shapes: object) -> None:
         )
 
 
-def _finish(mod: tvm.IRModule, inputs: list[str], outputs: list[str], bounded: Sequence[OpenSize]) -> Model:
-    """Return the model for an importer's module, the framework's names of its inputs and outputs, and bounded sizes."""
+def _finish(imported: Imported) -> Model:
+    """Return the model for what an importer made."""
+    mod, inputs, outputs, facts, words = imported
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
-    require_sliding(mod)
+    require_sizes_of_operators(mod, facts, words)
     mod = spread_transposed(fold_constants(keep_integers(mod)))
     mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True))
-    left_open = [size for spec in specs for name in spec.shape if isinstance(name, str) and (size := open_size(name))]
-    bounds = merged([*left_open, *bounded])
+    left_open = dict.fromkeys(
+        name for spec in specs for name in spec.shape if isinstance(name, str) and open_size(name)
+    )
     return Model(
         mod,
         specs,
         tuple(_spec(name, ty) for name, ty in zip(outputs, result, strict=True)),
-        tuple(bounds[size.name] for size in dict.fromkeys(left_open)),
+        tuple(facts.bounds(name) for name in left_open),
+        facts.conditions,
     )
 
 

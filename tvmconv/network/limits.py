@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import prod
 
-import tvm
 from tvm import tirx
-from tvm.sym import Analyzer
 
-from ..errors import UnsupportedModelError
 from ..lowering import MOST_TILES
 from ..substitution import evaluated
 from ..workload import MAX_ELEMENTS
-from .agreement import agreements
-from .convolutions import size_text
 from .sites import Site
+from .size_facts import SizeFacts, as_expr, product
 from .sizes import OpenSize
 
 Shape = Sequence[int | tirx.Expr]
@@ -24,7 +20,7 @@ Shape = Sequence[int | tirx.Expr]
 def with_limits(sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
     """Return the open sizes, none larger than lets each tensor of the convolutions have `MAX_ELEMENTS`.
 
-    Tensors with several open sizes limit none of them: see `conditions`.
+    Tensors with several open sizes limit none of them: see `require_what_kernels_index`.
     """
     limited = {size.name: size for size in sizes}
     for site in sites:
@@ -41,42 +37,26 @@ def with_limits(sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[OpenS
     return tuple(limited.values())
 
 
-def conditions(mod: tvm.IRModule, sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[str, ...]:
-    """Return what has to be true of the open sizes of a network's inputs, as expressions of Python with their names.
+def require_what_kernels_index(sites: Sequence[Site], facts: SizeFacts) -> None:
+    """Require of the open sizes of a network's inputs what kernels need.
 
-    Sizes that agree when the model runs are equal, each convolution has outputs, no more than kernels can count, and
-    each of its tensors with several open sizes has at most `MAX_ELEMENTS`. Sizes that the model's numbers decide, such
-    as how many are not zero, are in none; raises `UnsupportedModelError` where they would have to agree.
+    Each convolution has no more outputs along an axis than kernels can count, and each of its tensors with several open
+    sizes has at most `MAX_ELEMENTS`. Sizes that the model's numbers decide, such as how many are not zero, are in no
+    condition.
     """
-    names = {size.name for size in sizes}
-    found = []
-    for pair in agreements(mod):
-        if not _known(pair, names):
-            texts = " and ".join(map(_text, pair))
-            raise UnsupportedModelError(f"the sizes {texts} have to be equal, and no input has them")
-        found.append(" == ".join(map(_text, pair)))
     for site in sites:
-        workload = site.shaped
-        open_outputs = [size for size in workload.output_size if not isinstance(size, int) and _known([size], names)]
-        found += [f"1 <= {_text(size)} <= {MOST_TILES}" for size in open_outputs]
-        for shape in workload.tensors.values():
-            if sum(not isinstance(size, int) for size in shape) > 1 and _known(shape, names):
-                found.append(f"{' * '.join(f'({_text(size)})' for size in shape)} <= {MAX_ELEMENTS}")
-    return tuple(dict.fromkeys(found))
+        words = site.convolution.description
+        for size in site.shaped.output_size:
+            if facts.are_of_inputs(size):
+                facts.require(as_expr(size) <= MOST_TILES, words, f"needs at most {MOST_TILES} outputs along each axis")
+        for tensor, shape in site.shaped.tensors.items():
+            if sum(not isinstance(size, int) for size in shape) > 1 and all(map(facts.are_of_inputs, shape)):
+                need = f"needs at most {MAX_ELEMENTS} elements in {tensor}"
+                facts.require(as_expr(product(shape)) <= MAX_ELEMENTS, words, need)
 
 
 def _variables(shape: Shape) -> set[tirx.Var]:
     return {var for size in shape if not isinstance(size, int) for var in tirx.analysis.undefined_vars(size)}
-
-
-def _known(shape: Shape, names: Collection[str]) -> bool:
-    """Return whether sizes of these names decide on a shape."""
-    return all(var.name in names for var in _variables(shape))
-
-
-def _text(size: int | tirx.Expr) -> str:
-    """Return a size as an expression of Python."""
-    return str(size) if isinstance(size, int) else size_text(Analyzer().simplify(size))
 
 
 def _largest(shape: Shape, var: tirx.Var, most: int) -> int:

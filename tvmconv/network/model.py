@@ -10,7 +10,7 @@ from tvm import relax
 from .graph import blocks_of, free_variables
 from .layers import Convolution, TensorSpec
 from .sites import find_convolutions
-from .sizes import OpenSize
+from .sizes import Condition, OpenSize
 
 if TYPE_CHECKING:
     import tvm
@@ -26,6 +26,8 @@ class Model:
     outputs: tuple[TensorSpec, ...]
     open_sizes: tuple[OpenSize, ...] = ()
     """The named sizes of the inputs that are known only when the model runs, each with its bounds."""
+    conditions: tuple[Condition, ...] = ()
+    """The conditions that operators of the model put on these sizes, which a network checks in each call."""
 
     def constant_outputs(self) -> tuple[int, ...]:
         """Return the places of the outputs that are the same for all inputs."""

@@ -23,7 +23,7 @@ from ..precision import DEFAULT
 from ..targets import device_for
 from .layers import Layer, TensorSpec
 from .session import Session
-from .sizes import Conditions, OpenSize, require_sizes
+from .sizes import Condition, Conditions, OpenSize, require_sizes
 from .streams import in_turn
 
 ALIGNMENT = 64
@@ -45,7 +45,7 @@ class Network:
         layers: tuple[Layer, ...],
         constants: tuple[int, ...],
         open_sizes: tuple[OpenSize, ...] = (),
-        conditions: tuple[str, ...] = (),
+        conditions: tuple[Condition, ...] = (),
         precision: str = DEFAULT,
     ) -> None:
         """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
@@ -119,7 +119,7 @@ class Network:
             "layers": msgspec.to_builtins(self.layers),
             "constants": self._constants,
             "open_sizes": msgspec.to_builtins(self.open_sizes),
-            "conditions": self._conditions.texts,
+            "conditions": msgspec.to_builtins(self._conditions.all),
             "precision": self.precision,
         }
         storage.save(self._executable, "network", self.target_json, details, path)
@@ -136,7 +136,7 @@ class Network:
             msgspec.convert(details["constants"], tuple[int, ...]),
             # None of these is in files from before it.
             msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),
-            tuple(details.get("conditions", [])),
+            msgspec.convert(details.get("conditions", []), tuple[Condition, ...]),
             details.get("precision", DEFAULT),
         )
 

@@ -163,6 +163,11 @@ def _named(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return named
 
 
+def open_names(value: onnx.ValueInfoProto) -> list[str]:
+    """Return the names of the open sizes of an input, as its Relax variable will have them."""
+    return [size.dim_param for size in _named(value).type.tensor_type.shape.dim if size.dim_param]
+
+
 def _is_foldable(node: onnx.NodeProto) -> bool:
     return (
         node.domain in ("", "ai.onnx")

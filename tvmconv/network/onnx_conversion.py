@@ -11,12 +11,14 @@ import onnx
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
 
-from .agreement import in_agreement
+from .agreement import joined
 from .faults import tvm_at_work
 from .graph import operator_name
+from .import_builder import ImportBuilder
 from .onnx_converters import CONVERTERS
 from .onnx_node import Node
-from .onnx_refusals import refuse_dtype, refuse_misread
+from .onnx_refusals import node_text, refuse_dtype, refuse_misread
+from .size_facts import SizeFacts
 
 OF_SHAPES = ("relax.shape_to_tensor", "relax.tensor_to_shape")
 
@@ -30,10 +32,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
     """The names of the operators that can be imported."""
 
-    def __init__(self, nodes: Mapping[str, onnx.NodeProto]) -> None:
+    def __init__(self, nodes: Mapping[str, onnx.NodeProto], facts: SizeFacts) -> None:
         """Start an import; `nodes` are the model's nodes by the tensors that they or their inlined parts make."""
         super().__init__(shape_dict={}, dtype_dict=None)
-        self.bb = _RelaxBuilder()
+        self.bb = _Builder(facts)
         self._nodes_of_model = nodes
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
@@ -41,10 +43,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         for node in graph.node:
-            self.bb.name = variable_name(self._nodes_of_model.get(next(iter(node.output), ""), node))
+            of_model = self._nodes_of_model.get(next(iter(node.output), ""), node)
+            self.bb.enter(variable_name(of_model), node_text(of_model))
             with tvm_at_work():
                 super()._construct_nodes(onnx.GraphProto(node=[node]))
-        self.bb.name = ""
 
     def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
         node = Node(self.bb, name, inputs, attrs, opset, attrs["tvm_custom"]["num_outputs"])
@@ -54,7 +56,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             threshold = np.float32(node.constant(3, "iou_threshold"))
             inputs[3] = relax.const(np.nextafter(threshold, np.float32(np.inf)))
         if name == "Concat" and not any(isinstance(each, relax.ShapeExpr) for each in inputs):
-            inputs = in_agreement(self.bb, inputs, attrs.get("axis", 1))
+            inputs = joined(self.bb, inputs, attrs.get("axis", 1))
         if (converter := CONVERTERS.get(name)) is not None:
             result = self.bb.normalize(converter(node))
         else:
@@ -71,22 +73,8 @@ def variable_name(node: onnx.NodeProto) -> str:
     return re.sub(r"\W", "_", f"{node.op_type}_{node.name or next(iter(node.output), '')}")
 
 
-class _RelaxBuilder(relax.BlockBuilder):  # type: ignore[misc]
-    """A builder that names variables after nodes and keeps clips and padding as operators that passes can read.
-
-    The importer would lower these at once.
-    """
-
-    name = ""
-    """The name for variables of the node that is being imported."""
-
-    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
-        return super().emit(expr, name_hint or self.name)
-
-    def emit_output(self, output: relax.Expr, name_hint: str = "") -> relax.Var:
-        return super().emit_output(
-            output, name_hint or (f"{output.name}_output" if isinstance(output, relax.Var) else "")
-        )
+class _Builder(ImportBuilder):
+    """A builder that keeps clips and padding as operators that passes can read; TVM's importer would lower them."""
 
     def emit_te(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> relax.Var:
         x = args[0]

@@ -13,11 +13,13 @@ from tvm import relax
 
 from ..errors import InvalidArgumentError, MissingPackageError
 from .faults import Refused, tvm_at_work
+from .import_builder import Imported
 from .importer_errors import node_at_fault, quiet, summary
-from .onnx_constants import fold_nodes
+from .onnx_constants import fold_nodes, open_names
 from .onnx_functions import inline_functions, nodes_by_output
 from .onnx_qoperators import expand_qoperators
 from .onnx_refusals import FAILED_HINT, refuse_types, refuse_unknown, unsupported_nodes
+from .size_facts import SizeFacts
 from .sizes import OpenSize, open_size
 
 if TYPE_CHECKING:
@@ -79,13 +81,11 @@ def _has_text(message: Any) -> bool:
     return True
 
 
-def import_onnx(
-    model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]]
-) -> tuple[tvm.IRModule, list[str], list[str], list[OpenSize]]:
-    """Return the model as a Relax module, with ONNX's names of its inputs and outputs, and the sizes left open.
+def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]]) -> Imported:
+    """Return the model as a Relax module, with ONNX's names of its inputs and outputs.
 
-    `shapes` are the shapes of inputs that replace their own; the sizes are those of them that are open. Raises
-    `UnsupportedModelError` for a model with an operator that Relax cannot import.
+    `shapes` are the shapes of inputs that replace their own. Raises `UnsupportedModelError` for a model with an
+    operator that Relax cannot import.
     """
     import onnx
 
@@ -100,7 +100,11 @@ def import_onnx(
     named = {
         name: [size.name if isinstance(size, OpenSize) else size for size in shape] for name, shape in sizes.items()
     }
-    importer = Importer(nodes)
+    bounds = [size for shape in sizes.values() for size in shape if isinstance(size, OpenSize)]
+    facts = SizeFacts(
+        [*(OpenSize(name) for value in inputs if value.name not in sizes for name in open_names(value)), *bounds]
+    )
+    importer = Importer(nodes, facts)
     try:
         if opset is None:
             refuse_unknown(model.graph, Importer.operators)
@@ -115,8 +119,8 @@ def import_onnx(
             given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
             refusal.hint = f"other shapes than those given, {given}, or {FAILED_HINT}"
         raise unsupported_nodes(refusal, nodes) from refusal.__cause__
-    bounds = [size for shape in sizes.values() for size in shape if isinstance(size, OpenSize)]
-    return mod, [value.name for value in inputs], [value.name for value in model.graph.output], bounds
+    outputs = [value.name for value in model.graph.output]
+    return Imported(mod, [value.name for value in inputs], outputs, facts, importer.bb.words)
 
 
 def _converted(

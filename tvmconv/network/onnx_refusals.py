@@ -128,6 +128,11 @@ def refuse_unknown(graph: onnx.GraphProto, operators: Collection[str]) -> None:
         raise Refused("Relax does not have it", nodes=unknown)
 
 
+def node_text(node: onnx.NodeProto) -> str:
+    """Return a node in words, as in "Split (node 'parts')"; one without a name has that of its first output."""
+    return f"{node.op_type} (node {node.name or next(iter(node.output), '')!r})"
+
+
 def unsupported_nodes(refusal: Refused, nodes: Mapping[str, onnx.NodeProto]) -> UnsupportedModelError:
     """Return the error for a refusal; `nodes` are the model's nodes by the tensors that they or their parts make.
 
@@ -137,7 +142,7 @@ def unsupported_nodes(refusal: Refused, nodes: Mapping[str, onnx.NodeProto]) -> 
     for node in refusal.nodes:
         whole = nodes.get(node.output[0], node) if node.output else node
         inner = "" if whole.op_type == node.op_type else f"{node.op_type} in "
-        found.append(f"{inner}{whole.op_type} (node {whole.name or next(iter(whole.output), '')!r})")
+        found.append(f"{inner}{node_text(whole)}")
     hints = dict.fromkeys(HINTS[node.op_type] for node in refusal.nodes if node.op_type in HINTS)
     hint = refusal.hint or "; ".join(hints) or (FAILED_HINT if refusal.__cause__ else UNKNOWN_HINT)
     return unsupported(found, refusal.problem, hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,22 +65,56 @@ def merged(sizes: Iterable[OpenSize]) -> dict[str, OpenSize]:
     return by_name
 
 
+@dataclass(frozen=True)
+class Condition:
+    """A condition that the open sizes of a call have to meet."""
+
+    text: str
+    """The condition as an expression of Python with the names of sizes, such as "height // 2 * 2 == height"."""
+    reason: str
+    """The operator that needs it, with its node, and why."""
+
+
 class Conditions:
     """The conditions that the open sizes of a call have to meet, beside their bounds."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        """Take expressions of Python, such as "height // 2 * 2 == height"; a network's file is code as well."""
-        self.texts = tuple(texts)
-        self._codes = [compile(text, "<sizes>", "eval") for text in texts]
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        """Compile the conditions; a network's file, where they come from, has code of machines as well."""
+        self.all = tuple(conditions)
+        self._codes = [compile(each.text, "<sizes>", "eval") for each in self.all]
+        self._broken = lru_cache(maxsize=REMEMBERED)(self._first_broken)
 
     def require(self, values: Mapping[str, int]) -> None:
-        """Raise `InvalidArgumentError` for sizes of which one is not true."""
-        for text, code in zip(self.texts, self._codes, strict=True):
-            if not eval(code, FUNCTIONS, values):
-                raise InvalidArgumentError("sizes", dict(values), f"sizes for which {text}")
+        """Raise `InvalidArgumentError` for sizes of which one condition is not true."""
+        if self.all and (broken := self._broken(tuple(values.items()))) is not None:
+            expected = f"sizes for which {broken.text}: {broken.reason}"
+            raise InvalidArgumentError("sizes", dict(values), expected)
+
+    def _first_broken(self, sizes: tuple[tuple[str, int], ...]) -> Condition | None:
+        """Return the first condition that is not true of sizes, a name and a value each; None if all are."""
+        values = dict(sizes)
+        for condition, code in zip(self.all, self._codes, strict=True):
+            try:
+                if eval(code, FUNCTIONS, values):
+                    continue
+            except ZeroDivisionError:  # a remainder by a size that is 0
+                pass
+            return condition
+        return None
 
 
-FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "T": SimpleNamespace(max=max, min=min)}
+REMEMBERED = 64
+"""The largest number of sets of sizes that a network remembers to meet its conditions, or not to."""
+
+
+def _choice(test: bool, first: int, second: int) -> int:
+    return first if test else second
+
+
+FUNCTIONS: dict[str, Any] = {
+    "__builtins__": {},
+    "T": SimpleNamespace(max=max, min=min, if_then_else=_choice, Select=_choice),
+}
 """The names of functions in sizes as TVM writes them."""
 
 

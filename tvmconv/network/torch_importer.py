@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
+from .constants import sizes_of
+from .import_builder import Imported
 from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+from .size_facts import SizeFacts
 from .sizes import OpenSize
 
 if TYPE_CHECKING:
@@ -53,8 +56,8 @@ def export_module(
             part.training = True
 
 
-def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule, list[str], list[str], list[OpenSize]]:
-    """Return the program as a Relax module, with torch's names of its inputs and outputs, and the sizes left open.
+def import_program(program: torch.export.ExportedProgram) -> Imported:
+    """Return the program as a Relax module, with torch's names of its inputs and outputs.
 
     Raises `UnsupportedModelError` for one with an operator that Relax cannot import.
     """
@@ -79,22 +82,28 @@ def import_program(program: torch.export.ExportedProgram) -> tuple[tvm.IRModule,
             raise unsupported([_words(node) for node in nodes], summary(error), HINT) from error
     # The importer shares memory with the program, which may be trained on.
     main = _CopyConstants(mod).visit_expr(mod["main"])
-    sizes = _bounded(main)
+    facts = SizeFacts(_open_sizes(main))
     for bounds in BOUNDS:  # by which TVM would keep memory for the largest sizes
         main = main.without_attr(bounds)
     mod["main"] = main
-    return mod, list(program.graph_signature.user_inputs), list(program.graph_signature.user_outputs), sizes
+    inputs, outputs = program.graph_signature.user_inputs, program.graph_signature.user_outputs
+    return Imported(mod, list(inputs), list(outputs), facts, {})
 
 
-def _bounded(main: relax.Function) -> list[OpenSize]:
-    """Return the sizes that a function's attributes bound.
+def _open_sizes(main: relax.Function) -> list[OpenSize]:
+    """Return the open sizes of a function's inputs, with the bounds that its attributes have.
 
     To torch a size that is open is at least 2, whatever it was told, and larger lower bounds alone are meant.
     """
     least, most = (main.attrs.get(name, {}) if main.attrs else {} for name in BOUNDS)
+    names = {str(size.name) for each in main.params for size in sizes_of(each.ty) or () if isinstance(size, tirx.Var)}
     return [
-        OpenSize(str(name), int(low) if low > TORCH_LEAST else 1, int(most[name]) if name in most else None)
-        for name, low in least.items()
+        OpenSize(
+            name,
+            int(low) if (low := least.get(name, 0)) > TORCH_LEAST else 1,
+            int(most[name]) if name in most else None,
+        )
+        for name in sorted(names)
     ]
 
 

@@ -1,0 +1,140 @@
+"""The facts that are known of a model's open sizes, and the conditions that a call of its network has to meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+from typing import TypeAlias
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
+
+from .faults import Refused
+from .sizes import Condition, OpenSize, merged
+
+Size: TypeAlias = int | tirx.Expr
+"""A size of a tensor: a number, or an expression of open sizes."""
+
+LARGEST = 2**31 - 1
+"""The largest value of an open size without a bound of its own."""
+
+
+class SizeFacts:
+    """The bounds of the open sizes of a model's inputs, and the conditions that its operators put on them.
+
+    An importer has one; its converters simplify sizes by the bounds, and require conditions of them.
+    """
+
+    def __init__(self, inputs: Iterable[OpenSize] = (), conditions: Iterable[Condition] = ()) -> None:
+        """Start with some conditions; `inputs` are the open sizes of the model's inputs."""
+        self._inputs = merged(inputs)
+        self._conditions = {each.text: each for each in conditions}
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions that were required and that bounds do not prove, each once, in order."""
+        return tuple(self._conditions.values())
+
+    def bounds(self, name: str) -> OpenSize:
+        """Return the open size of the inputs that has a name, with its bounds."""
+        return self._inputs[name]
+
+    def are_of_inputs(self, size: Size) -> bool:
+        """Return whether the sizes of the inputs decide on a size; elements of tensors decide on all others."""
+        return isinstance(size, int) or all(var.name in self._inputs for var in undefined_vars(size))
+
+    def simplified(self, size: Size) -> Size:
+        """Return a size in its simplest form, a number where it is one: n for min(n, 2**63 - 1)."""
+        if isinstance(size, int):
+            return size
+        simple = self._analyzer(size).simplify(size, 3)
+        return int(simple) if isinstance(simple, tirx.IntImm) else simple
+
+    def proves(self, test: bool | tirx.Expr) -> bool | None:
+        """Return whether a test holds for all sizes within bounds (True), for none (False), or for some (None)."""
+        if isinstance(test, (bool, int)):
+            return bool(test)
+        analyzer = self._analyzer(test)
+        if analyzer.can_prove(test):
+            return True
+        return False if analyzer.can_prove(tirx.Not(test)) else None
+
+    def are_equal(self, a: Size, b: Size) -> bool:
+        """Return whether two sizes are equal in each call."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return bool(tvm_ffi.structural_equal(a, b)) or self.proves(tirx.EQ(as_expr(a), as_expr(b))) is True
+
+    def require(self, test: bool | tirx.Expr, node: str, need: str) -> None:
+        """Require that a test holds in each call.
+
+        `node` and `need` say who needs what, as in "Split (node 'parts')" and "needs 6 rows, not h". Raises `Refused`
+        with the need for a test that holds for no sizes, and for one that elements of tensors decide.
+        """
+        if (known := self.proves(test)) is True:
+            return
+        if known is False:
+            raise Refused(f"it {need}")
+        simple = self._analyzer(test).simplify(test, 3)
+        if not self.are_of_inputs(simple):
+            raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
+        text = python_text(simple)
+        self._conditions.setdefault(text, Condition(text, f"{node} {need}"))
+
+    def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
+        """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
+        above, below = without_common(sizes, divisors)
+        return self.simplified(product(above) // product(below))
+
+    def _analyzer(self, expression: tirx.Expr) -> Analyzer:
+        """Return TVM's analyzer with the bounds of the variables of an expression."""
+        analyzer = Analyzer()
+        for var in undefined_vars(expression):
+            size = self._inputs.get(var.name)
+            least, most = (size.least, size.most) if size else (0, None)
+            extent = (LARGEST if most is None else most) - least + 1
+            bounds = tvm.ir.Range.from_min_extent(tirx.const(least, var.ty.dtype), tirx.const(extent, var.ty.dtype))
+            analyzer.bind(var, bounds)
+        return analyzer
+
+
+def as_expr(size: Size) -> tirx.Expr:
+    """Return a size as an expression of TVM."""
+    return tirx.const(size, "int64") if isinstance(size, int) else size
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """Return the product of sizes; 1 without any."""
+    factors = list(sizes)
+    result: Size = prod(size for size in factors if isinstance(size, int))
+    for size in factors:
+        if not isinstance(size, int):
+            result = size if isinstance(result, int) and result == 1 else result * size
+    return result
+
+
+def equal(a: Size, b: Size) -> bool | tirx.Expr:
+    """Return the test whether two sizes are equal."""
+    return a == b if isinstance(a, int) and isinstance(b, int) else tirx.EQ(as_expr(a), as_expr(b))
+
+
+def without_common(sizes: Iterable[Size], others: Iterable[Size]) -> tuple[list[Size], list[Size]]:
+    """Return the sizes and the others without the open sizes that both have: h and 2 for (n, h) and (n, 2)."""
+    left, right = list(sizes), list[Size]()
+    for other in others:
+        same = (i for i, size in enumerate(left) if not isinstance(size, int) and not isinstance(other, int))
+        index = next((i for i in same if tvm_ffi.structural_equal(left[i], other)), None)
+        if index is None:
+            right.append(other)
+        else:
+            del left[index]
+    return left, right
+
+
+def python_text(expression: Size) -> str:
+    """Return an expression of sizes as an expression of Python: "n // 2 - 2" for "n // T.int64(2) - T.int64(2)"."""
+    return re.sub(r"T\.(?:int64|int32|bool)\((-?\w+)\)", r"\1", str(expression))
