@@ -54,7 +54,7 @@ def test_bugs_of_importing_come_out(where: str, monkeypatch: pytest.MonkeyPatch)
     elif where == "refusals":
         monkeypatch.setattr(onnx_conversion, "refuse_misread", broken)
     elif where == "constants":
-        monkeypatch.setattr("tvmconv.network.onnx_importer.fold_nodes", broken)
+        monkeypatch.setattr(onnx_conversion, "evaluated", broken)
     else:
         monkeypatch.setattr(importing, "fold_constants", broken)
     with pytest.raises(TypeError, match="a bug of ours"):

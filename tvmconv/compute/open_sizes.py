@@ -30,12 +30,19 @@ class OpenWorkload(ConvWorkload, frozen=True, kw_only=True):
 
     @property
     def output_size(self) -> tuple[int, int]:
-        """The height and width of the output: `ROWS` and `COLUMNS` for the variables of an open height and width."""
+        """The height and width of the output: `ROWS` and `COLUMNS` for the variables of an open height and width.
+
+        Expressions of a model's sizes are simplified, as Relax has them: TVM compares shapes as they are written.
+        """
         rows, columns = super().output_size
         if self.height is VARIABLES["batch"]:  # the rows of a linear layer are those of an image
             return self.height, columns
-        rows = ROWS if self.height is VARIABLES["height"] else rows
-        return rows, COLUMNS if self.width is VARIABLES["width"] else columns
+        rows = ROWS if self.height is VARIABLES["height"] else _simplified(rows)
+        return rows, COLUMNS if self.width is VARIABLES["width"] else _simplified(columns)
+
+
+def _simplified(size: int | tirx.PrimExpr) -> int | tirx.PrimExpr:
+    return size if isinstance(size, int) else Analyzer().simplify(size)
 
 
 def with_open_sizes(problem: Problem) -> ConvWorkload:

@@ -104,12 +104,8 @@ def _with_sizes(builder: ImportBuilder, tensor: relax.Expr, axes: Sequence[_Axis
 
     def compute(x: te.Tensor, targets: Sequence[tirx.Expr]) -> te.Tensor:
         def element(*at: tirx.Expr) -> tirx.Expr:
-            return x(
-                *(
-                    tirx.if_then_else(axis.size == 1, 0, i) if axis.may_repeat else i
-                    for i, axis in zip(at, axes, strict=True)
-                )
-            )
+            each = zip(at, x.shape, axes, strict=True)
+            return x(*(tirx.if_then_else(size == 1, 0, i) if axis.may_repeat else i for i, size, axis in each))
 
         return te.compute(targets, element, tag=topi.tag.INJECTIVE)
 

@@ -66,6 +66,12 @@ def blocks_of(mod: tvm.IRModule) -> list[Block]:
     return blocks
 
 
+def has_branches(mod: tvm.IRModule) -> bool:
+    """Return whether "main" chooses between branches when it runs."""
+    bindings = (binding for block in mod["main"].body.blocks for binding in block.bindings)
+    return any(isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.If) for binding in bindings)
+
+
 def rebind(mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr]) -> tvm.IRModule:
     """Return the module with other values for some variables of "main", without bindings that only the old ones needed.
 

@@ -79,23 +79,24 @@ def _refuse_shapes(shapes: object) -> None:
 
 
 def _finish(imported: Imported) -> Model:
-    """Return the model for what an importer made."""
+    """Return the model for what an importer made; sizes that have to be one number are that number in its module."""
     mod, inputs, outputs, facts, words = imported
     mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
     require_sizes_of_operators(mod, facts, words)
+    specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, mod["main"].params, strict=True))
+    sizes = [size for spec in specs for size in spec.shape if isinstance(size, str)]
+    names = [name for name in dict.fromkeys(sizes) if open_size(name)]
+    if fixed := {name: value for name, value in facts.fixed.items() if name in names}:
+        mod["main"] = mod["main"].bind_symbolic_vars(fixed)
     mod = spread_transposed(fold_constants(keep_integers(mod)))
     mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
-    specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, main.params, strict=True))
-    left_open = dict.fromkeys(
-        name for spec in specs for name in spec.shape if isinstance(name, str) and open_size(name)
-    )
     return Model(
         mod,
         specs,
         tuple(_spec(name, ty) for name, ty in zip(outputs, result, strict=True)),
-        tuple(facts.bounds(name) for name in left_open),
+        tuple(map(facts.bounds, names)),
         facts.conditions,
     )
 

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import onnx
+import tvm
+from onnx import numpy_helper
 from tvm import relax, topi
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
 
-from .agreement import joined
-from .faults import tvm_at_work
+from .agreement import broadcastable, joined
+from .constants import constant_value
+from .faults import Refused, tvm_at_work
 from .graph import operator_name
 from .import_builder import ImportBuilder
 from .onnx_converters import CONVERTERS
 from .onnx_node import Node
-from .onnx_refusals import node_text, refuse_dtype, refuse_misread
+from .onnx_refusals import (
+    node_text,
+    refuse_constant,
+    refuse_dtype,
+    refuse_misread,
+    refuse_unknown,
+    refuse_values,
+)
+from .onnx_sizes import Known, Sizes, evaluated, tensor_of
 from .size_facts import SizeFacts
 
 OF_SHAPES = ("relax.shape_to_tensor", "relax.tensor_to_shape")
@@ -25,9 +37,23 @@ OF_SHAPES = ("relax.shape_to_tensor", "relax.tensor_to_shape")
 DIRECT = ("Constant", "If")
 """Operators that the importer takes without a converter."""
 
+BROADCASTING = frozenset(
+    (
+        "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
+        "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
+    )
+)  # fmt: skip
+"""Operators that repeat operands along axes where they have one element."""
+
+PRODUCTS = ("MatMul", "MatMulInteger")
+"""Operators that broadcast so all axes but the last two, which have matrices."""
+
 
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, with the converters of tvmconv before its own; it refuses nodes that TVM would misread."""
+    """TVM's importer, with the converters of tvmconv before its own; it refuses nodes that TVM would misread.
+
+    The value of a tensor by its name, in `_nodes`, is a constant of NumPy, sizes, or an expression of Relax.
+    """
 
     operators = frozenset((*_get_convert_map(), *DIRECT, *CONVERTERS))
     """The names of the operators that can be imported."""
@@ -37,27 +63,99 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         super().__init__(shape_dict={}, dtype_dict=None)
         self.bb = _Builder(facts)
         self._nodes_of_model = nodes
+        self._nodes: dict[str, Any] = {}
+        self._tensors: dict[str, onnx.TensorProto] = {}
+        self._constants: dict[str, relax.Expr] = {}
+
+    def imported(self, graph: onnx.GraphProto, inputs: Sequence[onnx.ValueInfoProto], opset: int) -> tvm.IRModule:
+        """Return the graph as a module; raise `Refused` for a node that cannot be imported."""
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        refuse_values((*inputs, *graph.output), graph.node)
+        slim = onnx.GraphProto(name=graph.name, node=graph.node, input=inputs, output=graph.output)
+        return self.from_onnx(slim, opset)
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Do nothing: unsupported operators are refused before the import."""
+        """Do nothing: what cannot be imported is refused where it is not computed here and now."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
-        for node in graph.node:
+        """Import the nodes in order; tensors that they compute from constants and sizes need no operators."""
+        for index, node in enumerate(graph.node):
             of_model = self._nodes_of_model.get(next(iter(node.output), ""), node)
             self.bb.enter(variable_name(of_model), node_text(of_model))
+            operands = [self._value(name) if name else None for name in node.input]
+            known = evaluated(node, operands, self.opset, self.bb.facts)
+            if known is not None:
+                self._nodes.update(known)
+                continue
+            refuse_unknown(graph.node[index:] if node.op_type not in self.operators else [node], self.operators)
             with tvm_at_work():
-                super()._construct_nodes(onnx.GraphProto(node=[node]))
+                self._bind(node, self._if(node, operands) if node.op_type == "If" else self._converted(node, operands))
+        self.bb.enter("", "")
+        for value in graph.output:
+            self._nodes[value.name] = self._expression(value.name, self._value(value.name))
+
+    # --- Values ---
+
+    def _value(self, name: str) -> Known | relax.Expr:
+        """Return the value of a tensor; raise `Refused` for one that nothing makes."""
+        if name not in self._nodes:
+            if name not in self._tensors:
+                raise Refused(f"nothing makes its input {name!r}")
+            self._nodes[name] = numpy_helper.to_array(self._tensors[name])
+        return self._nodes[name]
+
+    def _expression(self, name: str, value: Any) -> Any:
+        """Return a value as an expression of Relax; None for an operand that is left out."""
+        if isinstance(value, np.ndarray):
+            if name not in self._constants:
+                self._constants[name] = relax.const(value, str(value.dtype))
+            return self._constants[name]
+        return tensor_of(self.bb, value) if isinstance(value, Sizes) else value
+
+    def _bind(self, node: onnx.NodeProto, result: relax.Expr) -> None:
+        """Give the outputs of a node the values of its result, which is a tensor or a tuple of them."""
+        outputs = list(node.output)
+        if isinstance(result.ty, relax.TupleType) and not node.op_type.startswith(("Optional", "Sequence", "SplitTo")):
+            if not isinstance(result, relax.Tuple):
+                fields = range(len(result.ty.fields))
+                result = relax.Tuple([self.bb.emit(relax.TupleGetItem(result, index)) for index in fields])
+            if len(outputs) > len(result):
+                raise Refused(f"Relax has {len(result)} of its {len(outputs)} outputs")
+            self._nodes.update((name, result[index]) for index, name in enumerate(outputs) if name)
+        elif len(outputs) > 1 and any(outputs[1:]):
+            raise Refused(f"Relax has 1 of its {len(outputs)} outputs")
+        else:
+            self._nodes[outputs[0]] = result
+
+    # --- Operators ---
+
+    def _converted(self, node: onnx.NodeProto, operands: Sequence[Any]) -> relax.Expr:
+        """Return what a node computes, by a converter of tvmconv or of TVM."""
+        attributes = self._parse_attr(node.attribute)
+        attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
+        inputs = onnx_input()
+        for name, operand in zip(node.input, operands, strict=True):
+            if isinstance(operand, np.ndarray) and name in self._tensors:
+                refuse_constant(name, self._tensors[name].data_type, node)
+            keeps_sizes = isinstance(operand, Sizes) and node.op_type in TAKES_SIZES
+            inputs.append(operand if keeps_sizes else self._expression(name, operand))
+        return self._convert_operator(node.op_type, inputs, attributes, self.opset)
 
     def _convert_operator(self, name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
+        if name == "Concat":
+            inputs[:] = joined(self.bb, inputs, attrs.get("axis", 1))
+        elif name in BROADCASTING:
+            inputs[:] = broadcastable(self.bb, inputs)
+        elif name in PRODUCTS and all(each.ty.ndim > 2 for each in inputs[:2]):
+            inputs[:2] = broadcastable(self.bb, inputs[:2], kept=2)
         node = Node(self.bb, name, inputs, attrs, opset, attrs["tvm_custom"]["num_outputs"])
         refuse_misread(node)
         if name == "NonMaxSuppression" and node.operand(3) is not None:
             # Relax drops boxes that reach the threshold, and ONNX those that exceed it.
             threshold = np.float32(node.constant(3, "iou_threshold"))
             inputs[3] = relax.const(np.nextafter(threshold, np.float32(np.inf)))
-        if name == "Concat" and not any(isinstance(each, relax.ShapeExpr) for each in inputs):
-            inputs = joined(self.bb, inputs, attrs.get("axis", 1))
-        if (converter := CONVERTERS.get(name)) is not None:
+        converter = CONVERTERS.get(name)
+        if converter is not None and not (name in BY_ELEMENTS and any(map(_is_computed, inputs[1:]))):
             result = self.bb.normalize(converter(node))
         else:
             with tvm_at_work():
@@ -66,6 +164,70 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         is_computed = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
         # What computes shapes the importer looks through.
         return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
+
+    # --- If ---
+
+    def _if(self, node: onnx.NodeProto, operands: Sequence[Any]) -> relax.Expr:
+        """Return the results of the branch that a condition chooses: now if it is known, else when the model runs."""
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
+        condition = operands[0]
+        if isinstance(condition, relax.Expr) and (value := constant_value(condition)) is not None:
+            condition = value
+        if isinstance(condition, np.ndarray):
+            chosen = branches["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+            with self._scope(chosen):
+                return self._results(chosen)
+        condition = self._expression(node.input[0], condition)
+        if condition.ty.ndim:
+            condition = self.bb.emit(relax.op.reshape(condition, ()))
+        parts = [self._sequence(branches[name]) for name in ("then_branch", "else_branch")]
+        ranks = [[field.ndim for field in _fields(part.body.ty)] for part in parts]
+        if ranks[0] != ranks[1]:
+            raise Refused("its branches have results of different ranks, and its condition is known only in a call")
+        return self.bb.emit(relax.If(condition, *parts))
+
+    def _sequence(self, branch: onnx.GraphProto) -> relax.SeqExpr:
+        """Return a branch as bindings of its own, which are computed where the condition chooses it."""
+        with self._scope(branch):
+            self.bb._begin_binding_block()
+            result = self.bb.emit(self._results(branch))
+            return self.bb.normalize(relax.SeqExpr([self.bb._end_block()], result))
+
+    def _results(self, branch: onnx.GraphProto) -> relax.Expr:
+        self._construct_nodes(branch)
+        values = [self._nodes[value.name] for value in branch.output]
+        return values[0] if len(values) == 1 else relax.Tuple(values)
+
+    @contextmanager
+    def _scope(self, branch: onnx.GraphProto) -> Iterator[None]:
+        """Import a branch, which sees the values outside of it, and whose values nothing outside sees."""
+        before = self._nodes, self._tensors, self._constants
+        self._nodes, self._constants = dict(self._nodes), dict(self._constants)
+        self._tensors = {**self._tensors, **{tensor.name: tensor for tensor in branch.initializer}}
+        for tensor in branch.initializer:
+            self._nodes.pop(tensor.name, None)
+        try:
+            yield
+        finally:
+            self._nodes, self._tensors, self._constants = before
+
+
+TAKES_SIZES = frozenset(
+    ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile", "TopK")
+)
+"""Operators whose converters take sizes as they are; for others a function writes a tensor of them."""
+
+
+BY_ELEMENTS = ("Reshape", "Slice", "Split", "Squeeze", "Tile")
+"""Operators that TVM's importer converts where elements of tensors decide on sizes."""
+
+
+def _is_computed(operand: Any) -> bool:
+    return isinstance(operand, relax.Expr) and constant_value(operand) is None
+
+
+def _fields(ty: tvm.ir.Type) -> Sequence[relax.TensorType]:
+    return ty.fields if isinstance(ty, relax.TupleType) else [ty]
 
 
 def variable_name(node: onnx.NodeProto) -> str:

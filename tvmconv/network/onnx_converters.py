@@ -25,15 +25,18 @@ from .onnx_pooling import average_pool, lp_pool, max_pool
 from .onnx_quantization import dequantize_linear, quantize_linear
 from .onnx_reductions import REDUCTIONS, reduction
 from .onnx_resize import grid_sample, resize, upsample
+from .onnx_shapes import constant_of_shape, expand, range_, reshape, slice_, split, squeeze, tile
 
 CONVERTERS: dict[str, Converter] = {
     **{operator: reduction(how) for operator, how in REDUCTIONS.items()},
     "AveragePool": average_pool,
     "BitShift": bit_shift,
+    "ConstantOfShape": constant_of_shape,
     "ConvTranspose": conv_transpose,
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
     "Elu": elu,
+    "Expand": expand,
     "GridSample": grid_sample,
     "GroupNormalization": group_normalization,
     "IsInf": is_inf,
@@ -47,11 +50,17 @@ CONVERTERS: dict[str, Converter] = {
     "Pow": power,
     "QuantizeLinear": quantize_linear,
     "RMSNormalization": rms_normalization,
+    "Range": range_,
+    "Reshape": reshape,
     "Resize": resize,
     "Selu": selu,
     "Sign": sign,
+    "Slice": slice_,
     "Softplus": softplus,
+    "Split": split,
+    "Squeeze": squeeze,
     "Sum": add_up,
     "ThresholdedRelu": thresholded_relu,
+    "Tile": tile,
     "Upsample": upsample,
 }

@@ -8,24 +8,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import tvm
-from tvm import relax
-
 from ..errors import InvalidArgumentError, MissingPackageError
 from .faults import Refused, tvm_at_work
 from .import_builder import Imported
 from .importer_errors import node_at_fault, quiet, summary
-from .onnx_constants import fold_nodes, open_names
 from .onnx_functions import inline_functions, nodes_by_output
 from .onnx_qoperators import expand_qoperators
-from .onnx_refusals import FAILED_HINT, refuse_types, refuse_unknown, unsupported_nodes
+from .onnx_refusals import FAILED_HINT, refuse_unknown, unsupported_nodes
 from .size_facts import SizeFacts
-from .sizes import OpenSize, open_size
 
 if TYPE_CHECKING:
     import onnx
-
-    from .onnx_conversion import Importer
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -90,27 +83,22 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
     import onnx
 
     from .onnx_conversion import Importer
+    from .onnx_inputs import inputs_with_shapes
 
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in weights]
+    inputs, sizes = inputs_with_shapes([each for each in model.graph.input if each.name not in weights], shapes)
     inlined = inline_functions(expand_qoperators(model), Importer.operators)
     nodes = nodes_by_output(model, inlined)
-    sizes = _checked(shapes, inputs)
-    named = {
-        name: [size.name if isinstance(size, OpenSize) else size for size in shape] for name, shape in sizes.items()
-    }
-    bounds = [size for shape in sizes.values() for size in shape if isinstance(size, OpenSize)]
-    facts = SizeFacts(
-        [*(OpenSize(name) for value in inputs if value.name not in sizes for name in open_names(value)), *bounds]
-    )
+    facts = SizeFacts(sizes)
     importer = Importer(nodes, facts)
     try:
         if opset is None:
-            refuse_unknown(model.graph, Importer.operators)
+            refuse_unknown(model.graph.node, Importer.operators)
             domains = [each.domain for each in model.opset_import]
             raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
-        mod = _converted(inlined, opset, named, importer)
+        with quiet(), tvm_at_work():
+            mod = importer.imported(inlined.graph, inputs, opset)
     except Refused as refusal:
         errors = [error for error in (refusal, refusal.__cause__) if error is not None]
         at_fault = [node for error in errors if (node := node_at_fault(error, onnx.NodeProto)) is not None]
@@ -121,39 +109,3 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
         raise unsupported_nodes(refusal, nodes) from refusal.__cause__
     outputs = [value.name for value in model.graph.output]
     return Imported(mod, [value.name for value in inputs], outputs, facts, importer.bb.words)
-
-
-def _converted(
-    model: onnx.ModelProto, opset: int, shapes: Mapping[str, Sequence[int | str]], importer: Importer
-) -> tvm.IRModule:
-    """Return the model as a Relax module; raise `Refused` for a node that cannot be imported."""
-    import onnx
-
-    graph, constants = fold_nodes(model, opset, shapes)
-    refuse_unknown(graph, importer.operators)
-    read = {name for node in graph.node for name in node.input}
-    read |= {value.name for value in (*graph.input, *graph.output)}
-    tensors = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    refuse_types(graph, tensors)
-    with quiet(), tvm_at_work():
-        importer._parse_graph_initializers(onnx.GraphProto(initializer=tensors))
-        importer._nodes.update({name: relax.const(value, str(value.dtype)) for name, value in constants.items()})
-        return importer.from_onnx(graph, opset)
-
-
-def _checked(
-    shapes: Mapping[str, Sequence[int | str]], inputs: list[onnx.ValueInfoProto]
-) -> dict[str, list[int | OpenSize]]:
-    """Return the shapes; raise `InvalidArgumentError` unless each is for an input with as many axes."""
-    axes = {value.name: len(value.type.tensor_type.shape.dim) for value in inputs}
-    checked: dict[str, list[int | OpenSize]] = {}
-    for name, shape in shapes.items():
-        if name not in axes:
-            raise InvalidArgumentError("shapes", name, f"inputs of the model: {', '.join(axes)}")
-        parsed = [open_size(size) if isinstance(size, str) else size for size in shape]
-        sizes = [size for size in parsed if isinstance(size, OpenSize) or (isinstance(size, int) and 0 < size < 2**31)]
-        if len(shape) != axes[name] or len(sizes) < len(shape):
-            expected = f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1} or open as in 'n' or 'n<=64'"
-            raise InvalidArgumentError("shapes", shape, expected)
-        checked[name] = sizes
-    return checked

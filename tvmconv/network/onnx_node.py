@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .constants import Array, constant_value, static_shape
+from .constants import Array, constant_value, sizes_of, static_shape
 from .faults import Refused
+from .import_builder import ImportBuilder
+from .onnx_sizes import Sizes
+from .size_facts import Size, SizeFacts
 
 OPEN_HINT = "export the model with static shapes, or give them as `shapes` (--input-shapes)"
 
@@ -19,7 +22,7 @@ OPEN_HINT = "export the model with static shapes, or give them as `shapes` (--in
 class Node:
     """An ONNX node to convert: its operator, operands and attributes."""
 
-    builder: relax.BlockBuilder
+    builder: ImportBuilder
     operator: str
     operands: Sequence[Any]
     """The operands, None for one that is left out; those at the end may also be missing."""
@@ -27,6 +30,11 @@ class Node:
     opset: int
     outputs: int
     """The number of the node's outputs, including those that are left out."""
+
+    @property
+    def facts(self) -> SizeFacts:
+        """The facts about the model's open sizes."""
+        return self.builder.facts
 
     def operand(self, place: int) -> Any:
         """Return an operand; None for one that is left out."""
@@ -36,15 +44,34 @@ class Node:
         """Return the value of an operand, None for one left out; raise `Refused` if it is known only at run time."""
         if (operand := self.operand(place)) is None:
             return None
-        if isinstance(operand, relax.ShapeExpr):
-            sizes = static_shape(relax.TensorType(operand, "float32"))
-            return self._known(None if sizes is None else np.array(sizes, np.int64), name)
-        return self._known(constant_value(operand), name)
-
-    def _known(self, value: Array | None, name: str) -> Array:
-        if value is None:
+        if (value := None if isinstance(operand, Sizes) else constant_value(operand)) is None:
             raise Refused(f"its {name} is known only when the model runs", "make it a constant of the model")
         return value
+
+    def sizes(self, place: int, name: str) -> list[Size] | None:
+        """Return the integers of an operand with at most one axis, some of which may be expressions of open sizes.
+
+        None for an operand that is left out. Raises `Refused` for one that elements of tensors decide.
+        """
+        if (operand := self.operand(place)) is None:
+            return None
+        if isinstance(operand, Sizes):
+            return operand.listed()
+        return [int(each) for each in np.asarray(self.constant(place, name)).reshape(-1)]
+
+    def shape_of(self, place: int = 0) -> tuple[Size, ...]:
+        """Return the sizes of an operand, some of which may be open; raise `Refused` where its rank is not known."""
+        operand = self.operands[place]
+        if isinstance(operand, Sizes):
+            return tuple(operand.elements.shape)
+        sizes = sizes_of(operand.ty)
+        if sizes is None:
+            raise Refused("the rank of its input is known only when the model runs", OPEN_HINT)
+        return sizes
+
+    def require(self, test: Any, need: str) -> None:
+        """Require that a test of open sizes holds in each call; `need` goes on after the node's name."""
+        self.builder.require(test, need)
 
     def shape(self, place: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand; raise `Refused` where it is known only when the model runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tvm import relax
@@ -62,7 +62,7 @@ MISREAD: tuple[Misread, ...] = (
 )
 """Operators, each with a test whether Relax misreads a node of it, and the problem in words."""
 
-BY_VALUE = {"ConstantOfShape": (0,), "Expand": (1,), "NonMaxSuppression": (2, 3, 4), "Range": (0, 1, 2)}
+BY_VALUE = {"NonMaxSuppression": (2, 3, 4)}
 """Operators and the places of those operands that Relax gets wrong where they are no constants."""
 
 
@@ -92,22 +92,27 @@ def is_known(node: onnx.NodeProto, operators: Collection[str]) -> bool:
     return node.domain in ("", "ai.onnx") and node.op_type in operators and node.op_type not in OTHERS
 
 
-def refuse_types(graph: onnx.GraphProto, tensors: Collection[onnx.TensorProto]) -> None:
-    """Raise `Refused` for a graph with inputs, outputs or constants that a network cannot have.
-
-    The error names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
-    """
-    odd = {tensor.name: _words(tensor.data_type) for tensor in tensors}
-    for value in (*graph.input, *graph.output):
-        kind = value.type.WhichOneof("value")
-        if kind == "tensor_type":
-            odd[value.name] = _words(value.type.tensor_type.elem_type)
-        elif kind is not None:
-            odd[value.name] = f"no tensor, but of {kind}"
-    for node in graph.node:
+def refuse_values(values: Iterable[onnx.ValueInfoProto], nodes: Iterable[onnx.NodeProto]) -> None:
+    """Raise `Refused` for inputs or outputs that a network cannot have, with a node that reads or makes them."""
+    odd = {value.name: problem for value in values if (problem := _problem(value))}
+    for node in nodes:
         for name in (*node.input, *node.output):
-            if odd.get(name):
+            if name in odd:
                 raise Refused(f"{name} is {odd[name]}", nodes=[node])
+
+
+def refuse_constant(name: str, element_type: int, node: onnx.NodeProto) -> None:
+    """Raise `Refused` for a constant of an element type that a network cannot have; `node` reads it."""
+    if problem := _words(element_type):
+        raise Refused(f"{name} is {problem}", nodes=[node])
+
+
+def _problem(value: onnx.ValueInfoProto) -> str:
+    """Return what is wrong with an input or an output; an empty text if a network can have it."""
+    kind = value.type.WhichOneof("value")
+    if kind == "tensor_type":
+        return _words(value.type.tensor_type.elem_type)
+    return "" if kind is None else f"no tensor, but of {kind}"
 
 
 def _words(element: int) -> str:
@@ -122,9 +127,9 @@ def _words(element: int) -> str:
     )
 
 
-def refuse_unknown(graph: onnx.GraphProto, operators: Collection[str]) -> None:
-    """Raise `Refused` for a graph with nodes of operators that cannot be imported."""
-    if unknown := [node for node in graph.node if not is_known(node, operators)]:
+def refuse_unknown(nodes: Iterable[onnx.NodeProto], operators: Collection[str]) -> None:
+    """Raise `Refused` for nodes of operators that cannot be imported."""
+    if unknown := [node for node in nodes if not is_known(node, operators)]:
         raise Refused("Relax does not have it", nodes=unknown)
 
 

@@ -5,7 +5,7 @@ Relax takes operators whose sizes it cannot prove wrong, and the built code then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import tvm
@@ -35,7 +35,7 @@ def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mappi
     """
     for block in blocks_of(mod):
         for var, value in block.values.items():
-            if (operator := operator_name(value)) is None or not _has_known_sizes(value):
+            if (operator := operator_name(value)) is None:
                 continue
             name = operator.removeprefix("relax.").removeprefix("nn.")
             node = words.get(var.name.removesuffix("_output"), f"{name} (node {var.name!r})")
@@ -60,31 +60,27 @@ def _require_numbers(node: str, call: relax.Call) -> None:
             raise UnsupportedModelError(f"{node} has {attribute} {values}; expected {least} or more")
 
 
-def _has_known_sizes(call: relax.Call) -> bool:
-    """Return whether the tensors that a call reads and makes have known ranks."""
-    results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
-    read = [each.ty for each in call.args if isinstance(each.ty, relax.TensorType)]
-    return all(isinstance(ty, relax.TensorType) and sizes_of(ty) is not None for ty in [*results, *read])
+def _are_known(types: Iterable[tvm.ir.Type]) -> bool:
+    """Return whether all of some types are tensors of known rank."""
+    return all(isinstance(ty, relax.TensorType) and sizes_of(ty) is not None for ty in types)
 
 
 def _tests(name: str, call: relax.Call) -> Tests:
     """Yield what has to be true of the sizes that a call of an operator reads."""
-    yield from OPERATORS.get(name, _of_any)(call)
+    if name in OPERATORS and _are_known(each.ty for each in call.args if isinstance(each.ty, relax.TensorType)):
+        yield from OPERATORS[name](call)
 
 
 def _tests_of_results(name: str, call: relax.Call) -> Tests:
     """Yield what has to be true of the sizes that a call of an operator makes."""
     need, least = ("windows that fit", 1) if name in WINDOWED else ("sizes of at least 0", 0)
-    for ty in call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]:
+    types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    for ty in types if _are_known(types) else []:
         for axis, size in enumerate(_sizes(ty)):
             yield (
                 size >= (least if axis > 1 else 0),
                 f"needs {need}; its output has the shape {_shape_text(_sizes(ty))}",
             )
-
-
-def _of_any(call: relax.Call) -> Tests:
-    yield from ()
 
 
 def _convolution(call: relax.Call) -> Tests:

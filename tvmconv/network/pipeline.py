@@ -10,6 +10,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 
 from ..targets import backend_of
 from .cuda_graphs import with_cuda_graphs
+from .graph import has_branches
 from .memory_plan import plan_memory
 
 
@@ -19,7 +20,11 @@ def source_of(target: tvm.target.Target) -> Any:
 
 
 def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """Return TVM's own pipeline for a target with `plan_memory` and, for a GPU, `use_cuda_graphs`."""
+    """Return TVM's own pipeline for a target with `plan_memory` and, for a GPU, `use_cuda_graphs`.
+
+    TVM's own planning is left out of a network with branches: it would give a branch memory that only the other one
+    allocates.
+    """
     source, on_gpu = source_of(target), backend_of(target).on_gpu
     passes = [
         *source.library_dispatch_passes(target),
@@ -30,7 +35,8 @@ def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     ]
 
     def run(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        left_out = ("StaticPlanBlockMemory",) if has_branches(mod) else ()
         with target:
-            return tvm.transform.Sequential(passes)(mod)
+            return tvm.transform.Sequential([each for each in passes if each.info.name not in left_out])(mod)
 
     return tvm.transform.module_pass(run, opt_level=0, name="network_pipeline")

@@ -33,6 +33,8 @@ class SizeFacts:
         """Start with some conditions; `inputs` are the open sizes of the model's inputs."""
         self._inputs = merged(inputs)
         self._conditions = {each.text: each for each in conditions}
+        self.fixed: dict[str, int] = {}
+        """The only value that an open size may have, by its name, where conditions leave one."""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -79,9 +81,11 @@ class SizeFacts:
             return
         if known is False:
             raise Refused(f"it {need}")
-        simple = self._analyzer(test).simplify(test, 3)
+        simple = _divided(self._analyzer(test).simplify(test, 3))
         if not self.are_of_inputs(simple):
             raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
+        if isinstance(simple, tirx.EQ) and isinstance(simple.a, tvm.ir.Var) and isinstance(simple.b, tirx.IntImm):
+            self.fixed[simple.a.name] = int(simple.b)
         text = python_text(simple)
         self._conditions.setdefault(text, Condition(text, f"{node} {need}"))
 
@@ -100,6 +104,15 @@ class SizeFacts:
             bounds = tvm.ir.Range.from_min_extent(tirx.const(least, var.ty.dtype), tirx.const(extent, var.ty.dtype))
             analyzer.bind(var, bounds)
         return analyzer
+
+
+def _divided(test: tirx.Expr) -> tirx.Expr:
+    """Return the test n == 2 for n * 32 == 64, and any other test as it is."""
+    if isinstance(test, tirx.EQ) and isinstance(test.b, tirx.IntImm) and isinstance(test.a, tirx.Mul):
+        size, factor = test.a.a, test.a.b
+        if isinstance(factor, tirx.IntImm) and int(factor) and int(test.b) % int(factor) == 0:
+            return tirx.EQ(size, as_expr(int(test.b) // int(factor)))
+    return test
 
 
 def as_expr(size: Size) -> tirx.Expr:
@@ -137,4 +150,4 @@ def without_common(sizes: Iterable[Size], others: Iterable[Size]) -> tuple[list[
 
 def python_text(expression: Size) -> str:
     """Return an expression of sizes as an expression of Python: "n // 2 - 2" for "n // T.int64(2) - T.int64(2)"."""
-    return re.sub(r"T\.(?:int64|int32|bool)\((-?\w+)\)", r"\1", str(expression))
+    return re.sub(r"T\.(?:int64|int32|bool)\((-?\w+)\)|T\.(?=\w+\()", r"\1", str(expression))

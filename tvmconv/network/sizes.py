@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import SimpleNamespace
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -111,11 +110,8 @@ def _choice(test: bool, first: int, second: int) -> int:
     return first if test else second
 
 
-FUNCTIONS: dict[str, Any] = {
-    "__builtins__": {},
-    "T": SimpleNamespace(max=max, min=min, if_then_else=_choice, Select=_choice),
-}
-"""The names of functions in sizes as TVM writes them."""
+FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "if_then_else": _choice, "max": max, "min": min, "Select": _choice}
+"""The functions in conditions, by their names; no size has one of these."""
 
 
 def require_sizes(
