@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from tvmconv import onnx_backend
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import TensorSpec, build, import_model
-from tvmconv.network.onnx_constants import fold_nodes
+from tvmconv.network.graph import blocks_of, operator_name
 from tvmconv.network.onnx_functions import inline_functions
 
 X = (2, 8, 9, 11)
@@ -83,9 +83,9 @@ def test_sizes_that_follow_from_one_another() -> None:
 def test_nodes_that_compute_constants(body: Callable[[Graph], str]) -> None:
     graph = Graph(X)
     model = graph.model(body(graph))
-    left, _ = fold_nodes(model, 17, {})
-    assert [node.op_type for node in left.node if node.op_type not in ("DequantizeLinear", "Reshape")] == ["Conv"]
-    (convolution,) = import_model(model).convolutions()
+    imported = import_model(model)
+    assert set(operators(imported)) <= {"relax.nn.conv2d", "relax.reshape"}
+    (convolution,) = imported.convolutions()
     assert convolution.workload is not None
     x = np.random.default_rng(3).standard_normal(X).astype("float32")
     model.opset_import[0].version = 19  # the reference has DequantizeLinear from there on
@@ -93,17 +93,20 @@ def test_nodes_that_compute_constants(body: Callable[[Graph], str]) -> None:
     np.testing.assert_allclose(build(model)(x), expected, rtol=0, atol=4e-6 * np.abs(expected).max())
 
 
-def test_what_is_no_constant_stays() -> None:
-    graph = Graph(("batch", 8, 9, 11))
-    noise = graph.node("RandomNormal", shape=[1])
-    batch = graph.node("Shape", "x", start=0, end=1)
-    kept = graph.node("Add", graph.node("Mul", "x", noise), graph.node("Cast", batch, to=onnx.TensorProto.FLOAT))
-    left, values = fold_nodes(graph.model(kept), 17, {})
-    assert [node.op_type for node in left.node] == ["RandomNormal", "Shape", "Mul", "Cast", "Add"]
-    assert values == {}
-    left, values = fold_nodes(graph.model(kept), 17, {"x": X})
-    assert [node.op_type for node in left.node] == ["RandomNormal", "Mul", "Add"]
-    assert values[graph.nodes[3].output[0]].tolist() == [2]
+def operators(model: Model) -> list[str | None]:
+    return [operator_name(value) for block in blocks_of(model.mod) for value in block.values.values()]
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"), [("batch", ["relax.call_tir", "relax.multiply"]), (2, ["relax.multiply"])]
+)
+def test_sizes_among_numbers(batch: int | str, expected: list[str]) -> None:
+    """An open size that is multiplied with elements is written by a function; a known one is a constant."""
+    graph = Graph((batch, 8, 9, 11))
+    size = graph.node("Cast", graph.node("Shape", "x", start=0, end=1), to=onnx.TensorProto.FLOAT)
+    model = graph.model(graph.node("Mul", "x", size))
+    assert operators(import_model(model)) == expected
+    check(model, X)
 
 
 def test_sizes_left_open_are_given() -> None:

@@ -9,7 +9,7 @@ from tvm import relax, te, tirx, topi
 
 from .constants import sizes_of
 from .import_builder import ImportBuilder
-from .size_facts import Size, as_expr, equal, python_text
+from .size_facts import Size, as_expr, equal, is_number, python_text
 
 NAME = "in_agreement"
 """The beginning of the names of the functions that give a tensor the sizes of another."""
@@ -125,4 +125,4 @@ def _length(size: Size) -> int:
 
 def _rank(size: Size) -> tuple[bool, int]:
     """Order the sizes that a broadcast may have: numbers but 1, short expressions, long ones, and 1."""
-    return (isinstance(size, int) and size == 1, _length(size))
+    return (is_number(size, 1), _length(size))

@@ -137,7 +137,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         for name, operand in zip(node.input, operands, strict=True):
             if isinstance(operand, np.ndarray) and name in self._tensors:
                 refuse_constant(name, self._tensors[name].data_type, node)
-            keeps_sizes = isinstance(operand, Sizes) and node.op_type in TAKES_SIZES
+            keeps_sizes = isinstance(operand, Sizes) and len(inputs) >= TAKES_SIZES.get(node.op_type, len(operands))
             inputs.append(operand if keeps_sizes else self._expression(name, operand))
         return self._convert_operator(node.op_type, inputs, attributes, self.opset)
 
@@ -158,6 +158,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         if converter is not None and not (name in BY_ELEMENTS and any(map(_is_computed, inputs[1:]))):
             result = self.bb.normalize(converter(node))
         else:
+            inputs[:] = [self._expression("", each) for each in inputs]
             with tvm_at_work():
                 result = super()._convert_operator(name, inputs, attrs, opset)
         refuse_dtype(result)
@@ -212,11 +213,14 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             self._nodes, self._tensors, self._constants = before
 
 
-TAKES_SIZES = frozenset(
-    ("ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile", "TopK")
-)
-"""Operators whose converters take sizes as they are; for others a function writes a tensor of them."""
+TAKES_SIZES = {
+    "ConstantOfShape": 0, "Expand": 1, "Pad": 1, "Range": 0, "Reshape": 1, "Resize": 1, "Slice": 1, "Split": 1,
+    "Tile": 1,
+}  # fmt: skip
+"""Operators whose converters take sizes as they are, and the first operand that may be some.
 
+For other operators a function writes a tensor of them.
+"""
 
 BY_ELEMENTS = ("Reshape", "Slice", "Split", "Squeeze", "Tile")
 """Operators that TVM's importer converts where elements of tensors decide on sizes."""

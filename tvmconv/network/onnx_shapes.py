@@ -14,7 +14,7 @@ from .faults import Refused
 from .onnx_node import Node
 from .onnx_sizes import Sizes
 from .size_elements import Ratio
-from .size_facts import Size, as_expr, equal, product, python_text
+from .size_facts import Size, as_expr, equal, is_number, product, python_text
 
 FARTHEST = 2**31
 """A start or an end of a slice from which on it is beyond any axis."""
@@ -26,15 +26,15 @@ def reshape(node: Node) -> relax.Expr:
     if node.opset < 5 or wanted is None:
         wanted = [int(size) for size in node.attributes.get("shape", ())]
     if not node.attributes.get("allowzero", 0):
-        if any(isinstance(size, int) and size == 0 and i >= len(before) for i, size in enumerate(wanted)):
+        if any(is_number(size, 0) and i >= len(before) for i, size in enumerate(wanted)):
             raise Refused(f"its shape {_text(wanted)} has a 0 behind the axes of its input")
-        wanted = [before[i] if isinstance(size, int) and size == 0 else size for i, size in enumerate(wanted)]
-    inferred = [i for i, size in enumerate(wanted) if isinstance(size, int) and size == -1]
+        wanted = [before[i] if is_number(size, 0) else size for i, size in enumerate(wanted)]
+    inferred = [i for i, size in enumerate(wanted) if is_number(size, -1)]
     if len(inferred) > 1 or any(isinstance(size, int) and size < -1 for size in wanted):
         raise Refused(f"its shape is {_text(wanted)}; one size may be -1, none smaller")
     if inferred:
         others = [size for i, size in enumerate(wanted) if i != inferred[0]]
-        if 0 in others:
+        if any(is_number(size, 0) for size in others):
             raise Refused(f"its shape {_text(wanted)} leaves a size open that no number of elements decides")
         wanted[inferred[0]] = node.facts.quotient(before, others)
     return relax.op.reshape(node.operands[0], relax.ShapeExpr([as_expr(size) for size in wanted]))
@@ -45,7 +45,7 @@ def squeeze(node: Node) -> relax.Expr:
     sizes = node.shape_of()
     axes = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
     if axes is None:
-        axes = [axis for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+        axes = [axis for axis, size in enumerate(sizes) if is_number(size, 1)]
         for axis, size in enumerate(sizes):
             if not isinstance(size, int):
                 node.require(tirx.NE(size, as_expr(1)), f"needs an axis {axis} of more than 1 element, or `axes`")
@@ -61,20 +61,24 @@ def expand(node: Node) -> relax.Expr:
     padded, target = ([*[1] * (rank - len(each)), *each] for each in (sizes, wanted))
     result: list[Size] = []
     for axis, (size, want) in enumerate(zip(padded, target, strict=True)):
-        if isinstance(size, int) and size == 1:
+        if is_number(size, 1):
             result.append(want)
             continue
         result.append(size)
         if isinstance(want, int) and isinstance(size, int) and want not in (1, size):
             raise Refused(f"its axis {axis} of {size} elements cannot become {want}")
-        if not isinstance(want, int) or want != 1:
+        if not is_number(want, 1):
             same = node.facts.are_equal(size, want)
             if isinstance(want, int) and not same:
                 result[-1] = want
             elif not same:
                 need = f"needs axes {axis} of one size, or 1, not {python_text(size)} and {python_text(want)}"
                 node.require(tirx.Or(as_test(equal(size, want)), as_test(equal(want, 1))), need)
-    if any(not node.facts.are_equal(size, want) for size, want in zip(padded, result, strict=True) if size != 1):
+    if any(
+        not node.facts.are_equal(size, want)
+        for size, want in zip(padded, result, strict=True)
+        if not is_number(size, 1)
+    ):
         like = relax.const(np.zeros([size if isinstance(size, int) else 1 for size in result], "bool"))
         x = broadcastable(node.builder, [x, like])[0]
     return relax.op.broadcast_to(x, relax.ShapeExpr([as_expr(size) for size in result]))

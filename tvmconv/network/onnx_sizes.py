@@ -195,9 +195,12 @@ def _moved(node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Kn
     moving = MOVING[node.op_type]
     table: list[Element] = []
     inputs: dict[str, Array] = {}
-    for index, (name, operand) in enumerate(zip(node.input, operands, strict=True)):
+    renamed = type(node)()
+    renamed.CopyFrom(node)  # a tensor may be read twice, once for its elements and once as indices
+    for index, operand in enumerate(operands):
         if operand is None:
             continue
+        renamed.input[index] = name = f"operand_{index}"
         if moving is None or index in moving:
             elements = _elements(operand)
             inputs[name] = np.arange(len(table), len(table) + elements.size).reshape(elements.shape)
@@ -206,7 +209,7 @@ def _moved(node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Kn
             raise UnknownElementError
         else:
             inputs[name] = operand
-    results = computed(node, inputs, opset) if len(inputs) == sum(each is not None for each in operands) else None
+    results = computed(renamed, inputs, opset)
     if results is None:
         raise UnknownElementError
     dtype = operands[0].dtype

@@ -16,7 +16,7 @@ from .constants import sizes_of
 from .faults import Refused
 from .graph import blocks_of, operator_name
 from .importer_errors import unsupported
-from .size_facts import Size, SizeFacts, equal, product, python_text, without_common
+from .size_facts import Size, SizeFacts, equal, is_number, product, python_text, without_common
 
 LEAST = {"strides": 1, "dilation": 1, "padding": 0, "groups": 1}
 """The smallest value of each attribute of convolutions and pooling."""
@@ -87,7 +87,7 @@ def _convolution(call: relax.Call) -> Tests:
     x, w = map(_sizes_of_argument, call.args)
     channels = w[0] if call.op.name.endswith("_transpose") else w[1] * int(call.attrs.groups)
     yield equal(x[1], channels), f"needs images of {python_text(channels)} channels; they have {python_text(x[1])}"
-    yield 0 not in [size for size in w if isinstance(size, int)], f"needs a weight with elements, not {_shape_text(w)}"
+    yield not any(is_number(size, 0) for size in w), f"needs a weight with elements, not {_shape_text(w)}"
 
 
 def _matmul(call: relax.Call) -> Tests:
@@ -99,7 +99,7 @@ def _matmul(call: relax.Call) -> Tests:
     )
     yield a[-1] >= 1, f"needs products to add up, not {python_text(a[-1])}"
     for one, other in zip(a[-3::-1], b[-3::-1], strict=False):
-        if one != 1 and other != 1:
+        if not is_number(one, 1) and not is_number(other, 1):
             yield (
                 equal(one, other),
                 f"needs as many matrices on both sides, not {python_text(one)} and {python_text(other)}",
@@ -154,7 +154,7 @@ def _concat(call: relax.Call) -> Tests:
 def _broadcast_to(call: relax.Call) -> Tests:
     sizes, result = _sizes_of_argument(call.args[0]), _sizes(call.ty)
     for size, target in zip(sizes[::-1], result[::-1], strict=False):
-        if size != 1:
+        if not is_number(size, 1):
             yield equal(size, target), f"needs an axis of size 1 or {python_text(target)}, not {python_text(size)}"
 
 

@@ -130,6 +130,11 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+def is_number(size: Size, number: int) -> bool:
+    """Return whether a size is a number that is known; to compare an expression makes another one."""
+    return isinstance(size, int) and size == number
+
+
 def equal(a: Size, b: Size) -> bool | tirx.Expr:
     """Return the test whether two sizes are equal."""
     return a == b if isinstance(a, int) and isinstance(b, int) else tirx.EQ(as_expr(a), as_expr(b))
