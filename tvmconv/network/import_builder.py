@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,6 +23,11 @@ class Imported(NamedTuple):
     """The bounds of open sizes, and the conditions that the importer put on them."""
     words: Mapping[str, str]
     """The nodes in words, as in "Split (node 'parts')", by the names of the variables of their results."""
+
+
+def parameter_name(index: int, name: str) -> str:
+    """Return the name for a parameter of "main", a C identifier: input_0_gpu_0_data_0 for the first, "gpu_0/data_0"."""
+    return f"input_{index}_" + re.sub(r"\W", "_", name)
 
 
 class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from tvm import relax
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
-from .import_builder import Imported
+from .import_builder import Imported, parameter_name
 from .layers import TensorSpec
 from .model import Model
 from .operator_sizes import require_sizes_of_operators
@@ -49,14 +48,14 @@ def import_model(
         from .torch_importer import export_module, import_program
 
         _refuse_shapes(shapes)
-        return _finish(import_program(export_module(source, inputs)))
+        return _finish(_with_identifiers(import_program(export_module(source, inputs))))
     if inputs is not None:
         raise InvalidArgumentError("inputs", type(inputs).__name__, "None: only a torch.nn.Module needs example inputs")
     if torch is not None and isinstance(source, torch.export.ExportedProgram):
         from .torch_importer import import_program
 
         _refuse_shapes(shapes)
-        return _finish(import_program(source))
+        return _finish(_with_identifiers(import_program(source)))
     if isinstance(source, (str, Path, bytes)):
         from .onnx_importer import import_onnx, parse_onnx, read_onnx
 
@@ -81,7 +80,7 @@ def _refuse_shapes(shapes: object) -> None:
 def _finish(imported: Imported) -> Model:
     """Return the model for what an importer made; sizes that have to be one number are that number in its module."""
     mod, inputs, outputs, facts, words = imported
-    mod = relax.transform.ConvertToDataflow(min_size=1)(_with_identifiers(mod))
+    mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
     require_sizes_of_operators(mod, facts, words)
     specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, mod["main"].params, strict=True))
     sizes = [size for spec in specs for size in spec.shape if isinstance(size, str)]
@@ -101,17 +100,17 @@ def _finish(imported: Imported) -> Model:
     )
 
 
-def _with_identifiers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with C identifiers as names of its parameters, which CUDA source contains unchanged.
+def _with_identifiers(imported: Imported) -> Imported:
+    """Return what an importer made with C identifiers as names of parameters, which CUDA source contains unchanged.
 
     Before: `def main(gpu_0/data_0: ...)`. After: `def main(input_0_gpu_0_data_0: ...)`.
     """
-    main = mod["main"]
-    parameters = [relax.Var(f"input_{i}_" + re.sub(r"\W", "_", var.name), var.ty) for i, var in enumerate(main.params)]
+    main = imported.mod["main"]
+    parameters = [relax.Var(parameter_name(i, var.name), var.ty) for i, var in enumerate(main.params)]
     body = main.bind_params(dict(zip(main.params, parameters, strict=True))).body
-    mod = mod.clone()
+    mod = imported.mod.clone()
     mod["main"] = relax.Function(parameters, body, main.ret_ty, main.is_pure, main.attrs)
-    return mod
+    return imported._replace(mod=mod)
 
 
 def _spec(name: str, ty: tvm.ir.Type) -> TensorSpec:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
+import tvm_ffi
 from onnx import numpy_helper
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
@@ -18,7 +19,7 @@ from .agreement import broadcastable, joined
 from .constants import constant_value
 from .faults import Refused, tvm_at_work
 from .graph import operator_name
-from .import_builder import ImportBuilder
+from .import_builder import ImportBuilder, parameter_name
 from .onnx_converters import CONVERTERS
 from .onnx_node import Node
 from .onnx_refusals import (
@@ -74,6 +75,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         slim = onnx.GraphProto(name=graph.name, node=graph.node, input=inputs, output=graph.output)
         return self.from_onnx(slim, opset)
 
+    def _sanitize_name(self, name: str) -> str:
+        """Return the name of the parameter for an input; TVM has counted it already."""
+        return parameter_name(self._num_input - 1, name)
+
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Do nothing: what cannot be imported is refused where it is not computed here and now."""
 
@@ -115,6 +120,9 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     def _bind(self, node: onnx.NodeProto, result: relax.Expr) -> None:
         """Give the outputs of a node the values of its result, which is a tensor or a tuple of them."""
         outputs = list(node.output)
+        for each in result.fields if isinstance(result, relax.Tuple) else [result]:
+            if isinstance(each, relax.Var):  # TVM has not named it after the node
+                self.bb.words.setdefault(each.name, self.bb.node)
         if isinstance(result.ty, relax.TupleType) and not node.op_type.startswith(("Optional", "Sequence", "SplitTo")):
             if not isinstance(result, relax.Tuple):
                 fields = range(len(result.ty.fields))
@@ -162,7 +170,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             with tvm_at_work():
                 result = super()._convert_operator(name, inputs, attrs, opset)
         refuse_dtype(result)
-        is_computed = isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType)
+        is_computed = isinstance(result, (relax.Call, relax.TupleGetItem)) and isinstance(result.ty, relax.TensorType)
         # What computes shapes the importer looks through.
         return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
 
@@ -185,7 +193,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         ranks = [[field.ndim for field in _fields(part.body.ty)] for part in parts]
         if ranks[0] != ranks[1]:
             raise Refused("its branches have results of different ranks, and its condition is known only in a call")
-        return self.bb.emit(relax.If(condition, *parts))
+        choice, types = relax.If(condition, *parts), [part.body.ty for part in parts]
+        if tvm_ffi.structural_equal(*types):  # TVM itself would forget the open sizes
+            relax.expr._update_type(choice, types[0])
+        return self.bb.emit(choice)
 
     def _sequence(self, branch: onnx.GraphProto) -> relax.SeqExpr:
         """Return a branch as bindings of its own, which are computed where the condition chooses it."""

@@ -8,7 +8,7 @@ from keyword import iskeyword
 
 import onnx
 
-from ..errors import InvalidArgumentError, UnsupportedModelError
+from ..errors import InvalidArgumentError
 from .sizes import FUNCTIONS, OpenSize, open_size
 
 
@@ -18,7 +18,7 @@ def inputs_with_shapes(
     """Return the inputs of a model with identifiers for their open sizes, and these sizes with their bounds.
 
     `shapes` are the shapes of inputs that replace their own. Raises `InvalidArgumentError` unless each is for an input
-    with as many axes, and `UnsupportedModelError` for an input with a fixed size of 0.
+    with as many axes.
     """
     given = _checked(shapes, inputs)
     names = _Identifiers()
@@ -40,11 +40,13 @@ def inputs_with_shapes(
 
 def _size(name: str, axis: int, dim: onnx.TensorShapeProto.Dimension) -> int | OpenSize:
     """Return the size of an axis of an input; one without a number or a name is named after the input."""
-    if dim.dim_value > 0:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
-    if dim.HasField("dim_value") and dim.dim_value == 0:
-        raise UnsupportedModelError(f"the input {name} has the fixed size 0 along axis {axis}, and so no elements")
     return OpenSize(dim.dim_param or f"{name}_{axis}")
+
+
+RESERVED = frozenset((*FUNCTIONS, "I", "R", "T"))
+"""Names that mean something else in conditions, and in TVM's texts of sizes."""
 
 
 class _Identifiers(dict[str, str]):
@@ -52,7 +54,7 @@ class _Identifiers(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         base = re.sub(r"\W+", "_", name)
-        if not base.isidentifier() or iskeyword(base) or base in FUNCTIONS or base.strip("_") == "":
+        if not base.isidentifier() or iskeyword(base) or base in RESERVED or base.strip("_") == "":
             base = f"size_{base}" if base[:1].isdigit() or base.strip("_") == "" else f"{base}_"
         identifier, count = base, 1
         while identifier in self.values():

@@ -111,7 +111,10 @@ def _problem(value: onnx.ValueInfoProto) -> str:
     """Return what is wrong with an input or an output; an empty text if a network can have it."""
     kind = value.type.WhichOneof("value")
     if kind == "tensor_type":
-        return _words(value.type.tensor_type.elem_type)
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")]
+        return (
+            "without elements, as it has a fixed size of 0" if 0 in sizes else _words(value.type.tensor_type.elem_type)
+        )
     return "" if kind is None else f"no tensor, but of {kind}"
 
 

@@ -14,7 +14,7 @@ from .faults import Refused
 from .onnx_node import Node
 from .onnx_sizes import Sizes
 from .size_elements import Ratio
-from .size_facts import Size, as_expr, equal, is_number, product, python_text
+from .size_facts import Size, SizeFacts, as_expr, equal, is_number, product, python_text
 
 FARTHEST = 2**31
 """A start or an end of a slice from which on it is beyond any axis."""
@@ -104,7 +104,7 @@ def range_(node: Node) -> relax.Expr:
     start, end, step = (_number(node, index, name) for index, name in enumerate(("start", "limit", "delta")))
     if not isinstance(step, int) or step == 0:
         raise Refused("its delta is no whole number that is known, or 0", "make it a constant of the model")
-    length = node.facts.simplified(_length(start, end, step))
+    length = _length(node.facts, start, end, step)
     dtype = str(node.operands[0].dtype if isinstance(node.operands[0], Sizes) else node.operands[0].ty.dtype)
 
     def compute(length: tirx.Expr, start: tirx.Expr) -> te.Tensor:
@@ -213,7 +213,7 @@ def _cut(node: Node, axis: int, size: Size, start: Size, end: Size, step: int) -
     low, high = (0, size) if step > 0 else (-1, size - 1)
     first = _clamped(node, _from_begin(node, start, size), 0 if step < 0 else low, high)
     last = _clamped(node, _from_begin(node, end, size), low, high)
-    length = facts.simplified(_length(first, last, step))
+    length = _length(facts, first, last, step)
     is_inside = step > 0 and facts.are_equal(length, facts.simplified((last - first + step - 1) // step))
     return _Cut(axis, first, last, step, length, is_inside)
 
@@ -231,16 +231,13 @@ def _from_begin(node: Node, index: Size, size: Size) -> Size:
 
 
 def _clamped(node: Node, index: Size, low: Size, high: Size) -> Size:
-    if all(isinstance(each, int) for each in (index, low, high)):
-        return max(low, min(index, high))
-    return node.facts.simplified(tirx.max(tirx.min(as_expr(index), as_expr(high)), as_expr(low)))
+    return node.facts.larger(node.facts.smaller(index, high), low)
 
 
-def _length(start: Size, end: Size, step: int) -> Size:
+def _length(facts: SizeFacts, start: Size, end: Size, step: int) -> Size:
     """Return the number of elements from a start to before an end, by steps."""
     distance = end - start if step > 0 else start - end
-    number = (distance + abs(step) - 1) // abs(step)
-    return max(number, 0) if isinstance(number, int) else tirx.max(number, as_expr(0))
+    return facts.larger(facts.simplified((distance + abs(step) - 1) // abs(step)), 0)
 
 
 def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut]) -> relax.Expr:

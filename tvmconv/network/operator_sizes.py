@@ -34,11 +34,16 @@ def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mappi
     sizes fit, and for a convolution or a pooling with impossible windows.
     """
     for block in blocks_of(mod):
-        for var, value in block.values.items():
+        node = ""
+        nodes = []
+        for var, value in reversed(block.values.items()):
+            node = words.get(var.name.removesuffix("_output"), node)  # variables without a name are the next one's
+            nodes.append((value, node))
+        for value, node in reversed(nodes):
             if (operator := operator_name(value)) is None:
                 continue
             name = operator.removeprefix("relax.").removeprefix("nn.")
-            node = words.get(var.name.removesuffix("_output"), f"{name} (node {var.name!r})")
+            node = node or name
             if getattr(value.attrs, "strides", None) is not None:
                 _require_numbers(node, value)
             try:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tvm import tirx
 
-from .size_facts import SizeFacts, as_expr
+from .size_facts import Size, SizeFacts, as_expr
 
 MOST_EXACT = 256
 """The largest factor by which float32 multiplies sizes exactly, as those have up to 16 bits."""
@@ -154,20 +154,20 @@ def _compared(test: Callable[[Any, Any], Any]) -> Callable[..., Element]:
 
 
 def _larger(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Element:
-    return _extreme(tirx.max, max, a, b)
+    return _extreme(facts.larger, max, a, b)
 
 
 def _smaller(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Element:
-    return _extreme(tirx.min, min, a, b)
+    return _extreme(facts.smaller, min, a, b)
 
 
-def _extreme(of_expressions: Any, of_numbers: Any, a: Element, b: Element) -> Element:
+def _extreme(of_sizes: Callable[..., Size], of_numbers: Callable[..., Element], a: Element, b: Element) -> Element:
     if not (is_expression(a) or is_expression(b)):
         return of_numbers(a, b)
     if isinstance(a, (Ratio, Fraction)) or isinstance(b, (Ratio, Fraction)):
         x, y = _ratio(a), _ratio(b)
-        return Ratio(of_expressions(x.above * y.below, y.above * x.below), x.below * y.below)
-    return of_expressions(as_expr(a), as_expr(b))
+        return Ratio(as_expr(of_sizes(x.above * y.below, y.above * x.below)), x.below * y.below)
+    return of_sizes(a, b)
 
 
 def _clipped(facts: SizeFacts, is_float: bool, a: Element, *bounds: Element) -> Element:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.sym import Analyzer
+from tvm.sym import Analyzer, ProofStrength
 from tvm.tirx.analysis import undefined_vars
 
 from .faults import Refused
@@ -61,9 +61,27 @@ class SizeFacts:
         if isinstance(test, (bool, int)):
             return bool(test)
         analyzer = self._analyzer(test)
-        if analyzer.can_prove(test):
+        if analyzer.can_prove(test, ProofStrength.SYMBOLIC_BOUND):
             return True
-        return False if analyzer.can_prove(tirx.Not(test)) else None
+        return False if analyzer.can_prove(tirx.Not(test), ProofStrength.SYMBOLIC_BOUND) else None
+
+    def larger(self, a: Size, b: Size) -> Size:
+        """Return the larger one of two sizes, one of them itself where it is that in each call."""
+        return self._extreme(a, b, True)
+
+    def smaller(self, a: Size, b: Size) -> Size:
+        """Return the smaller one of two sizes, one of them itself where it is that in each call."""
+        return self._extreme(a, b, False)
+
+    def _extreme(self, a: Size, b: Size, largest: bool) -> Size:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b) if largest else min(a, b)
+        known = self.proves(a >= b if largest else a <= b)
+        if known is not None:
+            return a if known else b
+        if self.proves(b >= a if largest else b <= a):
+            return b
+        return self.simplified((tirx.max if largest else tirx.min)(as_expr(a), as_expr(b)))
 
     def are_equal(self, a: Size, b: Size) -> bool:
         """Return whether two sizes are equal in each call."""
