@@ -94,7 +94,7 @@ def test_a_small_space_is_exhausted_without_repeats(tuner_type: type[Tuner]) -> 
 
 @pytest.mark.parametrize("tuner_type", TUNERS)
 def test_the_seed_decides_the_order(tuner_type: type[Tuner]) -> None:
-    first, again, other = (tune(tuner_type(LARGE, seed), 60).of(Stage.SEARCH) for seed in (1, 1, 2))
+    first, again, other = (tune(tuner_type(LARGE, seed=seed), 60).of(Stage.SEARCH) for seed in (1, 1, 2))
     assert len(first) == 60
     assert first == again
     assert (first == other) == (tuner_type is GridSearchTuner)

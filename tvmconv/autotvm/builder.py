@@ -13,6 +13,7 @@ from ..parameters import require_positive
 from ..threads import usable_cpus
 from . import worker
 from .gone import refuse_arguments
+from .packages import require_packages
 from .processes import WorkerPool
 from .protocol import BuildResult, require_seconds
 
@@ -31,7 +32,7 @@ class LocalBuilder:
         require_seconds("timeout", timeout)
         if n_parallel is not None:
             require_positive("n_parallel", n_parallel)
-        worker.require_packages()
+        require_packages()
         storage.require_compiler()  # without one every trial would fail
         self.timeout = timeout
         self.n_parallel = n_parallel or usable_cpus()

@@ -28,6 +28,7 @@ from ..targets import DeviceFacts, arch_of, backend_of
 from ..version import __version__
 from . import worker
 from .gone import refuse_arguments
+from .packages import require_packages
 from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error, require_seconds
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
@@ -82,7 +83,7 @@ class RPCRunner:
         if n_parallel is not None:
             require_positive("n_parallel", n_parallel)
         self._calls = Calls.checked(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
-        worker.require_packages()
+        require_packages()
         self.key = key
         self.cooldown_interval = cooldown_interval
         servers = count_servers(key, host, port)

@@ -16,6 +16,7 @@ from ..targets import DeviceFacts, arch_of, backend_named, backend_of, cross_tri
 from ..workspace import Workspace
 from . import worker
 from .gone import refuse_arguments
+from .packages import require_packages
 from .processes import WorkerPool
 from .protocol import BuildResult, Calls, RunResult, last_error, require_seconds
 
@@ -53,7 +54,7 @@ class LocalRunner:
         require_seconds("timeout", timeout)
         require_seconds("cooldown_interval", cooldown_interval, may_be_zero=True)
         self._calls = Calls.checked(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
-        worker.require_packages()
+        require_packages()
         self.timeout = timeout
         self.cooldown_interval = cooldown_interval
         self.devices = None if devices is None else tuple(devices)
