@@ -128,14 +128,14 @@ class Operator:
     def _device_type(self) -> int:
         return int(device_of(self.target).dlpack_device_type())
 
-    def profile(self, *arrays: Any, repeat: int = 10) -> Profile:
+    def profile(self, *arrays: Any, repeat: int = 10, **named: Any) -> Profile:
         """Return the time of a call with these arrays, the median of `repeat` runs, as a profile of one row.
 
-        It is that of the kernel with its launch, and with the allocation of the output.
+        The arrays are those of a call, in order or by name. The time is that of the kernel with its launch, and with the allocation of the output.
         """
         require_positive("repeat", repeat)
         sync = tvm.runtime.device(self._device_type, 0).sync
-        runs = timed_calls(lambda: self(*arrays), sync, str(self.problem), repeat)
+        runs = timed_calls(lambda: self(*arrays, **named), sync, str(self.problem), repeat)
         return profile_of(runs, {str(self.problem): [(str(self.problem), f"tvmconv {self.selection.name}")]})
 
     def source(self, kind: str = "source") -> str:

@@ -174,7 +174,7 @@ def tune(
     as_json: bool,
     **measuring: Any,
 ) -> None:
-    """Find fast configurations for the convolutions of MODEL, an ONNX file, and log every trial.
+    """Find fast configurations for the convolutions of MODEL, an ONNX or .pt2 file, and log every trial.
 
     Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
     whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
