@@ -131,7 +131,8 @@ class Operator:
     def profile(self, *arrays: Any, repeat: int = 10, **named: Any) -> Profile:
         """Return the time of a call with these arrays, the median of `repeat` runs, as a profile of one row.
 
-        The arrays are those of a call, in order or by name. The time is that of the kernel with its launch, and with the allocation of the output.
+        The arrays are those of a call, in order or by name. The time is that of the kernel with its launch and the
+        allocation of its output.
         """
         require_positive("repeat", repeat)
         sync = tvm.runtime.device(self._device_type, 0).sync

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 BUILTIN = "vm.builtin."
-"""How the names of functions begin that the virtual machine has itself, for memory and shapes."""
+"""The beginning of the names of functions that the virtual machine has itself, for memory and shapes."""
 
 COLUMNS = 60
 """The most characters of a name in a printed table."""

@@ -39,7 +39,7 @@ NAMES = {
     "util": "nothing: it had functions for AutoTVM's inside",
     "utils": "nothing: it had functions for AutoTVM's inside",
 }
-"""What to use instead of a name, by the name."""
+"""The thing to use instead of a name, by the name."""
 
 ARGUMENTS = {
     "build_func": "no such argument: TVM's compiler builds for the target of the task",
@@ -55,7 +55,7 @@ ARGUMENTS = {
     "range_idx": "no such argument: all of the space is searched",
     "runtime": "no such argument: TVM's runtime is the one that tvmconv uses",
 }
-"""What is expected in the place of an argument, by its name."""
+"""The words behind "expected" for an argument that is gone, by its name."""
 
 
 def refuse_arguments(owner: str, options: Mapping[str, object]) -> None:

@@ -39,7 +39,7 @@ LIBRARY = b"\x7fELF"
 """The first bytes of a shared library."""
 
 PROGRAM = ".pt2"
-"""How the name of a file of `torch.export.save` ends."""
+"""The ending of the names of files of `torch.export.save`."""
 
 
 @click.command()

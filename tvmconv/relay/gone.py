@@ -37,4 +37,4 @@ NAMES = {
     "var": MODULE,
     "vm": RUN,
 }
-"""What to use instead of a name, by the name."""
+"""The thing to use instead of a name, by the name."""
