@@ -208,7 +208,7 @@ def test_a_server_that_others_wait_for_is_let_go(
     monkeypatch.setattr(rpc_runner, "HOLD", 0.0)
     trial = MeasureInput(TASK.target, TASK, TASK.space.default)
     with serving(tracker, "one", (0,), tmp_path / "log"):
-        first, second = (RPCRunner("one", HOST, tracker, 1, 1, 0) for _ in range(2))
+        first, second = (RPCRunner("one", HOST, tracker, number=1, repeat=1, min_repeat_ms=0) for _ in range(2))
         assert first.begin(TASK) == 1
         waiting = Thread(target=second.begin, args=(TASK,), daemon=True)
         waiting.start()
