@@ -17,13 +17,20 @@ export PYTHONDONTWRITEBYTECODE :=
 # Of what is installed a third is ever imported, and compiled then: pip would compile all of it, in half a minute.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
-.PHONY: demo test coverage release-check sanitize $(SANITIZERS) lint format clean
+# Tests of each room that need neither torch, whose lowest version comes with 5 GB for GPUs, nor the rest of `dev`.
+LOWEST_TESTS := $(addprefix tests/test_,autotvm_measure.py autotvm_record.py calls.py cli_commands.py network.py \
+  operators.py report.py storage.py)
+
+.PHONY: demo test lowest coverage release-check sanitize $(SANITIZERS) lint format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python examples/shufflenet.py
 
 test: $(VENV)/test-installed
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
+lowest: $(VENV)-lowest/installed
+	$(VENV)-lowest/bin/python -m pytest $(SIDE_BY_SIDE) $(LOWEST_TESTS)
 
 coverage: $(VENV)/test-installed
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov --cov-report=term-missing
@@ -47,7 +54,7 @@ format: $(VENV)/test-installed
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -58,4 +65,11 @@ $(VENV)/demo-installed: $(BIN)/python pyproject.toml
 
 $(VENV)/test-installed: $(BIN)/python pyproject.toml
 	$(BIN)/python $(INSTALL) '.[cuda,dev,onnx,torch]' $(COMPILER)
+	touch $@
+
+$(VENV)-lowest/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) tests/lowest_versions.py onnx plot tune > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python $(INSTALL) '.[onnx,plot,tune]' pytest pytest-xdist $(COMPILER) \
+	  --constraint $(VENV)-lowest/constraints.txt
 	touch $@

@@ -98,7 +98,7 @@ def tell(which: str, times: list[float]) -> None:
 def compare(task: Task, tuned: object, rounds: int, option: MeasureOption) -> list[Record]:
     """Return records of the default and of another configuration, measured in turn."""
     configs = [task.space.default] + ([tuned] if tuned != task.space.default else [])
-    inputs = [MeasureInput(task, config, Stage.CONFIRM) for config in configs * rounds]
+    inputs = [MeasureInput(task.target, task, config, Stage.CONFIRM) for config in configs * rounds]
     measured = option.measure(inputs, lambda trial: None)
     return [Record.of(trial, result) for trial, result in measured]
 

@@ -16,7 +16,7 @@ from tvmconv.workspace import NO_WORKSPACE
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1), scale=True, activation="relu")
 TASK = task.create(WORKLOAD, "llvm")
-TRIAL = MeasureInput(TASK, TASK.space.default)
+TRIAL = MeasureInput(TASK.target, TASK, TASK.space.default)
 
 HANGS = "for (;;) pause();"
 """The body of a kernel that never ends, and leaves the processor to others."""
@@ -50,4 +50,4 @@ def library(folder: Path, body: str) -> BuildResult:
 
 def built(builder: LocalBuilder, workload: ConvWorkload) -> BuildResult:
     other = task.create(workload, "llvm")
-    return builder.build(MeasureInput(other, other.space.default)).result()
+    return builder.build(MeasureInput(other.target, other, other.space.default)).result()

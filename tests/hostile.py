@@ -173,7 +173,9 @@ def logs() -> list[bytes]:
     device = device_facts("llvm")
     assert device is not None
     made = [MeasureResult((1e-6 * (9 - place),), Status.OK, None, 0.1, 1.0 + place, device) for place in range(5)]
-    trials = [[MeasureInput(task, config, Stage.CONFIRM) for config in task.space.configs[:5]] for task in tasks]
+    trials = [
+        [MeasureInput(task.target, task, config, Stage.CONFIRM) for config in task.space.configs[:5]] for task in tasks
+    ]
     lines = [[record.encode(record.Record.of(*one)) for one in zip(each, made, strict=True)] for each in trials]
     return [b"".join(each) for each in (*lines, lines[0] + lines[1])]
 

@@ -20,4 +20,4 @@ def record(
 ) -> Record:
     reason = None if status is Status.OK else "it\nfailed " + 1000 * "x"
     result = MeasureResult(tuple(costs), status, reason, 0.25, 1e9, DEVICE)
-    return Record.of(MeasureInput(TASK, TASK.space.configs[place], stage), result)
+    return Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)

@@ -31,7 +31,7 @@ from tvmconv.targets import DeviceFacts
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
-TRIALS = [MeasureInput(TASK, config) for config in TASK.space.configs[:40]]
+TRIALS = [MeasureInput(TASK.target, TASK, config) for config in TASK.space.configs[:40]]
 
 
 @pytest.fixture

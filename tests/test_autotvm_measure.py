@@ -39,7 +39,7 @@ def runner() -> Iterator[LocalRunner]:
 
 
 def test_trials_are_built_checked_and_timed(builder: LocalBuilder, runner: LocalRunner) -> None:
-    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:3]]
+    trials = [MeasureInput(TASK.target, TASK, config) for config in TASK.space.configs[:3]]
     begun: list[MeasureInput] = []
     measured = dict(measure_option(builder, runner).measure(trials, begun.append))
     assert begun == trials
@@ -85,7 +85,7 @@ def test_a_segmentation_fault_ends_a_worker_without_another_word() -> None:
 def test_build_failures_are_results(runner: LocalRunner) -> None:
     def results(builder: LocalBuilder, config: object) -> MeasureResult:
         option = measure_option(builder, runner)
-        ((_, result),) = option.measure([MeasureInput(TASK, config)], lambda trial: None)
+        ((_, result),) = option.measure([MeasureInput(TASK.target, TASK, config)], lambda trial: None)
         builder.close()
         return result
 
@@ -104,7 +104,7 @@ def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
             assert stopped.wait(timeout=60)
 
     scripted = Scripted(run)
-    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:20]]
+    trials = [MeasureInput(TASK.target, TASK, config) for config in TASK.space.configs[:20]]
 
     def stop() -> bool:
         if len(ended) >= 3:
@@ -122,7 +122,7 @@ def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
 
 def test_no_trial_begins_after_the_iteration_is_given_up(builder: LocalBuilder, runner: LocalRunner) -> None:
     begun: list[MeasureInput] = []
-    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:4]]
+    trials = [MeasureInput(TASK.target, TASK, config) for config in TASK.space.configs[:4]]
     iteration = measure_option(builder, runner).measure(trials, begun.append)
     next(iteration)
     iteration.close()

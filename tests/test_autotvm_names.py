@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import tvmconv
 from tvmconv import ConvWorkload, autotvm, relay
 from tvmconv.autotvm import callback, record, templates
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.autotvm.protocol import Calls
 from tvmconv.autotvm.record import Record, load_from_file
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, as_scheduled, build
@@ -28,7 +31,7 @@ def trial(place: int, cost: float, stage: Stage = Stage.SEARCH, status: Status =
     assert device is not None
     costs = (cost,) if status is Status.OK else ()
     result = MeasureResult(costs, status, None, 0.1, 1e9, device)
-    return Record.of(MeasureInput(TASK, TASK.space.configs[place], stage), result)
+    return Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)
 
 
 def test_every_name_is_there() -> None:
@@ -86,13 +89,23 @@ def test_the_best_are_picked(tmp_path: Path) -> None:
         assert tvmconv.compile(WORKLOAD).selection.reason == "default configuration"
 
 
+def runner() -> autotvm.LocalRunner:
+    return autotvm.LocalRunner(number=1, repeat=1, min_repeat_ms=0)
+
+
+def tune(**options: object) -> None:
+    """Tune with a right value for each argument but those that are passed."""
+    right = {"n_trial": 1, "measure_option": Instant()}
+    autotvm.RandomTuner(TASK).tune(**{**right, **options})  # type: ignore[arg-type]
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "loss_type": (lambda: autotvm.XGBTuner(TASK, loss_type="rank-binary"), "loss_type is 'rank-binary'; expected"),
     "feature_type": (
         lambda: autotvm.XGBTuner(TASK, feature_type="itervar"),
         "feature_type is 'itervar'; expected knob",
     ),
-    "plan_size": (lambda: autotvm.XGBTuner(TASK, plan_size=0), "plan_size is 0; expected at least 1"),
+    "plan_size": (lambda: autotvm.XGBTuner(TASK, plan_size=0), "plan_size is 0; expected an integer of 1"),
     "pop_size": (lambda: autotvm.GATuner(TASK, pop_size=1), "pop_size is 1; expected at least 2"),
     "mutation_prob": (lambda: autotvm.GATuner(TASK, mutation_prob=2), "mutation_prob is 2; expected a probability"),
     "si_prefix": (lambda: callback.progress_bar(3, si_prefix="X"), "si_prefix is 'X'; expected one of"),
@@ -106,6 +119,67 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "enable_cpu_cache_flush is True; expected False, or number=1 and min_repeat_ms=0",
     ),
     "workload": (lambda: autotvm.create(WORKLOAD.operands, "llvm"), "workload is .*; expected a ConvWorkload, or the"),  # type: ignore[call-overload]
+    "number": (lambda: autotvm.LocalRunner(number=0), "number is 0; expected an integer of 1 or more"),
+    "repeat": (lambda: autotvm.LocalRunner(repeat=1.5), "repeat is 1.5; expected an integer"),  # type: ignore[arg-type]
+    "min_repeat_ms": (lambda: autotvm.LocalRunner(min_repeat_ms=-1), "min_repeat_ms is -1; expected a number of"),
+    "timeout": (lambda: autotvm.LocalRunner(timeout=0), "timeout is 0; expected a number of seconds, above 0"),
+    "timeout-of-builds": (lambda: autotvm.LocalBuilder("1"), "timeout is '1'; expected a number"),  # type: ignore[arg-type]
+    "cooldown": (lambda: autotvm.LocalRunner(cooldown_interval=-1), "cooldown_interval is -1; expected .*0 or more"),
+    "n_parallel": (lambda: autotvm.LocalBuilder(n_parallel=0), "n_parallel is 0; expected an integer of 1"),
+    "priority": (
+        lambda: autotvm.RPCRunner("key", "localhost", 1, priority=-1),
+        "priority is -1; expected an integer of 0 or more",
+    ),
+    "swapped": (
+        lambda: autotvm.measure_option(runner(), "local"),
+        "builder is 'a LocalRunner'; expected 'local' or a builder, such as LocalBuilder()",
+    ),
+    "no-runner": (
+        lambda: autotvm.measure_option("local", None),  # type: ignore[arg-type]
+        "runner is 'a NoneType'; expected 'local' or a runner, such as LocalRunner()",
+    ),
+    "no-task": (lambda: autotvm.RandomTuner(WORKLOAD), "task is .*; expected a task, such as"),  # type: ignore[arg-type]
+    "seed": (lambda: autotvm.RandomTuner(TASK, seed=-1), "seed is -1; expected an integer of 0"),
+    "n_trial": (lambda: tune(n_trial=-1), "n_trial is -1; expected an integer of 0 or more"),
+    "n_trial-of-floats": (lambda: tune(n_trial=1e3), "n_trial is 1000.0; expected an integer"),
+    "measure_option": (lambda: tune(measure_option=None), "measure_option is None; expected what measures trials"),
+    "early_stopping": (lambda: tune(early_stopping=0), "early_stopping is 0; expected an integer of 1 or more"),
+    "callbacks": (
+        lambda: tune(callbacks=callback.log_to_file("log.jsonl")),
+        "callbacks is 'a function'; expected a list of functions",
+    ),
+    "callbacks-of-names": (lambda: tune(callbacks=["log"]), r"callbacks is \['log'\]; expected a list of functions"),
+    "tasks-callbacks": (
+        lambda: autotvm.tune_tasks([TASK], "log.jsonl", Instant(), callbacks=print),  # type: ignore[arg-type]
+        "callbacks is 'a builtin_function_or_method'; expected a list",
+    ),
+    "no-folder": (
+        lambda: callback.log_to_file("nowhere/log.jsonl"),
+        "log is 'nowhere/log.jsonl'; expected a file in a folder that exists",
+    ),
+    "a-folder": (lambda: callback.log_to_file("tests"), "log is 'tests'; expected a file, not a folder"),
+    "a-stream": (lambda: callback.log_to_file(sys.stdout), "log is .*; expected the path"),  # type: ignore[arg-type]
+    "history-by-path": (
+        lambda: autotvm.XGBTuner(TASK).load_history("log.jsonl"),  # type: ignore[arg-type]
+        "records is 'log.jsonl'; expected records, as record.load_from_file reads them",
+    ),
+    "history-of-another": (
+        lambda: autotvm.RandomTuner(TASK).load_history([1]),  # type: ignore[list-item]
+        "records is 'a list of int'; expected records",
+    ),
+    "trial-without-target": (
+        lambda: MeasureInput(TASK, TASK.space.default, Stage.SEARCH),  # type: ignore[arg-type]
+        r"task is .*; expected a task, as in MeasureInput\(task.target, task, config\)",
+    ),
+    "trial-of-another-target": (
+        lambda: MeasureInput(resolve_target({"kind": "cuda", "arch": "sm_80"}), TASK, TASK.space.default),
+        "target is '.*cuda.*'; expected the target of the task",
+    ),
+    "empty-records": (lambda: autotvm.apply_history_best([]), r"records is \[\]; expected .* list of at least one"),
+    "records-themselves": (
+        lambda: autotvm.apply_history_best([trial(0, 1e-6)]),  # type: ignore[list-item]
+        "records is 'a list of Record'; expected paths of tuning logs",
+    ),
     "no-records": (lambda: autotvm.apply_history_best(None), "records is None; expected a tuning log, or a list"),  # type: ignore[arg-type]
     "no-log": (
         lambda: autotvm.apply_history_best("nowhere"),
@@ -120,10 +194,92 @@ def test_refused(call: Callable[[], object], message: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("keyword", ["num_threads", "optimizer", "diversity_filter_ratio", "log_interval"])
-def test_keywords_that_mean_nothing_here_are_no_keywords(keyword: str) -> None:
-    with pytest.raises(TypeError, match=keyword):
-        autotvm.XGBTuner(TASK, **{keyword: 1})
+GONE: dict[str, tuple[Callable[..., object], str]] = {
+    "num_threads": (autotvm.XGBTuner, "one thread trains the model"),
+    "optimizer": (autotvm.XGBTuner, "scores the whole space"),
+    "diversity_filter_ratio": (autotvm.XGBTuner, "unlike each other"),
+    "log_interval": (autotvm.XGBTuner, "the logger 'autotvm'"),
+    "elite_num": (autotvm.GATuner, "the best of all trials"),
+    "range_idx": (autotvm.RandomTuner, "all of the space"),
+    "trees": (autotvm.XGBTuner, "argument of this name for XGBTuner"),
+}
+
+
+@pytest.mark.parametrize(("keyword", "said"), [(name, said) for name, (_, said) in GONE.items()], ids=GONE)
+def test_arguments_of_tuners_that_are_gone(keyword: str, said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{keyword} is 1; expected no .*{said}"):
+        GONE[keyword][0](TASK, **{keyword: 1})
+
+
+@pytest.mark.parametrize("keyword", ["build_func", "module_loader", "n_parallel"])
+def test_arguments_of_builders_and_runners_that_are_gone(keyword: str) -> None:
+    made = autotvm.LocalBuilder if keyword == "build_func" else autotvm.LocalRunner
+    with pytest.raises(InvalidArgumentError, match=f"{keyword} is 1; expected no such argument: "):
+        made(**{keyword: 1})  # type: ignore[arg-type]
+
+
+ORDERS: dict[str, tuple[Callable[..., object], tuple[object, ...], tuple[str, ...]]] = {
+    "MeasureInput": (MeasureInput, (1, 2, 3), ("target", "task", "config")),
+    "LocalBuilder": (autotvm.LocalBuilder, (10, 2), ("timeout", "n_parallel")),
+    "LocalRunner": (
+        autotvm.LocalRunner,
+        (10, 4, 3, 0, 0.1, True),
+        ("timeout", "number", "repeat", "min_repeat_ms", "cooldown_interval", "enable_cpu_cache_flush"),
+    ),
+    "RPCRunner": (
+        autotvm.RPCRunner,
+        ("key", "host", 9190, 1, 10, 2, 4, 3, 0, 0.1),
+        (
+            *("key", "host", "port", "priority", "timeout", "n_parallel"),
+            *("number", "repeat", "min_repeat_ms", "cooldown_interval"),
+        ),
+    ),
+    "XGBTuner": (autotvm.XGBTuner, (1, 64, "knob", "reg"), ("task", "plan_size", "feature_type", "loss_type")),
+    "GATuner": (autotvm.GATuner, (1, 100), ("task", "pop_size")),
+}
+
+
+@pytest.mark.parametrize(("made", "values", "names"), ORDERS.values(), ids=ORDERS)
+def test_arguments_in_the_order_of_autotvm(
+    made: Callable[..., object], values: tuple[object, ...], names: tuple[str, ...]
+) -> None:
+    assert inspect.signature(made).bind(*values).arguments == dict(zip(names, values, strict=True))
+
+
+def test_a_runner_takes_its_arguments_in_that_order() -> None:
+    runner = autotvm.LocalRunner(7, 4, 3, 2)
+    assert (runner.timeout, runner._calls) == (7, Calls(4, 3, 2))
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        (autotvm, "apply_graph_best", "use tvmconv.build"),
+        (autotvm, "register_topi_schedule", "use template"),
+        (autotvm, "DropletTuner", "use XGBTuner"),
+        (autotvm, "nothing_like_it", "$"),
+        (autotvm.callback, "Monitor", "use callback.progress_bar"),
+        (autotvm.record, "split_workload", "use record.load_from_file"),
+        (autotvm.task, "args_to_workload", "use tvmconv.ConvWorkload"),
+        (autotvm.tuner, "ModelBasedTuner", "use XGBTuner"),
+        (autotvm.measure, "request_remote", "use RPCRunner"),
+        (relay, "create_executor", "use tvmconv.build"),
+        (relay, "transform", r"use the Relax passes of TVM on tvmconv.import_model\(...\).mod"),
+        (relay, "nothing_like_it", "$"),
+        (relay.frontend, "from_tflite", "use relay.frontend.from_onnx"),
+        (relay.op, "nn", "use relay.op.get"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_names_that_are_gone_say_what_to_use(module: object, name: str, said: str) -> None:
+    with pytest.raises(AttributeError, match=f"module .* has no attribute '{name}'.*{said}"):
+        getattr(module, name)
+
+
+def test_modules_list_their_names() -> None:
+    assert dir(autotvm) == sorted(autotvm.__all__)
+    assert set(relay.__all__) <= set(dir(relay))
 
 
 class Instant:
@@ -185,3 +341,13 @@ def test_caches_are_flushed_between_repeats() -> None:
     finally:
         tvm.register_global_func("cache_flush_cpu_non_first_arg", original, override=True)
     assert flushed == [2] * 5
+
+
+def test_callbacks_find_task_target_and_configuration() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def look(tuner: object, inputs: list[MeasureInput], results: list[MeasureResult]) -> None:
+        seen.extend((each.target, each.task, each.config) for each in inputs)
+
+    autotvm.GridSearchTuner(TASK).tune(1, Instant(), callbacks=[look])  # type: ignore[arg-type]
+    assert set(seen) == {(TASK.target, TASK, TASK.space.default)}

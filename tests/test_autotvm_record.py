@@ -163,7 +163,8 @@ def test_records_of_another_model_than_the_targets_are_left_out_where_there_is_n
     fields = {"kind": "cuda", "arch": "sm_90"}
     here = task.create(WORKLOAD, fields if model is None else {**fields, "model": model})
     result = MeasureResult((1e-6,), Status.OK, None, 0.1, 0.0, DeviceFacts("NVIDIA H100 80GB HBM3", "580"))
-    made = Record.of(MeasureInput(task.create(WORKLOAD, fields), here.space.default), result)
+    there = task.create(WORKLOAD, fields)
+    made = Record.of(MeasureInput(there.target, there, here.space.default), result)
     assert objection(made, here.target, here.maker, None) == why
 
 

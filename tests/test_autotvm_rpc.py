@@ -166,7 +166,7 @@ def kill_a_busy_server(supervisor: psutil.Process) -> None:
 def test_nothing_is_lost_with_a_server(
     tracker: int, supervisor: psutil.Process, builder: LocalBuilder, runner: RPCRunner, log: Path
 ) -> None:
-    trials = [MeasureInput(TASK, config) for config in TASK.space.configs[:12]]
+    trials = [MeasureInput(TASK.target, TASK, config) for config in TASK.space.configs[:12]]
     before = set(supervisor.children())
     killer = Thread(target=kill_a_busy_server, args=(supervisor,), daemon=True)
     measured = {}
@@ -192,9 +192,12 @@ def test_a_kernel_that_crashes_ends_no_server(
     """The crash ends only the process that ran the kernel."""
     servers = set(supervisor.children())
     for _ in range(2):
-        assert runner.run(MeasureInput(TASK, TASK.space.default), library(tmp_path, "abort();")).status is Status.CRASH
-        sound = builder.build(MeasureInput(TASK, TASK.space.default)).result()
-        assert runner.run(MeasureInput(TASK, TASK.space.default), sound).status is Status.OK
+        assert (
+            runner.run(MeasureInput(TASK.target, TASK, TASK.space.default), library(tmp_path, "abort();")).status
+            is Status.CRASH
+        )
+        sound = builder.build(MeasureInput(TASK.target, TASK, TASK.space.default)).result()
+        assert runner.run(MeasureInput(TASK.target, TASK, TASK.space.default), sound).status is Status.OK
     assert set(supervisor.children()) == servers
 
 
@@ -203,9 +206,9 @@ def test_a_server_that_others_wait_for_is_let_go(
 ) -> None:
     """Two runners share the only server."""
     monkeypatch.setattr(rpc_runner, "HOLD", 0.0)
-    trial = MeasureInput(TASK, TASK.space.default)
+    trial = MeasureInput(TASK.target, TASK, TASK.space.default)
     with serving(tracker, "one", (0,), tmp_path / "log"):
-        first, second = (RPCRunner("one", HOST, tracker, 1, 1, 0) for _ in range(2))
+        first, second = (RPCRunner("one", HOST, tracker, number=1, repeat=1, min_repeat_ms=0) for _ in range(2))
         assert first.begin(TASK) == 1
         waiting = Thread(target=second.begin, args=(TASK,), daemon=True)
         waiting.start()
@@ -233,7 +236,7 @@ def test_a_gpu_is_measured(tracker: int, tmp_path: Path) -> None:
     with serving(tracker, "gpu", (0,), tmp_path / "log"):
         runner = RPCRunner("gpu", HOST, tracker)
         assert runner.device(on_gpu) == device_facts("cuda")
-        trials = [MeasureInput(on_gpu, config) for config in on_gpu.space.configs[:4]]
+        trials = [MeasureInput(on_gpu.target, on_gpu, config) for config in on_gpu.space.configs[:4]]
         measured = dict(measure_option(builder, runner).measure(trials, lambda trial: None))
         runner.close()
     builder.close()
@@ -299,6 +302,6 @@ def test_templates_of_ones_own_are_sent_along(builder: LocalBuilder, runner: RPC
         create_task("test/matmul", (32, "float32"), "llvm"),
         create_task("test/another-product", (16,), "llvm"),
     )
-    trials = [MeasureInput(each, each.space.get(1)) for each in (right, wrong)]
+    trials = [MeasureInput(each.target, each, each.space.get(1)) for each in (right, wrong)]
     results = dict(measure_option(builder, runner).measure(trials, lambda trial: None))
     assert [results[trial].status for trial in trials] == [Status.OK, Status.WRONG_ANSWER], results

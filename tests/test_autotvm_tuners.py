@@ -46,7 +46,7 @@ def exhaustive(task: Task) -> tuple[Record, ...]:
         failed = config != task.space.default and random.random() < 0.1
         status = Status.WRONG_ANSWER if failed else Status.OK
         result = MeasureResult(() if failed else (seconds,) * 3, status, None, 0.1, 1e9, DEVICE)
-        records.append(Record.of(MeasureInput(task, config), result))
+        records.append(Record.of(MeasureInput(task.target, task, config), result))
     return tuple(records)
 
 
@@ -94,7 +94,7 @@ def test_a_small_space_is_exhausted_without_repeats(tuner_type: type[Tuner]) -> 
 
 @pytest.mark.parametrize("tuner_type", TUNERS)
 def test_the_seed_decides_the_order(tuner_type: type[Tuner]) -> None:
-    first, again, other = (tune(tuner_type(LARGE, seed), 60).of(Stage.SEARCH) for seed in (1, 1, 2))
+    first, again, other = (tune(tuner_type(LARGE, seed=seed), 60).of(Stage.SEARCH) for seed in (1, 1, 2))
     assert len(first) == 60
     assert first == again
     assert (first == other) == (tuner_type is GridSearchTuner)
@@ -153,7 +153,7 @@ def test_stop_ends_everything_at_once() -> None:
 @pytest.mark.parametrize("tuner_type", TUNERS)
 def test_a_space_in_which_everything_fails_is_searched_to_the_end(tuner_type: type[Tuner]) -> None:
     broken = MeasureResult((), Status.BUILD_ERROR, "no compiler", 0.1, 1e9, DEVICE)
-    records = [Record.of(MeasureInput(SMALL, config), broken) for config in SMALL.space.configs]
+    records = [Record.of(MeasureInput(SMALL.target, SMALL, config), broken) for config in SMALL.space.configs]
     tuner, journal = tuner_type(SMALL, seed=1), Journal()
     tuner.tune(80, Simulator(records), callbacks=[journal])
     assert tuner.failures == {Status.BUILD_ERROR: 80}
@@ -174,13 +174,13 @@ def test_the_cost_model_needs_fewer_trials_than_chance_and_fewer_still_with_hist
         return trials_to_reach(goal, tuner, Simulator(records))
 
     def warm(seed: int) -> Tuner:
-        tuner = XGBTuner(LARGE, seed)
+        tuner = XGBTuner(LARGE, seed=seed)
         tuner.load_history(exhaustive(SIMILAR))
         return tuner
 
-    cold = median(trials(XGBTuner(LARGE, seed)) for seed in range(5))
+    cold = median(trials(XGBTuner(LARGE, seed=seed)) for seed in range(5))
     assert cold <= len(records) / 10
-    assert 2 * cold <= median(trials(RandomTuner(LARGE, seed)) for seed in range(5))
+    assert 2 * cold <= median(trials(RandomTuner(LARGE, seed=seed)) for seed in range(5))
     assert median(trials(warm(seed)) for seed in range(5)) <= cold / 2
 
 
@@ -196,7 +196,9 @@ def test_history_of_another_template_is_left_out() -> None:
     other = ConvTask(LARGE.workload, resolve_target("llvm"))
     result = MeasureResult((1e-6,), Status.OK, None, 0.1, 1e9, DEVICE)
     tuner, plain = XGBTuner(LARGE, seed=1), XGBTuner(LARGE, seed=1)
-    tuner.load_history([Record.of(MeasureInput(other, config), result) for config in other.space.configs[:20]])
+    tuner.load_history(
+        [Record.of(MeasureInput(other.target, other, config), result) for config in other.space.configs[:20]]
+    )
     assert tuner.next_batch(8) == plain.next_batch(8)
 
 

@@ -34,7 +34,7 @@ def trial(
     """Return the record of the configuration at a place of the space; costs are in µs."""
     seconds = tuple(cost / 1e6 for cost in costs)
     result = MeasureResult(seconds, status, None if costs else "a reason", 0.1, at, device)
-    return Record.of(MeasureInput(of, of.space.configs[index], stage), result)
+    return Record.of(MeasureInput(of.target, of, of.space.configs[index], stage), result)
 
 
 SEARCH = [

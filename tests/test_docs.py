@@ -29,7 +29,7 @@ def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     found = snippets("networks.md")
-    assert len(found) == 5
+    assert len(found) == 7
     names: dict[str, object] = {}
     for snippet in found:
         exec(compile(snippet, "networks.md", "exec"), names)

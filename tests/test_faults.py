@@ -158,7 +158,7 @@ def test_a_full_disk_is_found_before_the_compiler_meets_it(tmp_path: Path, monke
     assert "free some space, then run the command again" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     with pytest.raises(OSError, match="64 MiB"):
-        builder.build(MeasureInput(TASK, TASK.space.default))
+        builder.build(MeasureInput(TASK.target, TASK, TASK.space.default))
     builder.close()
 
 
@@ -174,7 +174,7 @@ def test_a_builder_that_runs_out_of_memory(tmp_path: Path, monkeypatch: pytest.M
             resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, used + 2**20))
 
     monkeypatch.setattr(worker, "initialize", initialize)
-    builder, trial = LocalBuilder(n_parallel=1), MeasureInput(TASK, TASK.space.default)
+    builder, trial = LocalBuilder(n_parallel=1), MeasureInput(TASK.target, TASK, TASK.space.default)
     assert builder.build(trial).exception() is not None
     flag.unlink()
     builder.close()
@@ -197,7 +197,7 @@ def test_a_builder_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     option = measure_option(LocalBuilder(n_parallel=1), LocalRunner(number=1, repeat=1, min_repeat_ms=0))
     results = []
     for _ in range(2):
-        ((_, result),) = option.measure([MeasureInput(TASK, TASK.space.default)], lambda trial: None)
+        ((_, result),) = option.measure([MeasureInput(TASK.target, TASK, TASK.space.default)], lambda trial: None)
         results.append(result)
         flag.unlink(missing_ok=True)
     option.close()
@@ -216,7 +216,7 @@ def test_a_device_that_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     build = BuildResult(str(tmp_path / "kernel.so"), NO_WORKSPACE, 0.0)
     runner = LocalRunner(number=1, repeat=1, min_repeat_ms=0)
     with pytest.raises(NoDeviceError, match="device lost.*the same command goes on where it was"):
-        runner.run(MeasureInput(TASK, TASK.space.default), build)
+        runner.run(MeasureInput(TASK.target, TASK, TASK.space.default), build)
     runner.close()
 
 

@@ -29,6 +29,7 @@ FLOORS = (
         "pool",
         "precision",
         "problem",
+        "profiling",
         "quantization",
         "suites",
         "threads",

@@ -53,7 +53,7 @@ def former_line(task: ConvTask, config: Any, names: tuple[str, ...]) -> bytes:
     """Return the line of a configuration's record as it was with the former names."""
     device = device_here(task.target) or device_facts("llvm")
     result = MeasureResult((1e-6,), Status.OK, None, 0.25, 1e9, device)
-    line = json.loads(encode(Record.of(MeasureInput(task, config), result)))
+    line = json.loads(encode(Record.of(MeasureInput(task.target, task, config), result)))
     values = (value for _, _, value in line["config"]["entity"])
     line["config"]["entity"] = [[name, "ot", value] for name, value in zip(names, values, strict=True)]
     return json.dumps(line).encode()

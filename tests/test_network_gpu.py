@@ -131,3 +131,16 @@ def test_a_process_that_ends_with_a_network(module: torch.nn.Module, network: tv
     subprocess.run([sys.executable, "-c", code, *paths], check=True)
     for y in np.load(paths[2]):
         check(module, x, torch.from_numpy(y).cuda())
+
+
+def test_a_profile_has_each_kernel_and_leaves_calls_as_they_were(with_graphs: tvmconv.Network) -> None:
+    x = torch.rand(SHAPE, device="cuda")
+    before = with_graphs(x)
+    rows = with_graphs.profile(x, repeat=3).rows
+    told = {layer.convolution.name for layer in with_graphs.layers if layer.function is not None}
+    assert told <= {name for row in rows for name in row.name.split(", ")}
+    assert all(0 < row.seconds < 1 for row in rows)
+    assert len(rows) > len(told)  # kernels of TVM among them, which CUDA graphs would hide
+    torch.testing.assert_close(with_graphs(x), before, rtol=0, atol=0)
+    restored = deepcopy(with_graphs)
+    torch.testing.assert_close(restored(x), before, rtol=1e-5, atol=1e-6)

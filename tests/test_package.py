@@ -78,6 +78,52 @@ def test_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     assert done.stdout.split() == [str(tmp_path), "9.0"]
 
 
+WITHOUT_EXTRAS = """
+import sys
+for name in ("cloudpickle", "psutil", "tornado", "xgboost"):
+    sys.modules[name] = None
+from click.testing import CliRunner
+from tvmconv import autotvm
+from tvmconv.cli import main
+from tvmconv.errors import MissingPackageError
+
+def refused(call):
+    try:
+        call()
+    except MissingPackageError as error:
+        return str(error)
+
+print(refused(lambda: autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())))
+print(refused(lambda: autotvm.measure_option("local", "local")))
+print(refused(lambda: autotvm.RPCRunner("key", "127.0.0.1", 9190)))
+print(refused(lambda: autotvm.XGBTuner(autotvm.create(autotvm.extract_from_suite("depthwise-tutorial", "llvm")[0].workload, "llvm"))))
+for command in ("tune --suite depthwise-tutorial -o t.jsonl --trials 2", "rpc tracker", "rpc server --tracker 127.0.0.1:1 --key k"):
+    result = CliRunner().invoke(main, command.split())
+    print(result.exit_code, result.output.strip())
+"""  # noqa: E501
+
+
+def test_without_the_extra_for_tuning_all_ways_to_it_say_what_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    told = "tuning needs cloudpickle: pip install 'tvmconv[tune]'"
+    model = "XGBTuner needs xgboost: pip install 'tvmconv[tune]'"
+    assert done.stdout.splitlines() == [told, told, told, model, *[f"1 error: {told}"] * 3]
+
+
+def test_lowest_versions_are_those_of_pyproject() -> None:
+    command = [sys.executable, "tests/lowest_versions.py", "onnx", "plot", "tune"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = dict(line.split("==") for line in done.stdout.splitlines())
+    assert {"click", "msgspec", "numpy", "onnx", "onnxruntime", "matplotlib", "psutil", "xgboost-cpu"} <= found.keys()
+    text = (ROOT / "pyproject.toml").read_text()
+    for name, version in found.items():
+        assert f'"{name}>={version}' in text
+    for extra in ("apache-tvm", "torch", "ruff"):
+        assert extra not in found
+
+
 def test_linters_are_pinned_alike() -> None:
     pins = dict(re.findall(r'"(ruff|mypy)==([\d.]+)"', (ROOT / "pyproject.toml").read_text()))
     assert set(pins) == {"ruff", "mypy"}

@@ -201,7 +201,7 @@ def test_saved_operator_without_a_word_is_in_float32() -> None:
     executable = operator._compiled()
     details = operator._details(executable)
     del details["precision"]
-    assert library.Operator.from_saved(executable, str(operator.target), details).problem == Problem(WORKLOAD)
+    assert library.Operator._from_details(executable, str(operator.target), details).problem == Problem(WORKLOAD)
 
 
 def test_tasks_take_it() -> None:

@@ -33,7 +33,7 @@ any_word = pytest.mark.parametrize("word", WORDS)
 def record_of(word: str, config: Any, cost: float = 1e-6, workload: ConvWorkload = WORKLOAD) -> Record:
     task = autotvm.create(workload, CPU, "direct", precision=word)
     result = MeasureResult((cost,), Status.OK, None, 0.1, 1.0, HERE)
-    return Record.of(MeasureInput(task, config, Stage.CONFIRM), result)
+    return Record.of(MeasureInput(task.target, task, config, Stage.CONFIRM), result)
 
 
 def configs() -> Sequence[Any]:

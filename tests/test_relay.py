@@ -89,7 +89,7 @@ def test_history_is_applied(tmp_path: Path) -> None:
     mod, params = relay.frontend.from_onnx(graph.model(graph.conv("x", (8, 4, 3, 3))))
     (task, *_) = autotvm.extract_from_model(mod, "llvm")
     result = autotvm.MeasureResult((1e-6,), autotvm.Status.OK, None, 0.1, 1e9, device_facts("llvm"))
-    tried = autotvm.MeasureInput(task, task.space.configs[5], autotvm.Stage.SEARCH)
+    tried = autotvm.MeasureInput(task.target, task, task.space.configs[5], autotvm.Stage.SEARCH)
     append(tmp_path / "tuned.log", [autotvm.record.Record.of(tried, result)])
     with autotvm.apply_history_best(tmp_path / "tuned.log"):
         library = relay.build(mod, "llvm", params=params)

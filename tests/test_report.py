@@ -89,7 +89,7 @@ def page_of(folder: Path, *files: Path, options: tuple[str, ...] = ()) -> Page:
 def trial(place: int, cost: float | None, stage: Stage = Stage.SEARCH, reason: str | None = None) -> record.Record:
     status = Status.CRASH if cost is None else Status.OK
     result = MeasureResult((cost,) if cost else (), status, reason, 0.1, 1.0 + place, DeviceFacts(f"CPU {HOSTILE}"))
-    return record.Record.of(MeasureInput(TASK, TASK.space.configs[place], stage), result)
+    return record.Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)
 
 
 def suite_report(roofs: Roofs | None, name: str = "t21") -> bytes:

@@ -45,7 +45,10 @@ def records(device: DeviceFacts, best: Any, best_cost: float = 1e-6, default_cos
     of = tuned("gpu" if device.threads is None else "cpu")
     costs = {best: best_cost} if default_cost is None else {best: best_cost, of.space.default: default_cost}
     return [
-        Record.of(MeasureInput(of, config, Stage.CONFIRM), MeasureResult((cost,), Status.OK, None, 0.1, 1e9, device))
+        Record.of(
+            MeasureInput(of.target, of, config, Stage.CONFIRM),
+            MeasureResult((cost,), Status.OK, None, 0.1, 1e9, device),
+        )
         for config, cost in costs.items()
     ]
 
@@ -117,7 +120,7 @@ def test_networks_take_the_records_that_operators_take(constant: bool, monkeypat
     ended = partial(MeasureResult, status=Status.OK, reason=None, all_cost=0.1, timestamp=1e9, device=H200)
     log = Log(
         [
-            Record.of(MeasureInput(of, config, Stage.CONFIRM), ended((cost,)))
+            Record.of(MeasureInput(of.target, of, config, Stage.CONFIRM), ended((cost,)))
             for config, cost in ((best, 1e-6), (default, 2e-6))
         ]
     )

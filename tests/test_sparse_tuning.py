@@ -42,7 +42,7 @@ HERE = device_facts("llvm")
 def trial(of: Task, place: int, cost: float, stage: Stage = Stage.SEARCH) -> Record:
     """Return the record of the configuration at a place of the space, which took so many µs."""
     result = MeasureResult((cost / 1e6,), Status.OK, None, 0.1, 1.0, HERE)
-    return Record.of(MeasureInput(of, of.space.configs[place], stage), result)
+    return Record.of(MeasureInput(of.target, of, of.space.configs[place], stage), result)
 
 
 def test_tasks() -> None:
@@ -91,7 +91,7 @@ def runner() -> Iterator[LocalRunner]:
 
 
 def built(builder: LocalBuilder, task: Task) -> BuildResult:
-    return builder.build(MeasureInput(task, task.space.default)).result()
+    return builder.build(MeasureInput(task.target, task, task.space.default)).result()
 
 
 @pytest.mark.usefixtures("one_round")
@@ -112,7 +112,7 @@ def test_tuning_then_use(tmp_path: Path, builder: LocalBuilder, runner: LocalRun
 
 def test_trials_are_checked(builder: LocalBuilder, runner: LocalRunner) -> None:
     """A kernel with other zeros than the task's fails."""
-    expected = MeasureInput(TASK, TASK.space.default)
+    expected = MeasureInput(TASK.target, TASK, TASK.space.default)
     assert runner.run(expected, built(builder, TASK)).status is Status.OK
     other = built(builder, create(WORKLOAD, "llvm", sparsity=0.85))
     assert runner.run(expected, other).status is Status.WRONG_ANSWER

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from network_graph import Graph
 
 import tvmconv
 from tvmconv import ConvWorkload, operators, storage
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.errors import CompileError, InvalidArgumentError
 from tvmconv.operator import compile_problem
 from tvmconv.problem import Problem
 from tvmconv.testing import check_result, random_operands
@@ -135,3 +139,65 @@ def test_a_network_that_is_exported_again_where_one_was_loaded(tmp_path: Path) -
     x = np.ones((1, 4, 5, 5), "float32")
     for weight, network in zip((1, 3), loaded, strict=True):
         np.testing.assert_allclose(network(x), 1 / (1 + np.exp(-weight * x)), rtol=1e-5)
+
+
+def network_of_a_pool() -> tvmconv.Network:
+    graph = Graph((1, 4, 6, 6))
+    return tvmconv.build(graph.model(graph.node("Softmax", graph.conv("x", (4, 4, 3, 3)), axis=1)))
+
+
+def sparse_layer() -> tvmconv.SparseConv2d:
+    layer = tvmconv.sparse_conv2d(np.eye(4, dtype="float32").reshape(4, 4, 1, 1))
+    layer.operator((1, 4, 6, 6))
+    return layer
+
+
+COPIED = {
+    "network": (network_of_a_pool, ()),
+    "operator": (
+        lambda: tvmconv.compile(ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3))),
+        (np.full((4, 1, 3, 3), 0.5, "float32"),),
+    ),
+    "sparse-operator": (lambda: sparse_layer().operators[0], ()),
+    "sparse-layer": (sparse_layer, ()),
+}
+
+
+@pytest.mark.parametrize(("make", "weights"), COPIED.values(), ids=COPIED)
+def test_copies_and_pickles_compute_the_same(make: Any, weights: tuple[Any, ...]) -> None:
+    original, x = make(), np.random.default_rng(0).random((1, 4, 6, 6), "float32")
+    expected = original(x, *weights)
+    copied = copy.deepcopy(original)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(copied))))
+    for other in (copied, again):
+        assert type(other) is type(original)
+        np.testing.assert_array_equal(other(x, *weights), expected)
+
+
+def test_a_network_that_was_loaded_is_pickled_though_its_file_is_another_or_gone(tmp_path: Path) -> None:
+    network, x = network_of_a_pool(), np.ones((1, 4, 6, 6), "float32")
+    network.export(tmp_path / "network.so")
+    loaded = tvmconv.load(tmp_path / "network.so")
+    content = (tmp_path / "network.so").read_bytes()
+    tvmconv.compile(WORKLOAD).save(tmp_path / "network.so")
+    assert content in pickle.dumps(loaded)
+    (tmp_path / "network.so").unlink()
+    restored = pickle.loads(pickle.dumps(loaded))
+    assert restored.layers == network.layers
+    np.testing.assert_array_equal(restored(x), network(x))
+
+
+def test_pickling_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of_a_pool()
+    monkeypatch.setattr(storage, "find_compiler", lambda: None)
+    with pytest.raises(CompileError, match="needs a C\\+\\+ compiler"):
+        pickle.dumps(network)
+
+
+def test_another_process_unpickles_a_network() -> None:
+    network, x = network_of_a_pool(), np.ones((1, 4, 6, 6), "float32")
+    script = "import pickle, sys; network, x = pickle.load(sys.stdin.buffer); print(float(network(x).sum()))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps((network, x)), capture_output=True, check=True
+    )
+    assert float(done.stdout) == pytest.approx(float(network(x).sum()))

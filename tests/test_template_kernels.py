@@ -38,7 +38,9 @@ def test_softmax_on_cuda_is_right_as_its_serial_twin(builder: LocalBuilder, monk
     assert task.flop == 6 * 256 * 4
     for config in (task.space.configs[0], task.space.configs[7]):
         task.check(config)
-    built = builder.build(MeasureInput(task, task.space.configs[7])).result()  # for a GPU, which building does not need
+    built = builder.build(
+        MeasureInput(task.target, task, task.space.configs[7])
+    ).result()  # for a GPU, which building does not need
     assert Path(built.library).is_file()
 
 

@@ -62,7 +62,7 @@ class Instant:
 
 def trial(index: int, cost: float, task: TemplateTask = TASK, stage: Stage = Stage.SEARCH) -> Record:
     result = MeasureResult((cost,), Status.OK, None, 0.1, 1e9, Instant().device(task))
-    return Record.of(MeasureInput(task, task.space.get(index), stage), result)
+    return Record.of(MeasureInput(task.target, task, task.space.get(index), stage), result)
 
 
 def test_a_line_has_the_layout_of_autotvm() -> None:
@@ -176,7 +176,7 @@ def test_logs_with_convolutions_and_templates(tmp_path: Path) -> None:
     workload = library.ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3))
     convolution = autotvm.create(workload, "llvm")
     result = MeasureResult((1e-6,), Status.OK, None, 0.1, 1e9, Instant().device(convolution))
-    tried = MeasureInput(convolution, convolution.space.configs[3])
+    tried = MeasureInput(convolution.target, convolution, convolution.space.configs[3])
     record.append(log, [trial(45, 2e-6), Record.of(tried, result), trial(0, 8e-6)])
     with autotvm.apply_history_best(log) as context:
         assert library.compile(workload).selection.config == convolution.space.configs[3]
@@ -202,26 +202,28 @@ def option(builder: LocalBuilder) -> Iterator[autotvm.measure_option]:
 def test_trials_are_built_checked_and_timed_in_processes(option: autotvm.measure_option) -> None:
     measure = autotvm.measure.create_measure_batch(TASK, option)
     configs = [TASK.space.get(index) for index in (0, 45)]
-    for result in measure([MeasureInput(TASK, config) for config in configs]):
+    for result in measure([MeasureInput(TASK.target, TASK, config) for config in configs]):
         assert (result.status, result.reason, len(result.costs)) == (Status.OK, None, 2)
     unrolled = TASK.space.configured(
         {"tile_y": (-1, 1), "tile_x": (-1, 32), "order": (0, 1), "inner": ("unroll",)},
     )
     wrong = create_task("test/another-product", (16,), "llvm")
-    (refused,) = measure([MeasureInput(TASK, unrolled)])
+    (refused,) = measure([MeasureInput(TASK.target, TASK, unrolled)])
     assert refused.status is Status.BUILD_ERROR
     assert "a loop of 32 is too long to unroll, above 16" in str(refused.reason)
-    (result,) = autotvm.measure.create_measure_batch(wrong, option)([MeasureInput(wrong, wrong.space.default)])
+    (result,) = autotvm.measure.create_measure_batch(wrong, option)(
+        [MeasureInput(wrong.target, wrong, wrong.space.default)]
+    )
     assert result.status is Status.WRONG_ANSWER
     assert "of 256 elements of C are wrong" in str(result.reason)
     with pytest.raises(InvalidArgumentError, match="expected trials of test/matmul"):
-        measure([MeasureInput(wrong, wrong.space.default)])
+        measure([MeasureInput(wrong.target, wrong, wrong.space.default)])
 
 
 def test_what_a_template_raises_is_a_result(option: autotvm.measure_option) -> None:
     task = create_task("test/raises", (16,), "llvm")
     measure = autotvm.measure.create_measure_batch(task, option)
-    right, *others = measure([MeasureInput(task, config) for config in task.space.configs])
+    right, *others = measure([MeasureInput(task.target, task, config) for config in task.space.configs])
     assert right.status is Status.OK
     reasons = ["not a data parallel block iter", "lookup", "own", "knob is 'nope'; expected one of how"]
     for result, reason in zip(others, reasons, strict=True):

@@ -25,15 +25,16 @@ def load(path: str | PathLike[str]) -> Operator | Network:
     was made for is missing.
     """
     module, description = storage.read(path)
+    content = storage.Content(path)
     try:
         if description.kind == "network":
-            return Network.from_saved(module, description.target, description.details)
+            return Network.from_saved(module, description, content)
         require_tvm_compiler()
         from .operator import Operator
         from .sparse.operator import SparseOperator
 
         kinds = {kind.KIND: kind for kind in (Operator, SparseOperator)}
-        return kinds[description.kind].from_saved(module, description.target, description.details)
+        return kinds[description.kind].from_saved(module, description, content)
     except (msgspec.ValidationError, KeyError) as problem:
         error = f"it lacks the {problem.args[0]}" if isinstance(problem, KeyError) else problem
         expected = f"a file that this version understands; tvmconv {description.tvmconv} made it ({error})"

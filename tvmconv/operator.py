@@ -21,8 +21,10 @@ from .calls import Calls, Launch, given
 from .dispatch import Selection, registry, select, template_named
 from .errors import InvalidArgumentError
 from .lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
+from .parameters import require_positive
 from .precision import DEFAULT
 from .problem import Problem
+from .profiling import Profile, profile_of, timed_calls
 from .targets import backend_of, cross_triple, cuda_arch, device_of, resolve_target
 from .workload import ConvWorkload
 from .workspace import Workspace, take_out
@@ -58,6 +60,7 @@ class Operator:
         self.workload = workload = problem.workload
         self.target = target
         self.selection = selection
+        self._content: storage.Content | None = None
         # Code for another kind of CPU can be shown and saved.
         self._kernel = None if cross_triple(str(target)) else module[KERNEL_NAME]
         self._workspace = workspace
@@ -125,6 +128,17 @@ class Operator:
     def _device_type(self) -> int:
         return int(device_of(self.target).dlpack_device_type())
 
+    def profile(self, *arrays: Any, repeat: int = 10, **named: Any) -> Profile:
+        """Return the time of a call with these arrays, the median of `repeat` runs, as a profile of one row.
+
+        The arrays are those of a call, in order or by name. The time is that of the kernel with its launch and the
+        allocation of its output.
+        """
+        require_positive("repeat", repeat)
+        sync = tvm.runtime.device(self._device_type, 0).sync
+        runs = timed_calls(lambda: self(*arrays, **named), sync, str(self.problem), repeat)
+        return profile_of(runs, {str(self.problem): [(str(self.problem), f"tvmconv {self.selection.name}")]})
+
     def source(self, kind: str = "source") -> str:
         """Return the kernel as text.
 
@@ -177,9 +191,24 @@ class Operator:
             "workspace": msgspec.to_builtins(self._workspace),
         }
 
+    def __reduce__(self) -> tuple[Any, tuple[type[Operator], bytes]]:
+        """Let `pickle` and `copy.deepcopy` take the bytes of the file that `save` writes: it needs a C++ compiler.
+
+        One that was loaded has them already. Unpickling runs the code in them.
+        """
+        content = storage.saved_bytes(self.save) if self._content is None else self._content.read()
+        return _from_bytes, (type(self), content)
+
     @classmethod
-    def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
-        """Return the operator that `save` wrote."""
+    def from_saved(cls, module: Module, description: storage.Description, content: storage.Content) -> Operator:
+        """Return the operator that `save` wrote to a file with such a description and content."""
+        operator = cls._from_details(module, description.target, description.details)
+        operator._content = content
+        return operator
+
+    @classmethod
+    def _from_details(cls, module: Module, target: str, details: dict[str, Any]) -> Operator:
+        """Return the operator with code that was loaded, by the details of its file."""
         workload, selection = cls._saved_choice(details)
         # None of these is in files from before it.
         precision, open_sizes = details.get("precision", DEFAULT), tuple(details.get("open_sizes", ()))
@@ -197,6 +226,11 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<tvmconv.{type(self).__name__} {self.problem} for {self.target.kind.name} by {self.selection.name}>"
+
+
+def _from_bytes(kind: type[Operator], content: bytes) -> Operator:
+    """Return the operator in the bytes of a file that `Operator.save` wrote."""
+    return kind.from_saved(*storage.read_bytes(content))
 
 
 def compile(  # noqa: A001

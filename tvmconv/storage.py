@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from itertools import count
@@ -189,6 +190,34 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
     except RuntimeError as error:
         said = str(error).replace(spelled, str(resolved))
         raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({said})") from None
+
+
+class Content:
+    """The bytes of a saved file that code was loaded from, also when another file has its name, or none."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._file = Path(path).open("rb")  # noqa: SIM115 (it is closed when nothing refers to it any more)
+
+    def read(self) -> bytes:
+        """Return all bytes."""
+        self._file.seek(0)
+        return self._file.read()
+
+
+def saved_bytes(write: Callable[[Path], None]) -> bytes:
+    """Return the bytes of the file that a function writes to a path."""
+    with tempfile.TemporaryDirectory(prefix="tvmconv-") as folder:
+        path = Path(folder, "saved.so")
+        write(path)
+        return path.read_bytes()
+
+
+def read_bytes(content: bytes) -> tuple[Module, Description, Content]:
+    """Return what `read` returns for a file with these bytes, and its content: the file itself is gone then."""
+    with tempfile.TemporaryDirectory(prefix="tvmconv-") as folder:
+        path = Path(folder, "saved.so")
+        path.write_bytes(content)
+        return *read(path), Content(path)
 
 
 def _spelled_anew(path: Path) -> str:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .gone import names_of
+
 if TYPE_CHECKING:
     from . import callback, measure, record, task, tuner
     from .builder import LocalBuilder
@@ -110,5 +112,9 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name not in _LAZY:
-        raise AttributeError(f"module 'tvmconv.autotvm' has no attribute {name!r}")
+        return names_of(__name__)(name)
     return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from .. import storage
 from ..dispatch.trial import MeasureInput
+from ..parameters import require_positive
 from ..threads import usable_cpus
 from . import worker
+from .gone import refuse_arguments
+from .packages import require_packages
 from .processes import WorkerPool
-from .protocol import BuildResult
+from .protocol import BuildResult, require_seconds
 
 
 class LocalBuilder:
@@ -20,11 +23,16 @@ class LocalBuilder:
 
     MetaSchedule's builder of this name pickles modules for its workers, and starts new ones for each batch; here a
     worker is told the problem and the configuration, and stays. A build that takes more than `timeout` seconds is
-    killed. `n_parallel` is how many are built at once, by default one a core.
+    killed. `n_parallel` is how many are built at once, by default one a core. Both are in AutoTVM's order;
+    `InvalidArgumentError` tells of arguments that AutoTVM had beside them.
     """
 
-    def __init__(self, timeout: float = 30.0, n_parallel: int | None = None) -> None:
-        worker.require_packages()
+    def __init__(self, timeout: float = 30.0, n_parallel: int | None = None, **others: object) -> None:
+        refuse_arguments("LocalBuilder", others)
+        require_seconds("timeout", timeout)
+        if n_parallel is not None:
+            require_positive("n_parallel", n_parallel)
+        require_packages()
         storage.require_compiler()  # without one every trial would fail
         self.timeout = timeout
         self.n_parallel = n_parallel or usable_cpus()

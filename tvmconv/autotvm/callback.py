@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..dispatch.record import Record, append
 from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
 from .flops import rate, scale_of
+from .gone import names_of
+from .tidy import require_appendable
 
 if TYPE_CHECKING:
     from .tuner.tuner import Callback, Tuner
@@ -22,9 +24,15 @@ QUIET_SECONDS = 5.0
 
 BAR_COLUMNS = 24
 
+__getattr__ = names_of(__name__)
+
 
 def log_to_file(path: str | PathLike[str]) -> Callback:
-    """Return a callback that appends each trial to a log, once when it begins and once when it ends."""
+    """Return a callback that appends each trial to a log, once when it begins and once when it ends.
+
+    Raises `InvalidArgumentError` for a path in no folder, of a folder, or of a file that is no log.
+    """
+    require_appendable(path)
 
     def write(tuner: Tuner, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
         append(path, map(Record.of, inputs, results))

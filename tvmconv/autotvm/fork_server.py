@@ -18,10 +18,12 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tvm.exec import popen_worker
-from tvm.support.popen_pool import kill_child_processes
-
 from ..cuda import WITHOUT_CUDA
+from .packages import importing
+
+with importing():
+    from tvm.exec import popen_worker
+    from tvm.support.popen_pool import kill_child_processes
 
 MAIN = """
 import sys

@@ -58,7 +58,11 @@ class ApplyHistoryBest(DispatchContext):
         if not isinstance(records, str | PathLike | Sequence):
             raise InvalidArgumentError("records", records, "a tuning log, or a list of them")
         paths = [records] if isinstance(records, str | PathLike) else list(records)
+        if not paths:
+            raise InvalidArgumentError("records", records, "a tuning log, or a list of at least one")
         for path in paths:
+            if not isinstance(path, str | PathLike):
+                raise InvalidArgumentError("records", f"a list of {type(path).__name__}", "paths of tuning logs")
             if not Path(path).is_file():
                 raise InvalidArgumentError("records", str(path), "a tuning log that exists")
         states = [(str(path), (stat := Path(path).stat()).st_mtime_ns, stat.st_size) for path in paths]

@@ -15,7 +15,8 @@ from ..dispatch.trial import MeasureErrorNo, MeasureInput, MeasureResult, Stage,
 from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from .builder import LocalBuilder
-from .protocol import Builder, BuildResult, MeasureOption, Runner, RunResult, last_error, never
+from .gone import names_of
+from .protocol import Builder, BuildResult, MeasureOption, Runner, RunResult, last_error, never, require_measure_option
 from .runner import LocalRunner
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "measure_option",
 ]
 
+__getattr__ = names_of(__name__)
+
 AHEAD = 8
 """The number of trials that are built, or wait to be run, for each that runs, at first.
 
@@ -48,9 +51,10 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
     """
 
     def __init__(self, builder: Builder | str, runner: Runner | str) -> None:
-        for name, given in (("builder", builder), ("runner", runner)):
-            if isinstance(given, str) and given != "local":
-                raise InvalidArgumentError(name, given, f"'local' or a {name}")
+        for name, given, method in (("builder", builder, "build"), ("runner", runner, "run")):
+            if given != "local" and not callable(getattr(given, method, None)):
+                what = given if isinstance(given, str) else f"a {type(given).__name__}"
+                raise InvalidArgumentError(name, what, f"'local' or a {name}, such as Local{name.capitalize()}()")
         self.builder: Builder = LocalBuilder() if isinstance(builder, str) else builder
         self.runner: Runner = LocalRunner() if isinstance(runner, str) else runner
 
@@ -129,6 +133,8 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
 
 def create_measure_batch(task: Task, option: MeasureOption) -> Callable[[Sequence[MeasureInput]], list[MeasureResult]]:
     """Return a function that measures trials of a task and returns their results in the order of the trials."""
+
+    require_measure_option(option)
 
     def measure_batch(inputs: Sequence[MeasureInput]) -> list[MeasureResult]:
         if others := [str(trial.task) for trial in inputs if trial.task.problem != task.problem]:

@@ -11,10 +11,13 @@ from functools import partial
 from typing import Any
 
 from tvm.backend import _autoload_backends
-from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 
 from .. import threads
 from .fork_server import Fork, fork_server, readable
+from .packages import importing
+
+with importing():
+    from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 
 
 class WorkerPool(PopenPoolExecutor):  # type: ignore[misc]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from numbers import Real
+from typing import Any, NamedTuple, Protocol
 
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, MeasureResult, Status
+from ..errors import InvalidArgumentError
+from ..parameters import is_integer, require_positive
 from ..targets import DeviceFacts
 from ..workspace import Workspace
 
@@ -37,6 +40,18 @@ class Calls(NamedTuple):
     min_repeat_ms: int
     flush: bool = False
     """True if a CPU's caches lose all arguments of the kernel but the first before each cost is taken."""
+
+    @classmethod
+    def checked(cls, number: int, repeat: int, min_repeat_ms: int, enable_cpu_cache_flush: bool) -> Calls:
+        """Return the timing by a runner's arguments; raise `InvalidArgumentError` for one that is wrong."""
+        require_positive("number", number)
+        require_positive("repeat", repeat)
+        if not is_integer(min_repeat_ms) or min_repeat_ms < 0:
+            raise InvalidArgumentError("min_repeat_ms", min_repeat_ms, "a number of milliseconds, 0 or more")
+        if enable_cpu_cache_flush and (number, min_repeat_ms) != (1, 0):
+            expected = "False, or number=1 and min_repeat_ms=0: the second call of a repeat finds its caches warm"
+            raise InvalidArgumentError("enable_cpu_cache_flush", enable_cpu_cache_flush, expected)
+        return cls(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
 
 
 class RunResult(NamedTuple):
@@ -103,6 +118,27 @@ class Runner(Protocol):
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult: ...
 
     def close(self) -> None: ...
+
+
+def require_seconds(name: str, value: Any, may_be_zero: bool = False) -> None:
+    """Raise `InvalidArgumentError` unless a value is a positive number of seconds, or 0 where that `may_be_zero`."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not (value > 0 or (may_be_zero and value == 0)):
+        raise InvalidArgumentError(name, value, f"a number of seconds, {'0 or more' if may_be_zero else 'above 0'}")
+
+
+def require_measure_option(value: Any) -> None:
+    """Raise `InvalidArgumentError` unless a value can measure trials, as `measure_option` and `Simulator` do."""
+    if not callable(getattr(value, "measure", None)):
+        expected = "what measures trials: measure_option(LocalBuilder(), LocalRunner())"
+        raise InvalidArgumentError("measure_option", value, expected)
+
+
+def require_callbacks(value: object) -> None:
+    """Raise `InvalidArgumentError` unless a value is a list of functions."""
+    if not isinstance(value, Sequence) or not all(map(callable, value)):
+        what = f"a {type(value).__name__}" if callable(value) else value
+        raise InvalidArgumentError("callbacks", what, "a list of functions of (tuner, inputs, results)")
 
 
 def last_error(traceback: str) -> str:

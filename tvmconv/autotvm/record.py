@@ -5,9 +5,12 @@ from __future__ import annotations
 from os import PathLike
 
 from ..dispatch.record import Log, Record, append, decode, encode, load_from_file
+from .gone import names_of
 from .tidy import picked, readable, rewrite
 
 __all__ = ["Log", "Record", "append", "decode", "encode", "load_from_file", "pick_best"]
+
+__getattr__ = names_of(__name__)
 
 
 def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> None:

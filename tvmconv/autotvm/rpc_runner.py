@@ -23,11 +23,14 @@ from tvm.rpc import base
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, Status
 from ..errors import InvalidArgumentError, NoDeviceError
+from ..parameters import is_integer, require_positive
 from ..targets import DeviceFacts, arch_of, backend_of
 from ..version import __version__
 from . import worker
+from .gone import refuse_arguments
+from .packages import require_packages
 from .processes import WorkerPool
-from .protocol import BuildResult, Calls, RunResult, last_error
+from .protocol import BuildResult, Calls, RunResult, last_error, require_seconds
 from .rpc import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 from .runner import require_for
 
@@ -45,7 +48,10 @@ class RPCRunner:
     """Checks and times kernels on the servers that a tracker has for a key, one on each at a time.
 
     They are servers of `tvmconv rpc server`, and have to be alike. Times are taken as by `LocalRunner`, with its
-    `timeout`. There is one session with each server, which lasts from trial to trial, unless others wait for a server.
+    arguments, and on at most `n_parallel` servers, by default on all. Of those who wait for a server the tracker serves
+    the highest `priority` first. The arguments are AutoTVM's, in its order.
+
+    There is one session with each server, which lasts from trial to trial, unless others wait for a server.
     A trial that loses its server in the middle, which need not be the kernel's fault, is run once more, on the next one
     that is free; a server that is started again is made use of again. `NoDeviceError` means that there is no server, or
     none left.
@@ -59,21 +65,35 @@ class RPCRunner:
         key: str,
         host: str,
         port: int,
+        priority: int = 1,
+        timeout: float = 10.0,
+        n_parallel: int | None = None,
         number: int = 10,
         repeat: int = 5,
         min_repeat_ms: int = 10,
-        timeout: float = 10.0,
+        cooldown_interval: float = 0.0,
+        enable_cpu_cache_flush: bool = False,
+        **others: object,
     ) -> None:
-        worker.require_packages()
+        refuse_arguments("RPCRunner", others)
+        if not is_integer(priority) or priority < 0:
+            raise InvalidArgumentError("priority", priority, "an integer of 0 or more")
+        require_seconds("timeout", timeout)
+        require_seconds("cooldown_interval", cooldown_interval, may_be_zero=True)
+        if n_parallel is not None:
+            require_positive("n_parallel", n_parallel)
+        self._calls = Calls.checked(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
+        require_packages()
         self.key = key
-        self.slots = count_servers(key, host, port)
+        self.cooldown_interval = cooldown_interval
+        servers = count_servers(key, host, port)
+        self.slots = servers if n_parallel is None else min(servers, n_parallel)
         """The number of trials that run at once."""
         if not self.slots:
             raise NoDeviceError(
                 f"the tracker at {host}:{port} has no server of key {key!r}: start `tvmconv rpc server`"
             )
-        self._clients = [_Client(_Tracker(host, port, key), timeout) for _ in range(self.slots)]
-        self._calls = Calls(number, repeat, min_repeat_ms)
+        self._clients = [_Client(_Tracker(host, port, key, priority), timeout) for _ in range(self.slots)]
         self._lock = Lock()
         self._facts: dict[str, list[ServerFacts]] = {}
         self._free: SimpleQueue[_Client] = SimpleQueue()
@@ -106,6 +126,7 @@ class RPCRunner:
         for _ in range(2):
             client = self._next()
             answer = client.evaluate(trial, build, self._calls)
+            time.sleep(self.cooldown_interval)
             with self._lock:
                 self._busy -= 1
             if isinstance(answer, _Answer) and not answer.others_wait:
@@ -170,11 +191,12 @@ class RPCRunner:
 
 
 class _Tracker(NamedTuple):
-    """The address of a tracker, and the key that servers are asked for."""
+    """The address of a tracker, and the key and the priority with which servers are asked for."""
 
     host: str
     port: int
     key: str
+    priority: int
 
 
 class _Answer(NamedTuple):
@@ -272,7 +294,7 @@ class _Session:
     def __init__(self, tracker: _Tracker, kind: str, timeout: float) -> None:
         self._tracker = tracker
         self._asked = self._used = time.monotonic()
-        session = rpc.connect_tracker(tracker.host, tracker.port).request(tracker.key)
+        session = rpc.connect_tracker(tracker.host, tracker.port).request(tracker.key, tracker.priority)
         self._evaluate = session.get_function(EVALUATE)
         self.server = str(session.get_function(DESCRIBE)(kind, timeout))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from queue import SimpleQueue
@@ -14,8 +15,10 @@ from ..errors import InvalidArgumentError, NoDeviceError
 from ..targets import DeviceFacts, arch_of, backend_named, backend_of, cross_triple, device_facts, is_for
 from ..workspace import Workspace
 from . import worker
+from .gone import refuse_arguments
+from .packages import require_packages
 from .processes import WorkerPool
-from .protocol import BuildResult, Calls, RunResult, last_error
+from .protocol import BuildResult, Calls, RunResult, last_error, require_seconds
 
 
 class LocalRunner:
@@ -30,25 +33,31 @@ class LocalRunner:
     A cost is the average over `number` calls or more, as many as take `min_repeat_ms`; there are `repeat` of them. The
     arrays stay the same, so caches are warm, a GPU's L2 too. With `enable_cpu_cache_flush` a CPU's caches hold none of
     a kernel's arguments but the first when a repeat begins; on a GPU it does nothing. A run that takes more than
-    `timeout` seconds, checking included, is killed.
+    `timeout` seconds, checking included, is killed. The device rests `cooldown_interval` seconds behind a run.
+
+    The arguments but `devices` are AutoTVM's, in its order; `InvalidArgumentError` tells of those that are gone.
     """
 
     def __init__(
         self,
+        timeout: float = 10.0,
         number: int = 10,
         repeat: int = 5,
         min_repeat_ms: int = 10,
-        timeout: float = 10.0,
-        devices: Sequence[int] | None = None,
+        cooldown_interval: float = 0.0,
         enable_cpu_cache_flush: bool = False,
+        *,
+        devices: Sequence[int] | None = None,
+        **others: object,
     ) -> None:
-        worker.require_packages()
-        if enable_cpu_cache_flush and (number, min_repeat_ms) != (1, 0):
-            expected = "False, or number=1 and min_repeat_ms=0: the second call of a repeat finds its caches warm"
-            raise InvalidArgumentError("enable_cpu_cache_flush", enable_cpu_cache_flush, expected)
+        refuse_arguments("LocalRunner", others)
+        require_seconds("timeout", timeout)
+        require_seconds("cooldown_interval", cooldown_interval, may_be_zero=True)
+        self._calls = Calls.checked(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
+        require_packages()
         self.timeout = timeout
+        self.cooldown_interval = cooldown_interval
         self.devices = None if devices is None else tuple(devices)
-        self._calls = Calls(number, repeat, min_repeat_ms, enable_cpu_cache_flush)
         self._lock = Lock()
         self._numbers: dict[str, tuple[int, ...]] = {}
         self._processes: dict[str, list[DeviceProcess]] = {}
@@ -96,7 +105,9 @@ class LocalRunner:
         free = self._free[trial.task.target.kind.name]
         process = free.get()
         try:
-            return process.run(trial.task.problem.to_json(), build.workspace, build.library, self._calls)
+            result = process.run(trial.task.problem.to_json(), build.workspace, build.library, self._calls)
+            time.sleep(self.cooldown_interval)
+            return result
         finally:
             free.put(process)
 

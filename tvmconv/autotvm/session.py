@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from os import PathLike
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -19,11 +18,12 @@ from ..dispatch.record import Record, append, load_from_file
 from ..dispatch.task import Task
 from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
 from ..errors import InvalidArgumentError
+from ..parameters import require_positive
 from ..problem import Problem
 from ..targets import DeviceFacts
 from .callback import log_to_file, progress_bar
-from .protocol import MeasureOption, never
-from .tidy import default_record, writable
+from .protocol import MeasureOption, never, require_callbacks, require_measure_option
+from .tidy import default_record
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner
 from .tuner.random_tuner import RandomTuner
@@ -87,10 +87,12 @@ def tune_tasks(
     """
     if tuner not in TUNERS:
         raise InvalidArgumentError("tuner", tuner, f"one of {', '.join(TUNERS)}")
-    check_log(log)
+    require_measure_option(measure_option)
+    require_callbacks(callbacks)
+    require_positive("trials", trials)
+    write = log_to_file(log)
     append(log, [])  # a log that cannot be written is found before any work
     until = time.monotonic() + time_budget
-    write = log_to_file(log)
 
     def keep(tuner: Tuner, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
         if not (stop() and results[0].status is Status.CRASH):  # a Ctrl-C may have ended a worker that just began
@@ -106,7 +108,7 @@ def tune_tasks(
         ends = now + (until - now) / len(sizes[i:])
         records, device = load_from_file(log).records, measure_option.device(task)
         share, *later = shares(trials, sizes[i:])
-        search = TUNERS[tuner](task, seed)
+        search = TUNERS[tuner](task, seed=seed)
         search.load_history(similar(records, task, device))
         search.resume(applicable(records, task, device))
 
@@ -159,10 +161,3 @@ def spread(costs: Sequence[float]) -> float | None:
         return None
     low, _, high = quantiles(costs, method="inclusive")
     return (high - low) / median(costs)
-
-
-def check_log(path: str | PathLike[str]) -> None:
-    """Refuse a file that cannot be appended to, before any work."""
-    if Path(path).suffix == ".gz":
-        raise InvalidArgumentError("log", str(path), "a file that can be added to, which a compressed one cannot")
-    writable(path)

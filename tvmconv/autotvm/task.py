@@ -32,9 +32,12 @@ from ..schedules.template import Template
 from ..suites import load_suite
 from ..targets import backend_of, resolve_target
 from ..workload import ConvWorkload
+from .gone import names_of
 from .templates import TemplateTask, create_task
 
 __all__ = ["ConvTask", "Task", "create", "extract_from_model", "extract_from_program", "extract_from_suite"]
+
+__getattr__ = names_of(__name__)
 
 OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 """Relay's names of the operators that are tuned, and the layout of the data each reads in an imported model."""

@@ -109,6 +109,19 @@ def writable(path: str | PathLike[str]) -> Log:
     return readable(path, "a tuning log, or a file that does not exist yet") if Path(path).exists() else Log()
 
 
+def require_appendable(path: str | PathLike[str]) -> None:
+    """Raise `InvalidArgumentError` for a path that is no log, and cannot become one, to which records are added."""
+    if not isinstance(path, str | PathLike):
+        raise InvalidArgumentError("log", path, "the path of a tuning log")
+    if Path(path).suffix == ".gz":
+        raise InvalidArgumentError("log", str(path), "a file that can be added to, which a compressed one cannot")
+    if not Path(path).parent.is_dir():
+        raise InvalidArgumentError("log", str(path), "a file in a folder that exists")
+    if Path(path).is_dir():
+        raise InvalidArgumentError("log", str(path), "a file, not a folder")
+    writable(path)
+
+
 def rewrite(path: str | PathLike[str], edit: Callable[[Log], Sequence[Record]]) -> Sequence[Record]:
     """Replace a log, an empty one if there is no file, by the result of `edit`, and return that.
 

@@ -12,7 +12,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from ..checking.pruning import operands_for, random_constants
 from ..dispatch import select
 from ..dispatch.call import Call, problem_from
 from ..dispatch.registry import algorithm_of, template_from, template_name
-from ..errors import MissingPackageError, TvmconvError
+from ..errors import TvmconvError
 from ..folding.constants import COMPILED_IN
 from ..lowering import KERNEL_NAME, Kernel, build_kernel
 from ..lowering.kernels import kept_skeleton
@@ -47,13 +46,6 @@ WRONG_ANSWER = "[wrong answer]"
 """The beginning of the message of the error for a kernel that computes something else."""
 
 PR_SET_PDEATHSIG = 1
-
-
-def require_packages() -> None:
-    """Refuse to go on without the packages of TVM's worker processes: TVM itself notices too late, or never."""
-    for package in ("cloudpickle", "psutil"):
-        if find_spec(package) is None:
-            raise MissingPackageError(package, "tune", "tuning")
 
 
 def initialize() -> None:

@@ -48,7 +48,7 @@ def compare(
     for name in (*TUNERS, *([WARM] if others else [])):
         trials = []
         for seed in seeds:
-            tuner = TUNERS.get(name, XGBTuner)(task, seed)
+            tuner = TUNERS.get(name, XGBTuner)(task, seed=seed)
             if name == WARM:
                 random = np.random.default_rng(seed)
                 tuner.load_history([same[i] for same in others for i in random.permutation(len(same))[:HISTORY]])

@@ -48,7 +48,7 @@ def build(
     precision: str,
     as_json: bool,
 ) -> None:
-    """Compile MODEL, an ONNX file, into one library, and list what runs each of its convolutions.
+    """Compile MODEL, an ONNX or .pt2 file, into one library, and list what runs each of its convolutions.
 
     `tvmconv run` and `tvmconv.load` take the library. A CUDA target needs no GPU.
     """

@@ -57,8 +57,8 @@ def inspect(
 
     In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those.
 
-    WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX model, and --layer says which of its
-    convolutions is meant. A CUDA target needs no GPU.
+    WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX or .pt2 file, and --layer says which of
+    its convolutions is meant. A CUDA target needs no GPU.
     """
     from ..operator import compile as compile_operator
 

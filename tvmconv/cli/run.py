@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 LIBRARY = b"\x7fELF"
 """The first bytes of a shared library."""
 
+PROGRAM = ".pt2"
+"""The ending of the names of files of `torch.export.save`."""
+
 
 @click.command()
 @click.argument("file", metavar="FILE|MODEL", type=INPUT_FILE)
@@ -59,8 +62,13 @@ LIBRARY = b"\x7fELF"
 )
 @click.option("--verify", type=click.Choice(["onnxruntime"]), help="Compare the outputs of MODEL with this runtime's.")
 @click.option("--print-time", is_flag=True, help="Measure the time, without the copies from and to a GPU.")
-@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time: the number of measurements.")
+@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time or --profile: the number of measurements.")
 @click.option("--number", type=POSITIVE, default=1, help="With --print-time: the number of runs in each measurement.")
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Measure the time of each kernel, one after the other; on a GPU with its launch, and without CUDA graphs.",
+)
 @network_precision_option
 @input_shapes_option
 @records_option
@@ -76,11 +84,12 @@ def run(
     print_time: bool,
     repeat: int,
     number: int,
+    profile: bool,
     precision: str,
     shapes: Shapes | None,
     as_json: bool,
 ) -> None:
-    """Run FILE, a library of `tvmconv build`, or MODEL, an ONNX file, and describe its outputs.
+    """Run FILE, a library of `tvmconv build`, or MODEL, an ONNX or .pt2 file, and describe its outputs.
 
     Inputs that are filled have an open batch of 1; --input-shapes gives sizes that FILE leaves open too.
 
@@ -109,6 +118,7 @@ def run(
         results = results if isinstance(results, tuple) else (results,)
         named = {spec.name: result.numpy() for spec, result in zip(output_specs, results, strict=True)}
         seconds = measure(lambda: network(**operands), device, repeat, number) if print_time else None
+        profiled = network.profile(**operands, repeat=repeat) if profile else None
         reference = run_onnxruntime(file, arrays, list(named)) if verify else {}
     multiplied = network.multiplied if isinstance(network, Network) else {network.workload.dtype}
     comparisons = compare(named, reference, multiplied)
@@ -119,12 +129,15 @@ def run(
     if as_json:
         target = network.target_json if isinstance(network, Network) else str(network.target)
         data = {"target": json.loads(target), "outputs": described, "seconds": seconds}
+        data["profile"] = None if profiled is None else [asdict(row) for row in profiled.rows]
         print_json({**data, "comparisons": [{**asdict(c), "agrees": c.agrees} for c in comparisons]})
     else:
         print_table(list(described[0]), [list(output.values()) for output in described])
         if seconds is not None:
             low, middle, high = (1000 * pick(seconds) for pick in (min, median, max))
             click.echo(f"time: {middle:.4g} ms (median of {repeat}), {low:.4g} to {high:.4g} ms")
+        if profiled is not None:
+            click.echo(str(profiled))
         for found in comparisons:
             noise = f", {found.ratio:.1f} dB of signal to noise" if multiplied - {"float32"} else ""
             differs = f"differs by at most {found.error:.3g}, allowed {found.bound:.3g}{noise}"
@@ -145,6 +158,8 @@ def load_network(
     with file.open("rb") as opened:
         is_library = opened.read(len(LIBRARY)) == LIBRARY
     if not is_library:
+        if verify is not None and file.suffix == PROGRAM:
+            raise InvalidArgumentError("verify", verify, "none with a .pt2 file: that takes the ONNX model")
         from ..network import build, import_model
         from ..targets import device_of, resolve_target
 

@@ -28,7 +28,7 @@ class Task:
 @input_shapes_option
 @json_option
 def tasks(model: Path, shapes: Shapes | None, as_json: bool) -> None:
-    """List the convolutions of MODEL, an ONNX file, equal ones merged: what they cost, and who has a kernel for them.
+    """List the convolutions of MODEL, an ONNX or .pt2 file, equal ones merged: what they cost, and who has a kernel.
 
     Linear layers of matrices are among them, as convolutions of one element. FLOPs are two for each multiply-add; the
     total counts every layer. In a network that is built those of tensors of several axes are matrices, too, and for a

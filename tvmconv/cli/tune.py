@@ -82,11 +82,16 @@ class Measuring:
         from ..autotvm.rpc_runner import RPCRunner
         from ..autotvm.runner import LocalRunner
 
-        how = (self.number, self.repeat, self.min_repeat_ms, self.timeout)
+        how: dict[str, Any] = {
+            "timeout": self.timeout,
+            "number": self.number,
+            "repeat": self.repeat,
+            "min_repeat_ms": self.min_repeat_ms,
+        }
         if self.rpc_tracker is None or self.rpc_key is None:
-            return measure_option(LocalBuilder(n_parallel=self.parallel), LocalRunner(*how, devices=self.devices))
+            return measure_option(LocalBuilder(n_parallel=self.parallel), LocalRunner(**how, devices=self.devices))
         host, port = self.rpc_tracker
-        return measure_option(LocalBuilder(n_parallel=self.parallel), RPCRunner(self.rpc_key, host, port, *how))
+        return measure_option(LocalBuilder(n_parallel=self.parallel), RPCRunner(self.rpc_key, host, port, **how))
 
 
 @click.command()
@@ -169,7 +174,7 @@ def tune(
     as_json: bool,
     **measuring: Any,
 ) -> None:
-    """Find fast configurations for the convolutions of MODEL, an ONNX file, and log every trial.
+    """Find fast configurations for the convolutions of MODEL, an ONNX or .pt2 file, and log every trial.
 
     Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
     whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
@@ -192,10 +197,11 @@ def tune(
     if how.devices is not None and how.rpc_tracker is not None:
         raise click.UsageError("--devices goes without --rpc-tracker: `tvmconv rpc server --device` chooses them there")
 
-    from ..autotvm.session import check_log, tune_tasks
+    from ..autotvm.session import tune_tasks
+    from ..autotvm.tidy import require_appendable
     from ..targets import device_facts
 
-    check_log(log)
+    require_appendable(log)
     found = find_tasks(
         model, suite, workload, batch, dtype or "float32", target, algorithm, sparsity, precision, shapes
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..errors import InvalidArgumentError
 from ..targets import DeviceFacts
 from .task import Task
+
+if TYPE_CHECKING:
+    import tvm
 
 
 class MeasureErrorNo(IntEnum):
@@ -66,11 +70,19 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class MeasureInput:
-    """One trial: a configuration of a task's space."""
+    """One trial: a configuration of a task's space, with AutoTVM's arguments and their order."""
 
+    target: tvm.target.Target = field(compare=False)
+    """The target of the task."""
     task: Task
     config: Any
     stage: Stage = Stage.SEARCH
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, Task):
+            raise InvalidArgumentError("task", self.task, "a task, as in MeasureInput(task.target, task, config)")
+        if str(self.target) != str(self.task.target):
+            raise InvalidArgumentError("target", str(self.target), f"the target of the task, {self.task.target}")
 
 
 @dataclass(frozen=True)

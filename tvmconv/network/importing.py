@@ -23,7 +23,7 @@ from .sizes import open_size
 from .transposed import spread_transposed
 
 SOURCES = (
-    "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram, "
+    "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram or the .pt2 file of one, "
     "or a torch.nn.Module with example inputs"
 )
 
@@ -33,7 +33,8 @@ def import_model(
 ) -> Model:
     """Import a model of ONNX or torch as a `Model`, with its weights as constants.
 
-    `source` is the path or the bytes of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram`, or a
+    `source` is the path or the bytes of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram` or the
+    path of the .pt2 file in which `torch.export.save` keeps one, which may hold code: load only what you trust; or a
     `torch.nn.Module` together with `inputs`, a tuple of example tensors that it is exported with, in eval mode.
     `shapes` gives inputs of an ONNX model other shapes than it has by itself: numbers, and names of sizes that are left
     open, bounded or not, such as `{"x": ("n<=64", 3, 224, 224)}` or "2<=n<=64". Sizes of one name are equal. Those that
@@ -56,6 +57,11 @@ def import_model(
 
         _refuse_shapes(shapes)
         return _finish(_with_identifiers(import_program(source)))
+    if isinstance(source, (str, Path)) and Path(source).suffix == ".pt2":
+        from .torch_importer import import_program, read_program
+
+        _refuse_shapes(shapes)
+        return _finish(_with_identifiers(import_program(read_program(Path(source)))))
     if isinstance(source, (str, Path, bytes)):
         from .onnx_importer import import_onnx, parse_onnx, read_onnx
 

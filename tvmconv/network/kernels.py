@@ -130,7 +130,7 @@ def use_kernels(
         if choice := chosen.get(place):
             calls[site.output] = _sparse_call(site, choice)
             reason = _why(choice.reason, site)
-            layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, reason))
+            layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, reason, choice.name))
             continue
         if pair := gated.get(site.output):
             layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
@@ -144,8 +144,9 @@ def use_kernels(
             kernels[key] = add_kernel(builder, ranges, target, kind, weight is not None, places)
         call = _call(site, weight, kernels[key], part, joint)
         calls[site.output if joint is None or not joint.is_last else joint.whole] = call
-        config = msgspec.to_builtins(selection.config)
-        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, _why(reason_of(ranges), site)))
+        config, why = msgspec.to_builtins(selection.config), _why(reason_of(ranges), site)
+        function = str(kernels[key].function.name_hint)
+        layers.append(Layer(site.convolution, f"tvmconv {selection.name}", config, why, function))
     mod = expand_shuffles(rebind(builder.get(), calls))
     if modules := sparse_kernels.compiled():
         mod = mod.with_attr("external_mods", modules)

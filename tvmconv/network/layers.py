@@ -58,3 +58,5 @@ class Layer:
     config: Mapping[str, Any] | None
     """The knobs of the template; None for a kernel of TVM, and for one that has none."""
     reason: str
+    function: str | None = None
+    """The name of the compiled function, by which a profile tells the layer; None where it is not told."""

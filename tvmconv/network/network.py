@@ -19,7 +19,9 @@ from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, storage
 from ..errors import InvalidArgumentError
+from ..parameters import require_positive
 from ..precision import DEFAULT
+from ..profiling import Profile, profile_of
 from ..targets import device_for
 from .layers import Layer, TensorSpec
 from .session import Session
@@ -60,6 +62,7 @@ class Network:
         """The precision of kernels with float32 operands, one of `tvmconv.precision.WORDS`."""
         self._conditions = Conditions(conditions)
         self._executable = executable
+        self._content: storage.Content | None = None
         self._constants = constants
         self._turn = threading.Lock()
 
@@ -76,10 +79,7 @@ class Network:
         another stream, since they share memory. A call that torch captures in a CUDA graph has its launches in that;
         docs/networks.md says which networks refuse.
         """
-        inputs = self._in_order(given, named)
-        operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
-        require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
-        placed = [_placed(operand, self.device) for operand in operands]
+        inputs, placed = self._placed(given, named)
         in_capture = any(arrays.is_in_capture(array) for array in inputs)
         with self._turn, self._in_turn(placed, in_capture):
             result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
@@ -87,6 +87,33 @@ class Network:
         tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
         outputs = tuple(self._own(inputs, placed, tensors))
         return outputs if len(outputs) > 1 else outputs[0]
+
+    def profile(self, /, *given: Any, repeat: int = 10, **named: Any) -> Profile:
+        """Return the time that each kernel takes in a call with these inputs, the median of `repeat` runs.
+
+        The inputs are as for a call, whose kernels run in the same memory; what the virtual machine itself does, copies
+        of inputs and outputs among it, is left out. On a GPU a kernel's time is that until the device is done with it,
+        its launch included, which is some microseconds: in a call, launches overlap with kernels and go in CUDA graphs.
+        Layers that share a kernel are told apart by their order.
+
+        Raises what a call raises, and `InvalidArgumentError` for a `repeat` below 1.
+        """
+        require_positive("repeat", repeat)
+        _, placed = self._placed(given, named)
+        with self._turn, self._in_turn(placed, False):
+            runs = self._session.timed(placed, repeat)
+        layers: dict[str, list[tuple[str, str]]] = {}
+        for layer in self.layers:
+            if layer.function is not None:
+                layers.setdefault(layer.function, []).append((layer.convolution.name, layer.kernel))
+        return profile_of(runs, layers)
+
+    def _placed(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        """Return the inputs of a call in order, which are checked, and the arrays on the device with their elements."""
+        inputs = self._in_order(given, named)
+        operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
+        return inputs, [_placed(operand, self.device) for operand in operands]
 
     def _in_turn(self, placed: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
         """Return the context in which kernels are launched: on a GPU, in turn with those of other streams."""
@@ -124,12 +151,23 @@ class Network:
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        """Let `pickle` and `copy.deepcopy` take the bytes of the file that `export` writes: it needs a C++ compiler.
+
+        One that was loaded has them already. Unpickling runs the code in them.
+        """
+        content = storage.saved_bytes(self.export) if self._content is None else self._content.read()
+        return _from_bytes, (content,)
+
     @classmethod
-    def from_saved(cls, module: tvm.runtime.Module, target: str, details: dict[str, Any]) -> Network:
-        """Return the network that `export` wrote."""
-        return cls(
+    def from_saved(
+        cls, module: tvm.runtime.Module, description: storage.Description, content: storage.Content
+    ) -> Network:
+        """Return the network that `export` wrote to a file with such a description and content."""
+        details = description.details
+        network = cls(
             module,
-            target,
+            description.target,
             msgspec.convert(details["inputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["outputs"], tuple[TensorSpec, ...]),
             msgspec.convert(details["layers"], tuple[Layer, ...]),
@@ -139,6 +177,8 @@ class Network:
             msgspec.convert(details.get("conditions", []), tuple[Condition, ...]),
             details.get("precision", DEFAULT),
         )
+        network._content = content
+        return network
 
     def __repr__(self) -> str:
         ours = sum(layer.kernel != "TVM" for layer in self.layers)
@@ -204,6 +244,11 @@ class Network:
         if len(given) + len(named) != len(names):
             raise InvalidArgumentError("inputs", f"{len(given) + len(named)} arrays", expected)
         return [*given, *(named[name] for name in names[len(given) :])]
+
+
+def _from_bytes(content: bytes) -> Network:
+    """Return the network in the bytes of a file that `Network.export` wrote."""
+    return Network.from_saved(*storage.read_bytes(content))
 
 
 def input_operand(spec: TensorSpec, array: Any) -> arrays.Operand:

@@ -9,6 +9,7 @@ import tvm
 from tvm.runtime.vm import VirtualMachine
 
 from ..errors import InvalidArgumentError
+from ..profiling import Recorder, Timed
 
 IN_CAPTURE = "main_in_capture"
 """A network's function for calls that a caller captures in a CUDA graph: "main" has graphs of its own."""
@@ -72,6 +73,31 @@ class Session:
         if machine not in self._captured:
             self._captured.append(machine)
         return machine[IN_CAPTURE](*inputs)
+
+    def timed(self, inputs: Sequence[Any], repeat: int) -> list[list[Timed]]:
+        """Return the times of the functions in each of `repeat` runs, behind one that is not timed.
+
+        The device has computed what was launched before another function is called, and nothing is in a CUDA graph.
+        """
+        machine = self.machine
+        name, arguments = "main", list(inputs)
+        if IN_MEMORY in self._functions:
+            self._grow(machine[MEMORY_SIZES](*inputs))
+            machine = self.machine  # a new one, where graphs had to be dropped
+            name, arguments = IN_MEMORY, [*inputs, *self._arrays]
+        elif IN_CAPTURE in self._functions:
+            name = IN_CAPTURE
+        machine[name](*arguments)
+        runs = []
+        try:
+            for _ in range(repeat):
+                recorder = Recorder(self._device.sync)
+                machine.set_instrument(recorder)
+                machine[name](*arguments)
+                runs.append(recorder.timed)
+        finally:
+            machine.set_instrument(None)
+        return runs
 
     def release(self) -> None:
         """Give back the memory that is kept between calls, that of CUDA graphs and, on a GPU, that of the weights."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile, is_zipfile
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..errors import InvalidArgumentError, UnsupportedModelError
+from ..errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 from .constants import sizes_of
 from .import_builder import Imported
 from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
@@ -54,6 +57,29 @@ def export_module(
     finally:
         for part in training:
             part.training = True
+
+
+def read_program(path: Path) -> torch.export.ExportedProgram:
+    """Return the program in a file of `torch.export.save`; it may hold code: load only what you trust.
+
+    Raises `InvalidArgumentError` for a file that is missing or damaged, `MissingPackageError` where torch is missing.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingPackageError("torch", "torch", f"importing {path.name}") from None
+    if not is_zipfile(path):
+        raise InvalidArgumentError("source", str(path), "a .pt2 file of torch.export.save that exists")
+    logged = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # torch logs the traceback of an error that it raises
+    try:
+        with quiet():
+            return torch.export.load(path)
+    except (*IMPORT_ERRORS, BadZipFile, OSError) as error:
+        expected = f"a .pt2 file that this torch {torch.__version__} can load ({summary(error)})"
+        raise InvalidArgumentError("source", str(path), expected) from None
+    finally:
+        logging.disable(logged)
 
 
 def import_program(program: torch.export.ExportedProgram) -> Imported:

@@ -11,8 +11,12 @@ module = graph_executor.GraphModule(library["default"](tvm.cuda()))
 
 from __future__ import annotations
 
+from ..autotvm.gone import names_of
 from . import frontend, op
 from . import library as build_module
+from .gone import NAMES
 from .library import Library, build, load_module
 
 __all__ = ["Library", "build", "build_module", "frontend", "load_module", "op"]
+
+__getattr__ = names_of(__name__, NAMES)

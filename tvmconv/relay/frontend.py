@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..autotvm.gone import names_of
 from ..errors import InvalidArgumentError
 from ..network import Model, TensorSpec, import_model
+from .gone import NAMES
 
 if TYPE_CHECKING:
     import onnx
     import torch
+
+
+__getattr__ = names_of(__name__, NAMES)
 
 
 @dataclass(frozen=True)

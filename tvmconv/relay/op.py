@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..autotvm.gone import names_of
+from .gone import NAMES
+
+__getattr__ = names_of(__name__, NAMES)
+
 
 class Op(NamedTuple):
     """An operator, which is no more than its name."""

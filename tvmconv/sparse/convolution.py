@@ -57,6 +57,15 @@ class SparseConv2d:
         self._lock = threading.Lock()
         self._calls = Calls()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Let `pickle` and `copy.deepcopy` take all but the lock and what calls have prepared."""
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_calls")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+        self._calls = Calls()
+
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
         """Convolve x (N, C, H, W); return an array of the kind of x on the device of x.
 

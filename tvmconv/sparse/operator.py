@@ -76,8 +76,7 @@ class SparseOperator(Operator):
         }
 
     @classmethod
-    def from_saved(cls, module: Module, target: str, details: dict[str, Any]) -> SparseOperator:
-        """Return the operator that `save` wrote."""
+    def _from_details(cls, module: Module, target: str, details: dict[str, Any]) -> SparseOperator:
         workload, selection = cls._saved_choice(details)
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
         report = msgspec.convert(details["report"], SparseReport)

@@ -14,6 +14,7 @@ import tvm
 
 from ..arrays import operand
 from ..autotvm import worker
+from ..autotvm.packages import require_packages
 from ..autotvm.processes import WorkerPool
 from ..autotvm.protocol import last_error
 from ..checking.draws import Draw
@@ -75,7 +76,7 @@ def conformance(
     A trial that fails, or takes more than `timeout` seconds, is tried again in a new process, so that the damage of a
     kernel to its process is not taken for another one's failure.
     """
-    worker.require_packages()
+    require_packages()
     waiting, running = iter(sources), dict[Future[Trial], Slot]()
 
     def begin(pool: WorkerPool) -> None:

@@ -1,5 +1,6 @@
 """Tuners: ways to search the space of a task."""
 
+from ..gone import names_of
 from .ga_tuner import GATuner
 from .grid_tuner import GridSearchTuner
 from .random_tuner import RandomTuner
@@ -7,3 +8,5 @@ from .tuner import Callback, Tuner
 from .xgb_tuner import XGBTuner
 
 __all__ = ["Callback", "GATuner", "GridSearchTuner", "RandomTuner", "Tuner", "XGBTuner"]
+
+__getattr__ = names_of(__name__)

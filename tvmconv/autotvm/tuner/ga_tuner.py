@@ -7,6 +7,7 @@ from typing import Any
 
 from ...dispatch.task import Task
 from ...errors import InvalidArgumentError
+from ...parameters import is_integer
 from .tuner import Tuner
 
 
@@ -20,11 +21,19 @@ class GATuner(Tuner):
     attempts = 20
     """The number of children tried for each that is wanted, before random ones take their place."""
 
-    def __init__(self, task: Task, seed: int | None = None, *, pop_size: int = 32, mutation_prob: float = 0.1) -> None:
-        super().__init__(task, seed)
-        if pop_size < 2:
+    def __init__(
+        self,
+        task: Task,
+        pop_size: int = 32,
+        *,
+        mutation_prob: float = 0.1,
+        seed: int | None = None,
+        **others: object,
+    ) -> None:
+        super().__init__(task, seed=seed, **others)
+        if not is_integer(pop_size) or pop_size < 2:
             raise InvalidArgumentError("pop_size", pop_size, "at least 2")
-        if not 0 <= mutation_prob <= 1:
+        if not isinstance(mutation_prob, int | float) or not 0 <= mutation_prob <= 1:
             raise InvalidArgumentError("mutation_prob", mutation_prob, "a probability")
         self.population = pop_size
         self.mutation = mutation_prob

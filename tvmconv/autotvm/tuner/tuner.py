@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ...autotvm.protocol import MeasureOption, never
+from ...autotvm.protocol import MeasureOption, never, require_callbacks, require_measure_option
 from ...dispatch.record import Record
 from ...dispatch.task import Task
 from ...dispatch.trial import MeasureInput, MeasureResult, Stage, Status
+from ...errors import InvalidArgumentError
+from ...parameters import is_integer, require_positive
 from ..flops import rate, scale_of
+from ..gone import refuse_arguments
 
 logger = logging.getLogger("autotvm")
 
@@ -31,10 +34,16 @@ ROUNDS = 3
 class Tuner(ABC):
     """Searches the space of a task; each subclass has its own way to choose what to try next.
 
-    The same seed and the same results bring the same trials in the same order.
+    The same seed and the same results bring the same trials in the same order. `InvalidArgumentError` tells of
+    arguments that AutoTVM's tuners had and these do not.
     """
 
-    def __init__(self, task: Task, seed: int | None = None) -> None:
+    def __init__(self, task: Task, *, seed: int | None = None, **others: object) -> None:
+        refuse_arguments(type(self).__name__, others)
+        if not isinstance(task, Task):
+            raise InvalidArgumentError("task", task, "a task, such as autotvm.create returns")
+        if seed is not None and not (is_integer(seed) and seed >= 0):
+            raise InvalidArgumentError("seed", seed, "an integer of 0 or more, or None")
         self.task = task
         self.space = task.space
         self.rng = np.random.default_rng(seed)
@@ -75,13 +84,13 @@ class Tuner(ABC):
 
     def resume(self, records: Iterable[Record]) -> None:
         """Go on from earlier records of this task: their trials count, and are not made again."""
-        for record in records:
-            trial = MeasureInput(self.task, self.task.config(record.knobs), record.stage)
+        for record in records_in(records):
+            trial = MeasureInput(self.task.target, self.task, self.task.config(record.knobs), record.stage)
             self.update([trial], [record.outcome])
 
     def load_history(self, records: Iterable[Record]) -> None:
         """Learn from records of similar tasks, if the tuner can."""
-        _ = records
+        records_in(records)
 
     def update(self, inputs: Sequence[MeasureInput], results: Sequence[MeasureResult]) -> None:
         """Take note of trials that ended."""
@@ -116,6 +125,7 @@ class Tuner(ABC):
         DEBUG, with its rate in the unit that `si_prefix` makes of FLOPS.
         """
         scale_of(si_prefix)
+        _require_run(n_trial, measure_option, early_stopping, callbacks)
 
         def announce(trial: MeasureInput, result: MeasureResult) -> None:
             for callback in callbacks:
@@ -144,7 +154,7 @@ class Tuner(ABC):
         finalists = self._finalists()
         if not stop() and any(self._confirmed[config] < ROUNDS for config in finalists):
             again = finalists * ROUNDS  # interleaved: what disturbs a round disturbs all alike
-            measure([MeasureInput(self.task, config, Stage.CONFIRM) for config in again], stop)
+            measure([MeasureInput(self.task.target, self.task, config, Stage.CONFIRM) for config in again], stop)
 
     def sample(self, size: int) -> list[Any]:
         """Return random configurations of `unmeasured`, `size` of them or all that are left."""
@@ -162,7 +172,7 @@ class Tuner(ABC):
             for config in batch:
                 self.unmeasured.pop(config, None)  # a space may be too large to list
             for config in batch:
-                yield MeasureInput(self.task, config)
+                yield MeasureInput(self.task.target, self.task, config)
 
     def _take_back(self) -> None:
         """Put configurations that were proposed but never measured back among `unmeasured`."""
@@ -194,6 +204,28 @@ class Tuner(ABC):
         ranked = sorted((config for config, cost in self.costs.items() if cost < inf), key=self.costs.__getitem__)
         default = self.space.default
         return [config for place, config in enumerate(ranked) if place < FINALISTS or config == default]
+
+
+def records_in(records: Iterable[Record]) -> list[Record]:
+    """Return records as a list; raise `InvalidArgumentError` for anything else, such as the path of a log."""
+    expected = "records, as record.load_from_file reads them from a log"
+    if isinstance(records, str | bytes) or not isinstance(records, Iterable):
+        raise InvalidArgumentError("records", records, expected)
+    listed = list(records)
+    for each in listed:
+        if not isinstance(each, Record):
+            raise InvalidArgumentError("records", f"a list of {type(each).__name__}", expected)
+    return listed
+
+
+def _require_run(n_trial: object, measure_option: object, early_stopping: object, callbacks: object) -> None:
+    """Raise `InvalidArgumentError` for a wrong argument of `Tuner.tune`."""
+    if not is_integer(n_trial) or n_trial < 0:
+        raise InvalidArgumentError("n_trial", n_trial, "an integer of 0 or more")
+    if early_stopping is not None:
+        require_positive("early_stopping", early_stopping)
+    require_measure_option(measure_option)
+    require_callbacks(callbacks)
 
 
 Callback = Callable[[Tuner, Sequence[MeasureInput], Sequence[MeasureResult]], None]

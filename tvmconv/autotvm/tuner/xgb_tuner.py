@@ -14,8 +14,9 @@ from ...dispatch.record import Record
 from ...dispatch.task import Task
 from ...dispatch.trial import Stage
 from ...errors import InvalidArgumentError, MissingPackageError
+from ...parameters import require_positive
 from .features import Matrix, matrix
-from .tuner import Tuner
+from .tuner import Tuner, records_in
 
 Vector = NDArray[np.float32]
 
@@ -53,24 +54,25 @@ class XGBTuner(Tuner):
     def __init__(
         self,
         task: Task,
-        seed: int | None = None,
-        *,
-        loss_type: str = "rank",
-        feature_type: str = "knob",
         plan_size: int | None = None,
+        feature_type: str = "knob",
+        loss_type: str = "rank",
+        *,
+        seed: int | None = None,
+        **others: object,
     ) -> None:
         """Set the model's loss: "rank" learns which of two is faster, "reg" learns speeds themselves.
 
         `feature_type` is "knob": AutoTVM's others, which looked into lowered code, do not exist here. A batch has
         `plan_size` trials, by default few at first.
         """
-        super().__init__(task, seed)
+        super().__init__(task, seed=seed, **others)
         if loss_type not in OBJECTIVES:
             raise InvalidArgumentError("loss_type", loss_type, f"one of {', '.join(OBJECTIVES)}")
         if feature_type != "knob":
             raise InvalidArgumentError("feature_type", feature_type, "knob")
-        if plan_size is not None and plan_size < 1:
-            raise InvalidArgumentError("plan_size", plan_size, "at least 1")
+        if plan_size is not None:
+            require_positive("plan_size", plan_size)
         self._objective, self._plan_size = OBJECTIVES[loss_type], plan_size
         try:
             import xgboost
@@ -83,7 +85,7 @@ class XGBTuner(Tuner):
     def load_history(self, records: Iterable[Record]) -> None:
         """Learn from records of other problems, or other devices; those of another template are left out."""
         groups = defaultdict[Any, list[Record]](list)
-        for record in records:
+        for record in records_in(records):
             mine = (record.template, record.versions.template) == (self.task.name, self.task.maker.version)
             if mine and record.stage is Stage.SEARCH:
                 groups[record.problem, record.device].append(record)
