@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,9 @@ GATES = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
 """The gates of each kind of cell, in ONNX's order."""
 
 Kind = Literal["lstm", "gru", "rnn"]
+
+Buffers = Mapping[str, Any]
+"""The buffers of a function of a layer, by the names of operands and results."""
 
 
 class Activation(msgspec.Struct, frozen=True):
@@ -70,8 +73,7 @@ class Recurrence(msgspec.Struct, frozen=True):
     @property
     def kept(self) -> tuple[str, ...]:
         """The names of what is kept for each channel of a state, beside the state itself."""
-        rounded = ("rounded",) if self.quantized else ()
-        return (*(("c",) if self.kind == "lstm" else ()), *(("reset", "update") if len(self.phases) > 1 else ()), *rounded)
+        return ("c",) if self.kind == "lstm" else ("reset", "update") if len(self.phases) > 1 else ()
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -102,7 +104,8 @@ class Element:
         return self.buffer[tuple(self.indices)]
 
     def store(self, value: Expr) -> tirx.Stmt:
-        return tirx.BufferStore(self.buffer, value, [tirx.const(i, "int64") if isinstance(i, int) else i for i in self.indices])
+        indices = [tirx.const(index, "int64") if isinstance(index, int) else index for index in self.indices]
+        return tirx.BufferStore(self.buffer, value, indices)
 
 
 @dataclass(frozen=True)
@@ -124,20 +127,45 @@ class Channel:
     """Whether the step counts for the row; None where all do."""
 
 
+def position_of(
+    layer: Recurrence, buffers: Buffers, direction: Expr, step: Expr, row: Expr
+) -> tuple[Expr, Expr | None]:
+    """Return the position of a row's step in the input, and whether the step counts; None where all do.
+
+    Steps that do not count follow the others in both directions.
+    """
+    end, counts = buffers["gates"].ty.shape[0], None
+    if layer.lengths:
+        end = buffers["lengths"][row].astype("int64")
+        counts = step < end
+    if len(layer.reverse) > 1:
+        position = tirx.Select(direction == 1, end - 1 - step, step)
+    else:
+        position = end - 1 - step if layer.reverse[0] else step
+    return (position if counts is None else tirx.Select(counts, position, step)), counts
+
+
 class Cell:
     """The statements that make the next state of a channel of the sums of a phase."""
 
     def __init__(self, recurrence: Recurrence, direction: int) -> None:
         self._layer, self._activations = recurrence, recurrence.activations[direction]
 
+    @classmethod
+    def either(cls, recurrence: Recurrence, direction: Expr, phase: str, at: Channel) -> tirx.Stmt:
+        """Return what `finished` returns as one statement, for a direction that is known only when it runs."""
+        numbers = range(len(set(recurrence.activations)))  # one for both directions if they have the same
+        cells = [tirx.stmt_seq(*cls(recurrence, number).finished(phase, at)) for number in numbers]
+        return cells[0] if len(cells) == 1 else tirx.IfThenElse(direction == 0, *cells)
+
     def finished(self, phase: str, at: Channel) -> list[tirx.Stmt]:
         """Return the statements that follow the sums of the gates of a phase."""
         if self._layer.kind == "lstm":
             return self._lstm(at)
         if self._layer.kind == "rnn":
-            return [self._activate(at, "h", 0), self._next(at, at.sums("h").load())]
+            return [*self._activate(at, "h", 0), self._next(at, at.sums("h").load())]
         if phase == "zr":
-            gates = [self._activate(at, gate, 0) for gate in phase]
+            gates = [step for gate in phase for step in self._activate(at, gate, 0)]
             reset = at.named("reset").store(at.sums("r").load() * at.before.load())
             return [*gates, at.named("update").store(at.sums("z").load()), reset]
         return self._gru(phase, at)
@@ -145,20 +173,20 @@ class Cell:
     def _lstm(self, at: Channel) -> list[tirx.Stmt]:
         i, o, f, c = map(at.sums, "iofc")
         state = at.named("c")
-        steps = [self._activate(at, "i", 0, state), self._activate(at, "c", 1)]
-        steps.append(f.store(1.0 - i.load()) if self._layer.input_forget else self._activate(at, "f", 0, state))
+        steps = [*self._activate(at, "i", 0, state), *self._activate(at, "c", 1)]
+        steps += [f.store(1.0 - i.load())] if self._layer.input_forget else self._activate(at, "f", 0, state)
         steps.append(f.store(f.load() * state.load() + i.load() * c.load()))
-        steps.append(self._activate(at, "o", 0, f))
+        steps += self._activate(at, "o", 0, f)
         steps.append(state.store(self._if_counts(at, f.load(), state.load())))
-        return [*steps, self._next(at, o.load() * self._activated(f.load(), 2))]
+        return [*steps, self._next(at, o.load() * self._activated(f.load(), 2))]  # not clipped, as in ONNX Runtime
 
     def _gru(self, phase: str, at: Channel) -> list[tirx.Stmt]:
-        h, steps, update = at.sums("h"), list[tirx.Stmt](), at.named("update")
+        h, steps = at.sums("h"), list[tirx.Stmt]()
         if self._layer.linear_before_reset:
-            steps = [self._activate(at, gate, 0) for gate in "zr"]
+            steps = [step for gate in "zr" for step in self._activate(at, gate, 0)]
             steps.append(h.store(h.load() * at.sums("r").load() + at.gates("h").load()))
-            update = at.sums("z")
-        steps.append(self._activate(at, "h", 1))
+        update = at.sums("z") if "z" in phase else at.named("update")
+        steps += self._activate(at, "h", 1)
         return [*steps, self._next(at, (1.0 - update.load()) * h.load() + update.load() * at.before.load())]
 
     def _next(self, at: Channel, value: Expr) -> tirx.Stmt:
@@ -167,21 +195,27 @@ class Cell:
     def _if_counts(self, at: Channel, value: Expr, otherwise: Expr) -> Expr:
         return value if at.counts is None else tirx.Select(at.counts, value, otherwise)
 
-    def _activate(self, at: Channel, gate: str, number: int, state: Element | None = None) -> tirx.Stmt:
-        """Return the statement that puts a gate in the place of its sum; `state` is what its peephole looks at."""
-        value = at.sums(gate).load()
+    def _activate(self, at: Channel, gate: str, number: int, state: Element | None = None) -> list[tirx.Stmt]:
+        """Return the statements that put a gate in the place of its sum; `state` is what its peephole looks at.
+
+        Each is short: the time of TVM's passes doubles with each variable in an expression.
+        """
+        total, steps = at.sums(gate), list[tirx.Stmt]()
         if state is not None and self._layer.peepholes:
-            value = value + at.peepholes(gate).load() * state.load()
-        return at.sums(gate).store(self._activated(value, number))
+            steps.append(total.store(total.load() + at.peepholes(gate).load() * state.load()))
+        if (bound := self._layer.clip) is not None:
+            steps.append(total.store(_arithmetic(self._layer).clip(total.load(), -bound, bound)))
+        return [*steps, total.store(self._activated(total.load(), number))]
 
     def _activated(self, value: Expr, number: int) -> Expr:
-        """Return the activation of a number in the order of the direction's, of a value that is clipped before."""
-        of = Float32() if self._layer.dtype == "float32" else _Float64()
+        """Return the activation of a number in the order of the direction's."""
+        of, row = _arithmetic(self._layer), self._activations[number]
         value = of.bound(value, self._layer.dtype)
-        if self._layer.clip is not None:
-            value = of.bound(of.clip(value, -self._layer.clip, self._layer.clip), self._layer.dtype)
-        row = self._activations[number]
         return of.with_variables(ACTIVATIONS[row.name](of, value, row.alpha, row.beta))
+
+
+def _arithmetic(layer: Recurrence) -> Float32:
+    return Float32() if layer.dtype == "float32" else _Float64()
 
 
 class _Float64(Float32):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -16,7 +16,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..substitution import substitute
 from ..targets.devices import Cpu
 from .gpu.plan import INDEX, index_variable, loop, sequence
-from .recurrence_cells import Cell, Channel, Element, Recurrence
+from .recurrence_cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
 MOST_ACCUMULATORS = 0.75
 """The share of the vector registers that hold sums; the others hold weights and elements of the state."""
@@ -24,16 +24,15 @@ MOST_ACCUMULATORS = 0.75
 BUSY = 8
 """The sums that keep a CPU's units for multiply-adds busy: two units with four cycles until a sum is there."""
 
-SHARED_WORK = 100_000
-"""The multiply-adds of a step from which threads share its channels, and wait for each other behind it."""
+SHARED_WORK = {1: 50_000, 2: 1_000_000}
+"""The multiply-adds of a step of a direction from which threads share its channels, and wait for each other behind it,
+by the number of directions: two of them may have a thread each instead."""
 
 STEP_WORK = 2_000
 """The multiply-adds of a step of one direction from which directions are worth a thread each."""
 
 NOTHING = tvm.ir.StringImm("")
 """The node of attributes of statements that are about no node."""
-
-Buffers = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,15 @@ class _Loops:
         self._blocks = layer.channels // self._tiling.block
         state = [self._directions, self._batch, layer.channels]
         made = {"state": [2, *state], **dict.fromkeys(layer.kept, state)}
+        if layer.quantized:
+            made |= {"rounded": state, "unit": [self._directions]}
         self._made = {name: tirx.decl_buffer(shape, layer.dtype, name) for name, shape in made.items()}
 
     def root(self) -> SBlockRealize:
         """Return the body of the function."""
         rows = int(self._batch) if isinstance(self._batch, tirx.IntImm) else 1
         work = len(self._layer.gates) * self._hidden * self._layer.channels * rows
-        if work * self._directions >= SHARED_WORK and not self._layer.quantized:
+        if work >= SHARED_WORK[self._directions] and not self._layer.quantized:
             body = self._shared()
         else:
             body = self._apart(work >= STEP_WORK)
@@ -156,13 +157,57 @@ class _Loops:
         stores = [Element(self._named[name], at).store(state.load()) for name, state in last.items()]
         return serial(row, self._batch, serial(channel, self._hidden, sequence(stores)))
 
+    def _rounded(self, direction: Expr, step: Var) -> tirx.Stmt:
+        """Return the statement that rounds the state of all rows to 256 values, and stores the step between two.
+
+        It is ONNX's DynamicQuantizeLinear, less its zero point, which makes integers from -255 to 255.
+        """
+        row, vector, lane = (index_variable(name) for name in ("row", "vector", "lane"))
+        lanes, dtype = self._tiling.lanes, self._layer.dtype
+        ends = tirx.decl_buffer([2, lanes], dtype, "ends", scope="local")
+        channel = vector * lanes + lane
+        state = self._made["state"][tirx.floormod(step, 2), direction, row, channel]
+        value = tirx.Select(channel < self._layer.hidden, state, tirx.const(0, dtype))
+
+        def over_state(*statements: tirx.Stmt) -> tirx.Stmt:
+            body = loop(lane, lanes, sequence(list(statements)), tirx.ForKind.VECTORIZED)
+            return serial(row, self._batch, serial(vector, self._layer.channels // lanes, body))
+
+        def end(number: int, at: Expr | int) -> Element:
+            return Element(ends, [number, at])
+
+        joins = (tirx.min, tirx.max)
+        begun = [end(number, lane).store(tirx.const(0, dtype)) for number in range(2)]
+        found = [end(number, lane).store(join(end(number, lane).load(), value)) for number, join in enumerate(joins)]
+        joined = [
+            end(number, 0).store(join(end(number, 0).load(), end(number, lane).load()))
+            for number, join in enumerate(joins)
+        ]
+        low, high = end(0, 0).load(), end(1, 0).load()
+        unit = Element(self._made["unit"], [direction])
+        zero_point = tirx.min(tirx.nearbyint(-low / unit.load()), tirx.const(255, dtype))
+        point = tirx.decl_buffer([1], dtype, "point", scope="local")
+        rounded = tirx.nearbyint(state / unit.load())
+        rounded = tirx.max(tirx.min(rounded, 255.0 - point[0]), -point[0])
+        statements = [
+            loop(lane, lanes, sequence(begun), tirx.ForKind.VECTORIZED),
+            over_state(*found),
+            serial(lane, lanes, sequence(joined)),
+            unit.store(tirx.Select(low == high, tirx.const(1, dtype), (high - low) / 255.0)),
+            Element(point, [0]).store(zero_point),
+            over_state(Element(self._made["rounded"], [direction, row, channel]).store(rounded)),
+        ]
+        return SBlockRealize([], True, SBlock([], [], [], "rounded", sequence(statements), alloc_buffers=[ends, point]))
+
     def _phase(self, phase: str, direction: Expr, step: Var, block: Expr) -> tirx.Stmt:
         """Return the statement for a block of channels in a phase of a step, for all rows."""
         first, rows = index_variable("tile"), self._tiling.rows
         whole, rest = tirx.floordiv(self._batch, rows), tirx.floormod(self._batch, rows)
 
+        buffers = {**self._named, **self._made}
+
         def tile(first: Expr, rows: int) -> tirx.Stmt:
-            return Tile(self._layer, self._tiling, {**self._named, **self._made}, phase, direction, step, block, first, rows).statement()
+            return Tile(self._layer, self._tiling, buffers, phase, direction, step, block, first, rows).statement()
 
         statements = [serial(first, whole, tile(first * rows, rows))]
         if isinstance(self._batch, tirx.IntImm):
@@ -194,10 +239,10 @@ class Tile:
         row, k = index_variable("row"), index_variable("k")
 
         # Step 1. Sums begin with the products of the input
-        begun = [
-            self._lanes(lambda at: Element(sums, [row, place, at]).store(self._begin(row, gate, at)))
-            for place, gate in enumerate(self.phase)
-        ]
+        def begin(place: int, at: Expr) -> tirx.Stmt:
+            return Element(sums, [row, place, at]).store(self._begin(row, self.phase[place], at))
+
+        begun = [self._lanes(partial(begin, place)) for place in range(len(self.phase))]
 
         # Step 2. Each element of the state is multiplied by a row of the weight
         def added(row: int, place: int, at: Expr) -> tirx.Stmt:
@@ -252,11 +297,7 @@ class Tile:
                     total = where.sums(gate)
                     scale = buffers["scales"][direction, layer.gates.index(gate), channel] * buffers["unit"][direction]
                     scaled.append(total.store(total.load() * scale + where.gates(gate).load()))
-            cells = [sequence(Cell(layer, number).finished(self.phase, where)) for number in range(len(layer.reverse))]
-            either = cells[0]
-            if len(set(layer.activations)) > 1:
-                either = tirx.IfThenElse(direction == 0, *cells)
-            return sequence([*scaled, either])
+            return sequence([*scaled, Cell.either(layer, direction, self.phase, where)])
 
         statements = [self._lanes(of_lane)]
         if self.phase == layer.phases[-1]:
@@ -287,7 +328,7 @@ class Tile:
             return self.buffers["rounded"][tuple(at)]
         if self.phase == "h" and len(self.layer.phases) > 1:
             return self.buffers["reset"][tuple(at)]
-        return self.buffers["state"][tuple([tirx.floormod(self.step, 2), *at])]
+        return self.buffers["state"][(tirx.floormod(self.step, 2), *at)]
 
     def _product_of_input(self, row: Expr, gate: str, at: Expr) -> Element:
         gates = self.layer.gates
@@ -298,16 +339,8 @@ class Tile:
         )
 
     def _position(self, row: Expr) -> tuple[Expr, Expr | None]:
-        """Return the place of a row's step in the input, and whether it counts; None where all do."""
-        end, counts = self.buffers["gates"].ty.shape[0], None
-        if self.layer.lengths:
-            end = self.buffers["lengths"][self.first + row].astype(INDEX)
-            counts = self.step < end
-        if len(self.layer.reverse) > 1:
-            backward = tirx.Select(self.direction == 1, end - 1 - self.step, self.step)
-        else:
-            backward = end - 1 - self.step if self.layer.reverse[0] else self.step
-        return (backward if counts is None else tirx.Select(counts, backward, self.step)), counts
+        """Return the position of a row's step in the input, and whether it counts; None where all do."""
+        return position_of(self.layer, self.buffers, self.direction, self.step, self.first + row)
 
     def _lanes(self, of: Callable[[Expr], tirx.Stmt], unrolled: bool = False) -> tirx.Stmt:
         """Return a statement for all lanes of each vector of the block."""
