@@ -136,7 +136,7 @@ def position_of(
     """
     end, counts = buffers["gates"].ty.shape[0], None
     if layer.lengths:
-        end = buffers["lengths"][row].astype("int64")
+        end = tirx.min(buffers["lengths"][row].astype("int64"), end)
         counts = step < end
     if len(layer.reverse) > 1:
         position = tirx.Select(direction == 1, end - 1 - step, step)
