@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -37,11 +37,13 @@ NOTHING = tvm.ir.StringImm("")
 
 @dataclass(frozen=True)
 class Tiling:
-    """The sums that are in registers together: of each gate for some vectors of channels and some rows."""
+    """A tile of sums: of each gate for some vectors of channels and some rows."""
 
     lanes: int
     vectors: int
     rows: int
+    gates: int
+    """The gates whose sums are in registers together."""
 
     @property
     def block(self) -> int:
@@ -52,17 +54,16 @@ class Tiling:
 def tiling_of(layer: Recurrence, cpu: Cpu, batch: Expr) -> Tiling:
     """Return the tiling for a batch, which may be open: then rows beyond whole tiles are taken one by one."""
     lanes = cpu.lanes if layer.dtype == "float32" else cpu.lanes // 2
-    gates = len(max(layer.phases, key=len))
-    most = int(cpu.registers * MOST_ACCUMULATORS) // gates
-    count = int(batch) if isinstance(batch, tirx.IntImm) else most
-    in_all = layer.channels // lanes
-    vectors = max(each for each in range(1, max(1, min(most, BUSY // gates)) + 1) if in_all % each == 0)
-    if isinstance(batch, tirx.IntImm) and count > most // vectors:
-        vectors = 1
-    rows = max(1, min(count, most // vectors))
-    while isinstance(batch, tirx.IntImm) and rows > 3 and count % rows:
-        rows -= 1
-    return Tiling(lanes, vectors, rows)
+    gates, in_all = len(max(layer.phases, key=len)), layer.channels // lanes
+    most = int(cpu.registers * MOST_ACCUMULATORS)
+    vectors = max(each for each in range(1, max(1, BUSY // gates) + 1) if in_all % each == 0)
+    rows = max(1, most // (gates * vectors))
+    if not isinstance(batch, tirx.IntImm) or int(batch) <= rows:
+        return Tiling(lanes, vectors, min(rows, int(batch)) if isinstance(batch, tirx.IntImm) else rows, gates)
+    # Of many rows each vector of the weight is loaded for eight.
+    rows = next(each for each in range(min(BUSY, int(batch)), 0, -1) if int(batch) % each == 0 or each <= BUSY // 2)
+    together = max(1, most // rows)
+    return Tiling(lanes, 1, rows, -(-gates // -(-gates // together)))
 
 
 def recurrence_for_cpu(layer: Recurrence, cpu: Cpu, buffers: Buffers) -> tirx.Stmt:
@@ -250,29 +251,17 @@ class Tile:
             weight = self.buffers["weight"][self.direction, self.block, k, gate, at]
             return total.store(total.load() + self._factor(row, k) * weight.astype(layer.dtype))
 
-        places = product(range(rows), range(len(self.phase)))
-        multiplied = [self._lanes(partial(added, *place), unrolled=True) for place in places]
+        def multiplied(places: Sequence[int]) -> tirx.Stmt:
+            every = [self._lanes(partial(added, *each), unrolled=True) for each in product(range(rows), places)]
+            return serial(k, layer.hidden, sequence(every))
+
+        places, together = range(len(self.phase)), self.tiling.gates
+        products = [multiplied(places[first : first + together]) for first in places[::together]]
 
         # Step 3. The next state, and the output
-        finished = self._finished(sums, row)
-        return SBlockRealize(
-            [],
-            True,
-            SBlock(
-                [],
-                [],
-                [],
-                "tile",
-                sequence(
-                    [
-                        serial(row, rows, sequence(begun)),
-                        serial(k, layer.hidden, sequence(multiplied)),
-                        serial(row, rows, sequence(finished)),
-                    ]
-                ),
-                alloc_buffers=[sums],
-            ),
-        )
+        finished = serial(row, rows, sequence(self._finished(sums, row)))
+        statements = sequence([serial(row, rows, sequence(begun)), *products, finished])
+        return SBlockRealize([], True, SBlock([], [], [], "tile", statements, alloc_buffers=[sums]))
 
     def _finished(self, sums: Any, row: Expr) -> list[tirx.Stmt]:
         layer, buffers, direction = self.layer, self.buffers, self.direction
