@@ -61,7 +61,7 @@ def lower_recurrences(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMod
 
     Raises `Refused` for a layer that the target has none for.
 
-    Before: `y = R.nn.recurrence(gates, weight, h)`. After: `y = R.call_tir(rnn, (gates, weight in blocks, h))`.
+    Before: `y = R.nn.recurrence(gates, weight, h)`. After: `y = R.call_tir(tvmconv_rnn, (gates, weight in blocks, h))`.
     """
     builder = relax.BlockBuilder(mod)
     values: dict[relax.Var, relax.Expr] = {}
@@ -88,7 +88,8 @@ def _lowered(builder: relax.BlockBuilder, call: relax.Call, target: tvm.target.T
     buffers = {name: tirx.decl_buffer(list(shape), dtypes[name], name) for name, shape in shapes.items()}
     body = recurrence_for_gpu(layer, buffers) if cpu is None else recurrence_for_cpu(layer, cpu, buffers)
     func = tirx.PrimFunc(list(buffers.values()), body).with_attrs({"tirx.noalias": True, "s_tir": True})
-    function = builder.add_func(as_scheduled(func, layer.kind), layer.kind)
+    name = f"tvmconv_{layer.kind}"
+    function = builder.add_func(as_scheduled(func, name), name)
     return relax.call_tir(function, operands, list(call.ty.fields))
 
 
