@@ -53,11 +53,10 @@ def test_kernels_for_gpus_are_right(case: Case) -> None:
 @pytest.mark.parametrize("sizes", [None, ("steps", "batch")], ids=["fixed", "open"])
 def test_kernels_for_gpus_can_be_compiled(case: Case, sizes: Any) -> None:
     network = tvmconv.build(case.model(case.tensors(), sizes=sizes), SM_90)
-    sources = [
-        source for source in cuda.uncompiled(network._executable.mod) if f"{case.operator.lower()}_kernel" in source
-    ]
+    name = f"tvmconv_{case.operator.lower()}_kernel"
+    sources = [source for source in cuda.uncompiled(network._executable.mod) if name in source]
     kernels = [kernel for source in sources for kernel in cuda.assembled(source, "sm_90")[0]]
-    assert [kernel.name for kernel in kernels] == [f"{case.operator.lower()}_kernel"]
+    assert [kernel.name for kernel in kernels] == [name]
     assert all(kernel.spill_store_bytes == 0 for kernel in kernels)
 
 

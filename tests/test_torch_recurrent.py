@@ -84,19 +84,3 @@ def test_projections_are_refused_by_name() -> None:
     module = torch.nn.LSTM(5, 12, proj_size=3).eval()
     with pytest.raises(UnsupportedModelError, match=r"aten\.lstm\.input.*proj_size"):
         tvmconv.import_model(module, (torch.randn(6, 3, 5),))
-
-
-def test_packed_sequences_are_refused_by_name() -> None:
-    class Packed(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.GRU(5, 12)
-
-        def forward(self, data: Any, sizes: Any, h: Any) -> Any:
-            weights = self.layers._flat_weights
-            return torch.ops.aten.gru.data(data, sizes, h, weights, True, 1, 0.0, False, False)[0]
-
-    given = torch.randn(5, 5), torch.tensor([2, 2, 1]), torch.zeros(1, 2, 12)
-    program = torch.export.export(Packed().eval(), given)
-    with pytest.raises(UnsupportedModelError, match=r"aten\.gru\.data.*packed sequence"):
-        tvmconv.import_model(program)

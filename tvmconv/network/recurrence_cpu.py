@@ -312,12 +312,13 @@ class Tile:
 
     def _factor(self, row: int, k: Expr) -> Expr:
         """Return an element of what is multiplied by the weight."""
-        at = [self.direction, self.first + row, k]
+        at = self.direction, self.first + row, k
         if self.layer.quantized:
-            return self.buffers["rounded"][tuple(at)]
+            return self.buffers["rounded"][at]
         if self.phase == "h" and len(self.layer.phases) > 1:
-            return self.buffers["reset"][tuple(at)]
-        return self.buffers["state"][(tirx.floormod(self.step, 2), *at)]
+            return self.buffers["reset"][at]
+        before = tirx.floormod(self.step, 2), *at
+        return self.buffers["state"][before]
 
     def _product_of_input(self, row: Expr, gate: str, at: Expr) -> Element:
         gates = self.layer.gates

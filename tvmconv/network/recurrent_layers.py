@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -85,7 +86,7 @@ class _Builder:
         every = emit(recurrence(layer, {**operands, "gates": gates}))
         return [emit(relax.TupleGetItem(every, place)) for place in range(len(layer.results))]
 
-    def _by_gate(self, value: relax.Expr, gates: int, *last: object) -> relax.Expr:
+    def _by_gate(self, value: relax.Expr, gates: int, *last: Any) -> relax.Expr:
         """Return numbers (directions, gates * hidden, ...) as (directions, gates, channels, ...), filled with zeros."""
         layer, more = self._layer, self._layer.channels - self._layer.hidden
         shape = (self._directions, gates, layer.hidden, *last)

@@ -114,7 +114,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
                 table[name] = partial(self._pool, table.get(name), pool, rank)
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
         for name in recurrent.OPERATORS:
-            table |= {f"{name}.input": self._recurrent, f"{name}.data": self._recurrent}
+            table[f"{name}.input"] = self._recurrent
         for name in resampling.OPERATORS:
             table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
         return {name: partial(self._checked, convert) for name, convert in table.items()}

@@ -24,7 +24,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the table for `ExportedProgram.run_decompositions`: torch's own, with those of this file."""
     table = dict(torch.export.default_decompositions().items())
     for name in (*RESAMPLING, *RECURRENT):
-        for overload in ("vec", "default", "input", "data"):
+        for overload in ("vec", "default", "input"):
             table.pop(getattr(getattr(aten, name, None), overload, None), None)
     return table | OWN
 

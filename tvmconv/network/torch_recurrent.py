@@ -12,6 +12,7 @@ from tvm import relax
 from .constants import Array
 from .recurrence_cells import GATES, Activation, Kind, Recurrence
 from .recurrent_layers import Numbers, States, recurrent_layer
+from .torch_types import base_name
 
 OPERATORS: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "lstm": ("lstm", ("sigmoid", "tanh", "tanh")),
@@ -50,14 +51,11 @@ def convert(
 
     `env` has the values of nodes, `parameter` returns the array of a parameter of the module and None for other nodes.
     """
-    name, _, overload = str(node.target.__name__).partition(".")
-    if overload != "input":
-        raise ValueError("it takes a packed sequence, which tvmconv has not; give it a padded one")
     x, hx, weights, has_biases, layers, dropout, train, bidirectional, batch_first = node.args
     if train and dropout:
         raise ValueError("it is random, as in training")
     states = [env[each] for each in hx] if isinstance(hx, (list, tuple)) else [env[hx]]
-    kind, activations = OPERATORS[name]
+    kind, activations = OPERATORS[base_name(node)]
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     if len(weights) != layers * directions * each:
