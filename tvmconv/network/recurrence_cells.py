@@ -110,7 +110,7 @@ class Element:
 
 @dataclass(frozen=True)
 class Channel:
-    """What a step has of a channel and a row: elements of buffers by the gates' letters and by names."""
+    """The elements of a channel and a row in a step, in buffers by the letters of gates and by names."""
 
     sums: Callable[[str], Element]
     """The sum of a gate: the product of the input, and of the state too, but for GRU's with `linear_before_reset`."""
@@ -124,7 +124,7 @@ class Channel:
     """The elements of the other buffers: "c", the reset state "reset" and the update gate "update"; of "bias"."""
     peepholes: Callable[[str], Element]
     counts: Expr | None
-    """Whether the step counts for the row; None where all do."""
+    """The condition that the step counts for the row; None where all do."""
 
 
 def position_of(
@@ -178,7 +178,7 @@ class Cell:
         steps.append(f.store(f.load() * state.load() + i.load() * c.load()))
         steps += self._activate(at, "o", 0, f)
         steps.append(state.store(self._if_counts(at, f.load(), state.load())))
-        return [*steps, self._next(at, o.load() * self._activated(f.load(), 2))]  # not clipped, as in ONNX Runtime
+        return [*steps, self._next(at, o.load() * self._activated(f.load(), 2))]  # ONNX Runtime does not clip it
 
     def _gru(self, phase: str, at: Channel) -> list[tirx.Stmt]:
         h, steps = at.sums("h"), list[tirx.Stmt]()

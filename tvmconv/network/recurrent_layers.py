@@ -31,7 +31,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class States:
-    """What a call of a recurrent layer begins with."""
+    """The first states of a call of a recurrent layer, and the steps that count."""
 
     h: relax.Expr | None = None
     """The first state (directions, batch, hidden); None for zeros."""
