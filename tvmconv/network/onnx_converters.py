@@ -23,6 +23,7 @@ from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_pooling import average_pool, lp_pool, max_pool
 from .onnx_quantization import dequantize_linear, quantize_linear
+from .onnx_recurrent import dynamic_quantize_lstm, recurrent
 from .onnx_reductions import REDUCTIONS, reduction
 from .onnx_resize import grid_sample, resize, upsample
 from .onnx_shapes import constant_of_shape, expand, range_, reshape, slice_, split, squeeze, tile
@@ -35,12 +36,15 @@ CONVERTERS: dict[str, Converter] = {
     "ConvTranspose": conv_transpose,
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
+    "DynamicQuantizeLSTM": dynamic_quantize_lstm,
     "Elu": elu,
     "Expand": expand,
+    "GRU": recurrent("gru"),
     "GridSample": grid_sample,
     "GroupNormalization": group_normalization,
     "IsInf": is_inf,
     "LayerNormalization": layer_normalization,
+    "LSTM": recurrent("lstm"),
     "LpPool": lp_pool,
     "MaxPool": max_pool,
     "Mish": mish,
@@ -49,6 +53,7 @@ CONVERTERS: dict[str, Converter] = {
     "PRelu": prelu,
     "Pow": power,
     "QuantizeLinear": quantize_linear,
+    "RNN": recurrent("rnn"),
     "RMSNormalization": rms_normalization,
     "Range": range_,
     "Reshape": reshape,

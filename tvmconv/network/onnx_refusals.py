@@ -37,11 +37,14 @@ ELEMENT_TYPES = frozenset(
 )  # fmt: skip
 """The element types of a network's tensors; TVM computes narrower ones wrongly or not at all."""
 
-MICROSOFTS = ("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "SkipLayerNormalization")
-"""Operators of the domain com.microsoft that Relax has."""
+MICROSOFTS = (
+    "Attention", "BiasGelu", "DynamicQuantizeLSTM", "EmbedLayerNormalization", "FastGelu", "Gelu",
+    "SkipLayerNormalization",
+)  # fmt: skip
+"""Operators of the domain com.microsoft that can be imported."""
 
-OTHERS = ("Attention",)
-"""Operators that only that domain has in Relax, though ONNX has others of the same name."""
+OTHERS = ("Attention", "DynamicQuantizeLSTM")
+"""Operators that only that domain has, though ONNX may have others of the same name."""
 
 Misread = tuple[str, Callable[[Node], bool], str]
 

@@ -15,6 +15,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from . import torch_pooling as pooling
 from . import torch_quantization as quantization
+from . import torch_recurrent as recurrent
 from . import torch_resampling as resampling
 from .torch_types import base_name, computed_in, first_tensor, given, relax_dtype, type_problem
 
@@ -112,6 +113,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             ):
                 table[name] = partial(self._pool, table.get(name), pool, rank)
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
+        for name in recurrent.OPERATORS:
+            table[f"{name}.input"] = self._recurrent
         for name in resampling.OPERATORS:
             table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
         return {name: partial(self._checked, convert) for name, convert in table.items()}
@@ -332,12 +335,18 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _resample(self, node: torch.fx.Node) -> relax.Expr:
         return resampling.resample(self.block_builder, self.env[node.args[0]], base_name(node), node)
 
-    def _quantization(self, node: torch.fx.Node) -> relax.Expr:
-        def parameter(argument: Any) -> Any:
-            kept = self._kept.get(argument.name) if isinstance(argument, torch.fx.Node) else argument
-            return kept.detach().cpu().numpy() if isinstance(kept, torch.Tensor) else kept
+    def _recurrent(self, node: torch.fx.Node) -> relax.Expr:
+        return recurrent.convert(self.block_builder, node, self.env, self._parameter)
 
-        return self._settled(quantization.convert(self.block_builder, self.env[node.args[0]], node, parameter))
+    def _quantization(self, node: torch.fx.Node) -> relax.Expr:
+        return self._settled(quantization.convert(self.block_builder, self.env[node.args[0]], node, self._parameter))
+
+    def _parameter(self, argument: Any) -> Any:
+        """Return an argument that is no tensor, or a tensor of the model as an array; None for a computed tensor."""
+        kept = self._kept.get(argument.name) if isinstance(argument, torch.fx.Node) else argument
+        if not isinstance(kept, torch.Tensor):
+            return kept
+        return (kept.float() if kept.dtype is torch.bfloat16 else kept).detach().cpu().numpy()
 
     def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
         pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial)

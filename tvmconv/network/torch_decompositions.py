@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .torch_recurrent import OPERATORS as RECURRENT
 from .torch_resampling import OPERATORS as RESAMPLING
 from .torch_types import HALF
 
@@ -22,8 +23,8 @@ aten = torch.ops.aten
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return the table for `ExportedProgram.run_decompositions`: torch's own, with those of this file."""
     table = dict(torch.export.default_decompositions().items())
-    for name in RESAMPLING:
-        for overload in ("vec", "default"):
+    for name in (*RESAMPLING, *RECURRENT):
+        for overload in ("vec", "default", "input"):
             table.pop(getattr(getattr(aten, name, None), overload, None), None)
     return table | OWN
 

@@ -1,0 +1,107 @@
+"""The operator of Relax that runs the steps of a recurrent layer: LSTM, GRU or a plain RNN.
+
+The products of a layer's input are a linear layer in front of it, as `recurrent_layers` builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import tvm
+from tvm import relax, tirx
+from tvm.ir import register_op_attr
+
+from ..lowering import as_scheduled
+from ..targets import backend_of
+from ..targets.devices import cpu_of
+from .constants import constant_value
+from .faults import Refused
+from .gpu.recurrence import recurrence_for_gpu
+from .graph import blocks_of, call_of, rebind
+from .recurrence_cells import Recurrence
+from .recurrence_cpu import recurrence_for_cpu, tiling_of
+
+NAME = "nn.recurrence"
+"""The name of the operator, behind "relax."; the layer is its attribute "layer", as JSON."""
+
+
+def recurrence(layer: Recurrence, operands: Mapping[str, relax.Expr]) -> relax.Call:
+    """Return the call of the operator: a tuple of the results of the layer.
+
+    Its operands are, by their names in `Recurrence.operands`:
+    - gates (steps, batch, directions * gates * channels), the products of the input and all sums of biases,
+    - weight (directions, hidden, gates, channels), by which states are multiplied,
+    - h and c (directions, batch, hidden), the first states,
+    - bias (directions, channels), which is added to the product of GRU's state before the reset,
+    - peepholes (directions, 3, channels), for the gates "iof",
+    - scales (directions, gates, channels), by which products of integers are multiplied,
+    - lengths (batch,) in int32, the steps of each row that count.
+    What channels have beyond the hidden ones is 0. The results are y (steps, directions, batch, hidden), and last_h and
+    last_c (directions, batch, hidden).
+    """
+    attributes = {"layer": msgspec.json.encode(layer).decode()}
+    return relax.Call(tvm.ir.Op.get(f"relax.{NAME}"), [operands[name] for name in layer.operands], attributes)
+
+
+def _layer(call: relax.Call) -> Recurrence:
+    return msgspec.json.decode(str(call.attrs["layer"]), type=Recurrence)
+
+
+def _type(call: relax.Call, _: relax.BlockBuilder) -> relax.TupleType:
+    layer = _layer(call)
+    steps, batch, _ = call.args[0].ty.shape
+    last = relax.TensorType((len(layer.reverse), batch, layer.hidden), layer.dtype)
+    y = relax.TensorType((steps, *last.shape), layer.dtype)
+    return relax.TupleType([y, *[last] * (len(layer.results) - 1)])
+
+
+def lower_recurrences(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return the module with a function of the target for the steps of each recurrent layer.
+
+    Raises `Refused` for a layer that the target has none for.
+
+    Before: `y = R.nn.recurrence(gates, weight, h)`. After: `y = R.call_tir(tvmconv_rnn, (gates, weight in blocks, h))`.
+    """
+    builder = relax.BlockBuilder(mod)
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            if (call := call_of(value, NAME)) is not None:
+                values[var] = _lowered(builder, call, target)
+    return rebind(builder.get(), values) if values else mod
+
+
+def _lowered(builder: relax.BlockBuilder, call: relax.Call, target: tvm.target.Target) -> relax.Call:
+    """Return the call of the function for a target, with the weight as that reads it."""
+    layer, on_gpu = _layer(call), backend_of(target).on_gpu
+    if layer.quantized and on_gpu:
+        raise Refused("its products of integers are computed on CPUs alone")
+    cpu = None if on_gpu else cpu_of(target)
+    block = layer.channels if cpu is None else tiling_of(layer, cpu, call.args[0].ty.shape[1]).block
+    operands = list(call.args)
+    operands[1], weight = _in_blocks(operands[1], block)
+    shapes = {name: each.ty.shape for name, each in zip(layer.operands, call.args, strict=True)} | {"weight": weight}
+    dtypes = {name: str(each.ty.dtype) for name, each in zip(layer.operands, call.args, strict=True)}
+    for name, ty in zip(layer.results, call.ty.fields, strict=True):
+        shapes[name], dtypes[name] = ty.shape, layer.dtype
+    buffers = {name: tirx.decl_buffer(list(shape), dtypes[name], name) for name, shape in shapes.items()}
+    body = recurrence_for_gpu(layer, buffers) if cpu is None else recurrence_for_cpu(layer, cpu, buffers)
+    func = tirx.PrimFunc(list(buffers.values()), body).with_attrs({"tirx.noalias": True, "s_tir": True})
+    name = f"tvmconv_{layer.kind}"
+    function = builder.add_func(as_scheduled(func, name), name)
+    return relax.call_tir(function, operands, list(call.ty.fields))
+
+
+def _in_blocks(weight: relax.Expr, block: int) -> tuple[relax.Expr, tuple[int, ...]]:
+    """Return the weight (directions, hidden, gates, channels) as (directions, blocks, hidden, gates, block)."""
+    directions, hidden, gates, channels = (int(size) for size in weight.ty.shape)
+    split, axes = (directions, hidden, gates, channels // block, block), (0, 3, 1, 2, 4)
+    shape = (directions, channels // block, hidden, gates, block)
+    if (value := constant_value(weight)) is not None:
+        return relax.const(value.reshape(split).transpose(axes), str(weight.ty.dtype)), shape
+    return relax.op.permute_dims(relax.op.reshape(weight, split), axes), shape
+
+
+register_op_attr(f"relax.{NAME}", "FInferType", _type)
+register_op_attr(f"relax.{NAME}", "FPurity", True)
