@@ -17,6 +17,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from ..substitution import CHOICE
+from .blocked import BLOCKED, PARALLEL, columns_inside, mark_for_blocks, with_blocks
 from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .stages import is_map, variables_in, with_simple_indices
@@ -81,6 +82,8 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     sch = Schedule(_fused(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         mark_for_vectors(sch, block, lanes)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        mark_for_blocks(sch, block, lanes, WINDOW)
     tasks: dict[str, LoopRV] = {}
     for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
         readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
@@ -88,9 +91,12 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
             sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
         elif LANES in sch.get(block).annotations:
             _spread_vectors(sch, block)
+        elif BLOCKED in sch.get(block).annotations:
+            _spread_blocked(sch, block)
         elif (task := _spread_block(sch, block, lanes)) is not None:
             tasks[str(sch.get(block).name_hint)] = task
-    func = with_vector_functions(tvm_ffi.structural_map(sch.mod["main"], (SBlock, with_vectors)))
+    func = tvm_ffi.structural_map(sch.mod["main"], (SBlock, lambda block: with_blocks(with_vectors(block))))
+    func = with_vector_functions(func)
     return func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
 
@@ -206,6 +212,23 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
         return
     outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))
     sch.parallel(sch.fuse(*loops[:outer]))
+
+
+def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
+    """Spread a marked reduction over threads, by its outer loops, or where these are few by its columns."""
+    loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
+    sizes, steps = (
+        [_assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        for each in (block, inner)
+    )
+    if prod(sizes) * prod(steps[len(sizes) :]) < LEAST_WORK * int(sch.get(block).annotations[BLOCKED]):
+        return
+    columns = columns_inside(sch.get(block))
+    if prod(sizes) < TURNS and columns is not None:
+        sch.annotate(block, PARALLEL, 1)
+    elif loops:
+        outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))
+        sch.parallel(sch.fuse(*loops[:outer]))
 
 
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:

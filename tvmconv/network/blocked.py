@@ -1,0 +1,98 @@
+"""Reductions of rows and of columns on a CPU, which use vectors and add up long sums in blocks.
+
+A sum that takes one float32 number after the other is off by up to as many roundings, and LLVM, which keeps the order,
+makes no vectors of it. The sum of a row has a few vectors instead, its accumulators, whose lanes are added up after
+`STEPS` additions to each; sums of columns have a lane for each column, for `ROWS` rows. The sums of such blocks are added
+up in float64. The blocks depend on sizes alone: results are the same for any number of threads.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from math import prod
+
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.stmt import SBlock
+
+from .blocked_code import WIDER, Columns, Row, column_of, row_lanes
+from .stages import Stage, is_contraction, loads_in, stage_of, variables_in
+
+BLOCKED = "tvmconv.blocked"
+"""The annotation of a block that `with_blocks` fills; its value is the number of float32 lanes of a vector."""
+
+PARALLEL = "tvmconv.parallel"
+"""The annotation of such a block that spreads its columns over threads."""
+
+
+def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> None:
+    """Put a block around a reduction of rows or columns; `with_blocks` fills it when the loops are scheduled.
+
+    Windows of at most `window` elements that slide along an axis stay as they are, and so do products of matrices.
+
+    Before: `for n, c, h, w: block`, which adds up h and w.
+    After: `for n, c: marked`, in which is `for h, w: block`.
+    """
+    loops, value = sch.get_loops(block), sch.get(block)
+    outputs = list(takewhile(lambda axis: axis.iter_type == tirx.IterVar.DataPar, value.iter_vars))
+    if value.init is None or len(loops) != len(value.iter_vars) or len(outputs) == len(loops):
+        return
+    stage = stage_of(value)
+    if stage is None or not _is_taken(stage, window):
+        return
+    columns = column_of(stage)
+    if columns is None and row_lanes(stage, lanes) == 1:
+        return
+    inside = set() if columns is None else {columns.axis, *columns.zeros}
+    first = next((place for place, axis in enumerate(outputs) if axis.var in inside), len(outputs))
+    sch.annotate(sch.blockize(loops[first]), BLOCKED, lanes)
+
+
+def with_blocks(block: SBlock) -> SBlock:
+    """Return a marked block with accumulators in place of its loops; return any other block unchanged.
+
+    Before, with rows of 1000: `for k in range(1000): y = y + x[k]`.
+    After: `for k in range(15): a[0:64] += x[64 * k : 64 * k + 64]`, where a is four vectors; then three vectors of the
+    other 40 elements, and `y = a[0] + ... + a[63]`, by halves.
+    """
+    if BLOCKED not in block.annotations:
+        return block
+    stage, lanes = _stage_inside(block), int(block.annotations[BLOCKED])
+    code = Row(stage, lanes) if column_of(stage) is None else Columns(stage, lanes, PARALLEL in block.annotations)
+    body = code.statement()
+    return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, alloc_buffers=code.buffers)
+
+
+def columns_inside(block: SBlock) -> tirx.PrimExpr | None:
+    """Return the number of columns in a marked block; None for one of a row."""
+    columns = column_of(_stage_inside(block))
+    return None if columns is None else columns.count
+
+
+def _stage_inside(block: SBlock) -> Stage:
+    """Return the reduction in a marked block, whose initial value lies in a block beside the one that updates it."""
+    inside: list[SBlock] = []
+    tvm_ffi.structural_walk(block.init, [(SBlock, inside.append)])
+    tvm_ffi.structural_walk(block.body, [(SBlock, inside.append)])
+    init, update = inside
+    reads, writes, name = update.reads, update.writes, update.name_hint
+    stage = stage_of(SBlock(update.iter_vars, reads, writes, name, update.body, init.body))
+    assert stage is not None, "it was a stage when the block was marked"
+    return stage
+
+
+def _is_taken(stage: Stage, window: int) -> bool:
+    """Return whether a reduction has one result of a dtype of `WIDER`, and is no product and no small sliding window."""
+    inside, outside = set(stage.reduced), set(stage.outer)
+    if len(stage.targets) > 1 or not inside or is_contraction(stage):
+        return False
+    if str(stage.targets[0].ty.dtype) not in WIDER or variables_in(stage.reduced.values()) & outside:
+        return False
+    loads = [load for load, _ in loads_in(stage.values[0])]
+    indices = [variables_in([index]) for load in loads for index in load.indices]
+    if not any(each & inside and each & outside for each in indices):
+        return True
+    is_known = all(isinstance(extent, tirx.IntImm) for extent in stage.reduced.values())
+    return is_known and prod(map(int, stage.reduced.values())) > window

@@ -1,0 +1,407 @@
+"""The code of reductions of rows and of columns: vectors of accumulators, whose sums are added up in blocks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Expr, PrimType, Var
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+from tvm.tirx import ForKind
+
+from ..substitution import substitute
+from .stages import Stage, flat_index, loads_in, step_of
+from .vector_code import LEAST_LANES
+
+STEPS = 16
+"""The largest number of terms that are added one after the other to a lane of a row's accumulator."""
+
+ROWS = 64
+"""The largest number of rows that are added one after the other to the lanes of columns."""
+
+ACCUMULATORS = 4
+"""The number of vectors that are added to in turns: an addition to one waits for the addition before."""
+
+WIDER = {"float32": "float64", "float64": "float64", "int32": "int32", "int64": "int64"}
+"""The dtype in which sums of blocks are added up, by the dtype of the sum."""
+
+Place = Callable[[Var], Expr]
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Axes whose elements lie one behind the other in all tensors of a reduction, as one axis."""
+
+    axis: Var
+    """The last of the axes; its index runs on beyond its end, into the next row."""
+    count: Expr
+    """The number of elements of all the axes."""
+    zeros: tuple[Var, ...]
+    """The other axes, whose index stays 0."""
+    others: dict[Var, Expr]
+    """The axes that are not among them, with their extents."""
+
+    def at(self, index: Expr) -> dict[Var, Expr]:
+        """Return the values of the axes for an element."""
+        return {self.axis: index, **{axis: tirx.const(0, axis.ty.dtype) for axis in self.zeros}}
+
+
+def column_of(stage: Stage) -> Flat | None:
+    """Return the last axes of the outputs of a reduction of columns, in all outputs and loads one behind the other.
+
+    None for a reduction of rows, of which not the elements for two outputs, but those for one are neighbours.
+    """
+    if not stage.outer:
+        return None
+    *_, column = stage.outer
+    target = stage.targets[0][tuple(stage.indices)]
+    loads = _loads(stage)
+    steps = [_step(load, column) for load in loads]
+    if not all(_is(step, 0) or _is(step, 1) for step in steps) or not any(_is(step, 1) for step in steps):
+        return None
+    if not _is(_step(target, column), 1) or any(_is(_step(load, axis), 1) for load in loads for axis in stage.reduced):
+        return None
+    return _flat(column, stage.outer, [target, *loads])
+
+
+def row_of(stage: Stage) -> Flat:
+    """Return the reduced axes along which vectors of a reduction of rows run."""
+    loads = _loads(stage)
+    along = [axis for axis in stage.reduced if any(_is(_step(load, axis), 1) for load in loads)]
+    return _flat((along or list(stage.reduced))[-1], stage.reduced, loads)
+
+
+def row_lanes(stage: Stage, lanes: int) -> int:
+    """Return the number of lanes for a reduction of a row, with vectors of some float32 lanes; 1 for a short row."""
+    lanes, count = lanes_of(str(stage.targets[0].ty.dtype), lanes), row_of(stage).count
+    while isinstance(count, tirx.IntImm) and lanes > int(count):
+        lanes //= 2
+    return lanes if lanes >= LEAST_LANES else 1
+
+
+class _Code:
+    """What the code of rows and that of columns have in common: arrays in registers, and what is joined to them."""
+
+    def __init__(self, stage: Stage) -> None:
+        (self.target,), (self.term,), (self.join,), (self.init,) = stage.targets, stage.values, stage.joins, stage.inits
+        self.stage, self.dtype = stage, str(self.target.ty.dtype)
+        self.adds = self.join is operator.add
+        self.neutral = tirx.const(0, self.dtype) if self.adds else self.init
+        self.wide = WIDER[self.dtype] if self.adds else self.dtype
+        self.buffers: list[Any] = []
+
+    def array(self, size: int, dtype: str) -> Any:
+        """Return a new array of some elements that is small enough for registers."""
+        array = tirx.decl_buffer((size,), dtype, f"sums_{len(self.buffers)}", scope="local")
+        self.buffers.append(array)
+        return array
+
+    def joined(self, array: Any, index: Expr, value: Expr) -> tirx.Stmt:
+        """Return the statement that joins a value to an element of an array."""
+        return tirx.BufferStore(array, self.join(array[index], _cast(value, array)), [index])
+
+
+class Row(_Code):
+    """The code for one output: vectors run along a row, and what is left of it is a vector that ends with the row."""
+
+    def __init__(self, stage: Stage, lanes: int) -> None:
+        super().__init__(stage)
+        self.row, self.lanes = row_of(stage), row_lanes(stage, lanes)
+        size = int(self.row.count) if isinstance(self.row.count, tirx.IntImm) else None
+        vectors = ACCUMULATORS if size is None else min(ACCUMULATORS, size // self.lanes)
+        self.step = self.lanes * vectors
+        # One more for what is left of a row.
+        steps = STEPS + 1 if size is None else size // self.step + 1
+        self.rows = max(1, STEPS // steps)
+        self.is_short = steps <= STEPS
+        is_one_block = self.is_short and all(_is(extent, 1) for extent in self._turns().values())
+        self.sums = self.array(self.step, self.dtype)
+        self.total = self.array(1, self.dtype if is_one_block else self.wide)
+
+    def statement(self) -> tirx.Stmt:
+        """Return the statement that stores the output."""
+        begin = tirx.BufferStore(self.total, _cast(self.init, self.total), [ZERO])
+        end = tirx.BufferStore(self.target, _cast(self.total[ZERO], self.target), self.stage.indices)
+        blocks = _along(self._turns(), self._rows) if self.is_short else _along(self.row.others, self._long_row)
+        return _all([begin, blocks, end])
+
+    def _turns(self) -> dict[Var, Expr]:
+        """Return the axes beside the row, the last one in blocks of rows."""
+        axes = dict(self.row.others)
+        if axes:
+            axis, extent = axes.popitem()
+            axes[axis] = (extent + (self.rows - 1)) // self.rows
+        return axes
+
+    def _rows(self, turns: dict[Var, Expr]) -> tirx.Stmt:
+        """Return the statement for a block of rows, each with the whole of it in the block."""
+        whole = self.row.count // self.step
+        if not turns:
+            return self._block([*self._rest({}), self._steps({}, ZERO, whole)])
+        *_, (axis, turn) = turns.items()
+
+        def row(number: Expr) -> tirx.Stmt:
+            at = {**turns, axis: turn * self.rows + number}
+            return _all([*self._rest(at), self._steps(at, ZERO, whole)])
+
+        return self._block([_loop(_part(self.row.others[axis], self.rows, turn), row)])
+
+    def _long_row(self, at: dict[Var, Expr]) -> tirx.Stmt:
+        """Return the statement for a row in blocks, the first of which has what is left of the row, too."""
+        whole, rest = self.row.count // self.step, self._rest(at)
+
+        def block(turn: Expr) -> tirx.Stmt:
+            first = _if(tirx.EQ(turn, ZERO), lambda: _all(rest)) if rest else []
+            return self._block([*first, self._steps(at, turn * STEPS, tirx.min(whole - turn * STEPS, STEPS))])
+
+        return _loop(tirx.max((whole + (STEPS - 1)) // STEPS, 1), block)
+
+    def _block(self, statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
+        """Return the statement that joins to the total what the statements join to the accumulators."""
+        vectors = range(0, self.step, self.lanes)
+
+        def cleared(vector: int) -> tirx.Stmt:
+            return _vector(self.lanes, lambda lane: tirx.BufferStore(self.sums, self.neutral, [vector + lane]))
+
+        binds: list[tirx.Stmt] = []
+        values = [
+            self._bound(binds, self.sums.vload([tirx.const(vector, "int64")], self._type(self.lanes)), self.lanes)
+            for vector in vectors
+        ]
+        while len(values) > 1:
+            pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
+            values = [self._bound(binds, reduce(self.join, pair), self.lanes) for pair in pairs]
+        (value,), lanes = values, self.lanes
+        while lanes > 1:
+            lanes //= 2
+            halves = [tirx.Shuffle([value], list(range(half, half + lanes))) for half in (0, lanes)]
+            value = self._bound(binds, self.join(*halves), lanes)
+        return _all([*map(cleared, vectors), *statements, *binds, self.joined(self.total, ZERO, value)])
+
+    def _steps(self, at: dict[Var, Expr], first: Expr, count: Expr) -> tirx.Stmt:
+        """Return the statement that joins `count` times a vector to each accumulator, from step `first` of the row on."""
+
+        def step(number: Expr) -> tirx.Stmt:
+            start = (first + number) * self.step
+            return _all(
+                [self._joined(at, vector, start + vector) for vector in range(0, self.step, self.lanes)]
+            )
+
+        return _loop(count, step)
+
+    def _rest(self, at: dict[Var, Expr]) -> list[tirx.Stmt]:
+        """Return the statements that join what is left of a row that has no whole number of steps.
+
+        The last vector has neutral elements for those that the one before has already; a row that is shorter than a
+        vector is added up one by one.
+        """
+        count = self.row.count
+        start, left = count // self.step * self.step, count % self.step // self.lanes
+        statements = [
+            each
+            for number, vector in enumerate(range(0, self.step - self.lanes, self.lanes))
+            for each in _if(left > number, partial(self._joined, at, vector, start + vector))
+        ]
+        odd = count % self.lanes
+
+        def ends_with_row() -> tirx.Stmt:
+            return self._joined(at, self.step - self.lanes, count - self.lanes, self.lanes - odd)
+
+        def one_by_one() -> tirx.Stmt:
+            return _loop(odd, lambda number: self.joined(self.total, ZERO, self._term(at, number)))
+
+        return [*statements, *_if(odd > 0, lambda: _all(_if(count >= self.lanes, ends_with_row, one_by_one)))]
+
+    def _joined(self, at: dict[Var, Expr], vector: int, start: Expr, begin: Expr | None = None) -> tirx.Stmt:
+        """Return the statement that joins the elements from `start` on to a vector, of a sum from lane `begin` on."""
+
+        def joined(lane: Expr) -> tirx.Stmt:
+            value = self._term(at, start + lane)
+            if begin is not None and self.adds:
+                value = tirx.Select(lane >= begin, value, self.neutral)
+            return self.joined(self.sums, vector + lane, value)
+
+        return _vector(self.lanes, joined)
+
+    def _term(self, at: dict[Var, Expr], index: Expr) -> Expr:
+        return substitute(self.term, {**at, **self.row.at(index)})
+
+    def _type(self, lanes: int) -> str:
+        return f"{self.dtype}x{lanes}" if lanes > 1 else self.dtype
+
+    def _bound(self, binds: list[tirx.Stmt], value: Expr, lanes: int) -> Var:
+        var = Var("vector", PrimType(self._type(lanes)))
+        binds.append(tirx.Bind(var, value))
+        return var
+
+
+class Columns(_Code):
+    """The code for outputs that are side by side: some vectors of them at a time, through all rows."""
+
+    def __init__(self, stage: Stage, lanes: int, is_parallel: bool) -> None:
+        super().__init__(stage)
+        columns = column_of(stage)
+        assert columns is not None
+        self.columns, self.is_parallel = columns, is_parallel
+        self.lanes = lanes_of(self.dtype, lanes)
+
+    def statement(self) -> tirx.Stmt:
+        """Return the statement that stores all outputs."""
+        count, lanes = self.columns.count, self.lanes
+        if isinstance(count, tirx.IntImm) and int(count) < lanes:
+            return self._strip(ZERO, 1, int(count))
+        vectors = min(ACCUMULATORS, int(count) // lanes) if isinstance(count, tirx.IntImm) else ACCUMULATORS
+        width = vectors * lanes
+        kind = ForKind.PARALLEL if self.is_parallel else ForKind.SERIAL
+        whole, left, odd = count // width, count % width // lanes, count % lanes
+        strips = _loop(whole, lambda number: self._strip(number * width, vectors, lanes), kind)
+
+
+        def rest() -> tirx.Stmt:
+            return _loop(left, lambda number: self._strip(whole * width + number * lanes, 1, lanes))
+
+        def ends_with_row() -> tirx.Stmt:
+            return self._strip(count - lanes, 1, lanes, lanes - odd)
+
+        def one_by_one() -> tirx.Stmt:
+            return _loop(odd, lambda number: self._strip(number, 1, 1))
+
+        ends = _if(odd > 0, lambda: _all(_if(count >= lanes, ends_with_row, one_by_one)))
+        return _all([strips, *_if(left > 0, rest), *ends])
+
+    def _strip(self, start: Expr, vectors: int, lanes: int, begin: Expr | None = None) -> tirx.Stmt:
+        """Return the statement that stores the outputs from `start` on, in some vectors; of one from lane `begin` on."""
+        sums, axes = self.array(vectors * lanes, self.dtype), self.stage.reduced
+        known = [isinstance(extent, tirx.IntImm) for extent in axes.values()]
+
+        def each(statement: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+            places = range(0, vectors * lanes, lanes)
+            return _all([_vector(lanes, lambda lane, place=place: statement(place + lane)) for place in places])
+
+        def fill(array: Any, value: Expr) -> tirx.Stmt:
+            return each(lambda place: tirx.BufferStore(array, _cast(value, array), [place]))
+
+        def join(at: dict[Var, Expr]) -> tirx.Stmt:
+            def one(place: Expr) -> tirx.Stmt:
+                return self.joined(sums, place, substitute(self.term, {**at, **self.columns.at(start + place)}))
+
+            return each(one)
+
+        def store(array: Any) -> tirx.Stmt:
+            def one(place: Expr) -> tirx.Stmt:
+                indices = [substitute(index, self.columns.at(start + place)) for index in self.stage.indices]
+                return tirx.BufferStore(self.target, _cast(array[place], self.target), indices)
+
+            return each(one) if begin is None else _loop(lanes - begin, lambda number: one(begin + number))
+
+        if not self.adds or (all(known) and prod(map(int, axes.values())) <= ROWS):
+            return _all([fill(sums, self.init), _along(axes, join), store(sums)])
+        total = self.array(vectors * lanes, self.wide)
+        rows, inner, outer = 1, {}, dict(axes)
+        while True:
+            axis, extent = outer.popitem()
+            if not isinstance(extent, tirx.IntImm) or rows * int(extent) > ROWS:
+                break
+            rows, inner = rows * int(extent), {axis: extent, **inner}
+        rows = ROWS // rows
+
+        def block(at: dict[Var, Expr], turn: Expr) -> tirx.Stmt:
+            def row(number: Expr) -> tirx.Stmt:
+                return _along(inner, lambda values: join({**at, axis: turn * rows + number, **values}))
+
+            block = _loop(_part(extent, rows, turn), row)
+            return _all(
+                [fill(sums, self.neutral), block, each(lambda place: self.joined(total, place, sums[place]))]
+            )
+
+        blocks = _along(outer, lambda at: _loop((extent + (rows - 1)) // rows, lambda turn: block(at, turn)))
+        return _all([fill(total, self.init), blocks, store(total)])
+
+
+ZERO = tirx.const(0, "int64")
+
+
+def lanes_of(dtype: str, lanes: int) -> int:
+    """Return the number of elements in vectors that have some lanes of float32."""
+    return lanes * 4 // tvm.DataType(dtype).itemsize
+
+
+def _flat(axis: Var, axes: Mapping[Var, Expr], loads: Iterable[TensorLoad]) -> Flat:
+    """Return an axis with the other axes that it runs on into, as one."""
+    others, zeros, analyzer = dict(axes), [], Analyzer()
+    count = others.pop(axis)
+    steps = [(_step(load, axis), load) for load in loads]
+
+    def continues(other: Var) -> bool:
+        return all(analyzer.can_prove_equal(_step(load, other), count * step) for step, load in steps)
+
+    while (found := next(filter(continues, reversed(others)), None)) is not None:
+        zeros.append(found)
+        count = count * others.pop(found)
+    return Flat(axis, analyzer.simplify(count), tuple(zeros), others)
+
+
+def _loads(stage: Stage) -> list[TensorLoad]:
+    return [load for load, _ in loads_in(stage.values[0])]
+
+
+def _step(load: TensorLoad, axis: Var) -> Expr:
+    return step_of(flat_index(load.source, load.indices), axis, Analyzer())
+
+
+def _is(number: Expr, value: int) -> bool:
+    return isinstance(number, tirx.IntImm) and int(number) == value
+
+
+def _cast(value: Expr, array: Any) -> Expr:
+    """Return a value in the dtype of an array."""
+    dtype = str(array.ty.dtype)
+    return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+
+
+def _part(extent: Expr, size: int, turn: Expr) -> Expr:
+    """Return how many of an axis' elements are in a block of at most `size`."""
+    if isinstance(extent, tirx.IntImm) and int(extent) % size == 0:
+        return tirx.const(size, "int64")
+    return tirx.min(extent - turn * size, size)
+
+
+def _loop(extent: Any, body: Callable[[Expr], tirx.Stmt], kind: ForKind = ForKind.SERIAL) -> tirx.Stmt:
+    """Return a loop over the numbers below an extent; the body alone for one turn."""
+    extent = Analyzer().simplify(tirx.const(extent, "int64") if isinstance(extent, int) else extent)
+    if _is(extent, 1):
+        return body(ZERO)
+    var = Var("turn", PrimType("int64"))
+    return tirx.For(var, ZERO, extent, kind, body(var))
+
+
+def _vector(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    """Return a statement for each lane of a vector."""
+    return _loop(lanes, body, ForKind.VECTORIZED)
+
+
+def _along(axes: Mapping[Var, Expr], body: Callable[[dict[Var, Expr]], tirx.Stmt]) -> tirx.Stmt:
+    """Return loops over axes, the first one outermost, around a statement that `body` makes of their values."""
+    if not axes:
+        return body({})
+    (axis, extent), *others = axes.items()
+    return _loop(extent, lambda value: _along(dict(others), lambda values: body({axis: value, **values})))
+
+
+def _if(condition: Expr, *branches: Callable[[], tirx.Stmt]) -> list[tirx.Stmt]:
+    """Return the statement for a condition, of which the other branch may be left out; none of what is never done."""
+    condition = Analyzer().simplify(condition)
+    if isinstance(condition, tirx.IntImm):
+        return [branch() for branch in (branches[:1] if condition.value else branches[1:])]
+    return [tirx.IfThenElse(condition, *(branch() for branch in branches), *[None][len(branches) - 1 :])]
+
+
+def _all(statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
+    return tirx.stmt_seq(*statements)
