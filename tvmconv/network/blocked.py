@@ -8,7 +8,7 @@ up in float64. The blocks depend on sizes alone: results are the same for any nu
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from math import prod
 
 import tvm_ffi
@@ -36,18 +36,19 @@ def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> 
     After: `for n, c: marked`, in which is `for h, w: block`.
     """
     loops, value = sch.get_loops(block), sch.get(block)
-    outputs = list(takewhile(lambda axis: axis.iter_type == tirx.IterVar.DataPar, value.iter_vars))
-    if value.init is None or len(loops) != len(value.iter_vars) or len(outputs) == len(loops):
+    if len(loops) != len(value.iter_vars) or (stage := _taken(value, window)) is None:
         return
-    stage = stage_of(value)
-    if stage is None or not _is_taken(stage, window):
-        return
-    columns = column_of(stage)
+    columns, outputs = column_of(stage), list(takewhile(_is_output, value.iter_vars))
     if columns is None and row_lanes(stage, lanes) == 1:
         return
     inside = set() if columns is None else {columns.axis, *columns.zeros}
     first = next((place for place, axis in enumerate(outputs) if axis.var in inside), len(outputs))
     sch.annotate(sch.blockize(loops[first]), BLOCKED, lanes)
+
+
+def can_be_blocked(block: SBlock, window: int) -> bool:
+    """Return whether `mark_for_blocks` takes a block, but for rows that are shorter than any vector."""
+    return _taken(block, window) is not None
 
 
 def with_blocks(block: SBlock) -> SBlock:
@@ -63,6 +64,11 @@ def with_blocks(block: SBlock) -> SBlock:
     code = Row(stage, lanes) if column_of(stage) is None else Columns(stage, lanes, PARALLEL in block.annotations)
     body = code.statement()
     return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, body, alloc_buffers=code.buffers)
+
+
+def is_row(block: SBlock) -> bool:
+    """Return whether a block is a marked one of a row."""
+    return BLOCKED in block.annotations and columns_inside(block) is None
 
 
 def columns_inside(block: SBlock) -> tirx.PrimExpr | None:
@@ -83,16 +89,22 @@ def _stage_inside(block: SBlock) -> Stage:
     return stage
 
 
-def _is_taken(stage: Stage, window: int) -> bool:
-    """Return whether a reduction has one result of a dtype of `WIDER`, and is no product and no small sliding window."""
+def _is_output(axis: tirx.IterVar) -> bool:
+    return bool(axis.iter_type == tirx.IterVar.DataPar)
+
+
+def _taken(block: SBlock, window: int) -> Stage | None:
+    """Return a reduction with one result of a dtype of `WIDER`; None for products, and for small windows that slide."""
+    if block.init is None or any(map(_is_output, list(dropwhile(_is_output, block.iter_vars)))):
+        return None
+    if (stage := stage_of(block)) is None or len(stage.targets) > 1 or not stage.reduced or is_contraction(stage):
+        return None
     inside, outside = set(stage.reduced), set(stage.outer)
-    if len(stage.targets) > 1 or not inside or is_contraction(stage):
-        return False
     if str(stage.targets[0].ty.dtype) not in WIDER or variables_in(stage.reduced.values()) & outside:
-        return False
+        return None
     loads = [load for load, _ in loads_in(stage.values[0])]
     indices = [variables_in([index]) for load in loads for index in load.indices]
     if not any(each & inside and each & outside for each in indices):
-        return True
+        return stage
     is_known = all(isinstance(extent, tirx.IntImm) for extent in stage.reduced.values())
-    return is_known and prod(map(int, stage.reduced.values())) > window
+    return stage if is_known and prod(map(int, stage.reduced.values())) > window else None

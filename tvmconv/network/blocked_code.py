@@ -19,6 +19,7 @@ from tvm.tirx import ForKind
 from ..substitution import substitute
 from .stages import Stage, flat_index, loads_in, step_of
 from .vector_code import LEAST_LANES
+from .vector_functions import functions_in
 
 STEPS = 16
 """The largest number of terms that are added one after the other to a lane of a row's accumulator."""
@@ -99,9 +100,19 @@ class _Code:
 
     def array(self, size: int, dtype: str) -> Any:
         """Return a new array of some elements that is small enough for registers."""
-        array = tirx.decl_buffer((size,), dtype, f"sums_{len(self.buffers)}", scope="local")
+        array = tirx.decl_buffer((size,), dtype, f"sums_{len(self.buffers)}")
         self.buffers.append(array)
         return array
+
+    def terms(self, size: int, term: Callable[[Expr], Expr]) -> tuple[list[tirx.Stmt], Callable[[Expr], Expr]]:
+        """Return statements, and the terms after them, by the index of some of them.
+
+        LLVM makes vectors of exponentials and the like in a loop that stores them, but TVM none in vectors of its own.
+        """
+        if not functions_in(self.term):
+            return [], term
+        array = self.array(size, self.dtype)
+        return [_loop(size, lambda index: tirx.BufferStore(array, term(index), [index]))], lambda index: array[index]
 
     def joined(self, array: Any, index: Expr, value: Expr) -> tirx.Stmt:
         """Return the statement that joins a value to an element of an array."""
@@ -165,16 +176,14 @@ class Row(_Code):
 
     def _block(self, statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that joins to the total what the statements join to the accumulators."""
-        vectors = range(0, self.step, self.lanes)
 
-        def cleared(vector: int) -> tirx.Stmt:
-            return _vector(self.lanes, lambda lane: tirx.BufferStore(self.sums, self.neutral, [vector + lane]))
+        def cleared(index: Expr) -> tirx.Stmt:
+            return tirx.BufferStore(self.sums, self.neutral, [index])
 
         binds: list[tirx.Stmt] = []
-        values = [
-            self._bound(binds, self.sums.vload([tirx.const(vector, "int64")], self._type(self.lanes)), self.lanes)
-            for vector in vectors
-        ]
+        values: list[Expr] = []
+        for vector in range(0, self.step, self.lanes):
+            values.append(self._bound(binds, self.sums.vload([_index(vector)], self._type(self.lanes)), self.lanes))
         while len(values) > 1:
             pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
             values = [self._bound(binds, reduce(self.join, pair), self.lanes) for pair in pairs]
@@ -183,16 +192,13 @@ class Row(_Code):
             lanes //= 2
             halves = [tirx.Shuffle([value], list(range(half, half + lanes))) for half in (0, lanes)]
             value = self._bound(binds, self.join(*halves), lanes)
-        return _all([*map(cleared, vectors), *statements, *binds, self.joined(self.total, ZERO, value)])
+        return _all([*_vectors(self.step, self.lanes, cleared), *statements, *binds, self.joined(self.total, ZERO, value)])
 
     def _steps(self, at: dict[Var, Expr], first: Expr, count: Expr) -> tirx.Stmt:
         """Return the statement that joins `count` times a vector to each accumulator, from step `first` of the row on."""
 
         def step(number: Expr) -> tirx.Stmt:
-            start = (first + number) * self.step
-            return _all(
-                [self._joined(at, vector, start + vector) for vector in range(0, self.step, self.lanes)]
-            )
+            return self._joined(at, 0, (first + number) * self.step, self.step)
 
         return _loop(count, step)
 
@@ -207,28 +213,34 @@ class Row(_Code):
         statements = [
             each
             for number, vector in enumerate(range(0, self.step - self.lanes, self.lanes))
-            for each in _if(left > number, partial(self._joined, at, vector, start + vector))
+            for each in _if(left > number, partial(self._joined, at, vector, start + vector, self.lanes))
         ]
         odd = count % self.lanes
 
         def ends_with_row() -> tirx.Stmt:
-            return self._joined(at, self.step - self.lanes, count - self.lanes, self.lanes - odd)
+            return self._joined(at, self.step - self.lanes, count - self.lanes, self.lanes, self.lanes - odd)
 
         def one_by_one() -> tirx.Stmt:
             return _loop(odd, lambda number: self.joined(self.total, ZERO, self._term(at, number)))
 
         return [*statements, *_if(odd > 0, lambda: _all(_if(count >= self.lanes, ends_with_row, one_by_one)))]
 
-    def _joined(self, at: dict[Var, Expr], vector: int, start: Expr, begin: Expr | None = None) -> tirx.Stmt:
-        """Return the statement that joins the elements from `start` on to a vector, of a sum from lane `begin` on."""
+    def _joined(
+        self, at: dict[Var, Expr], first: int, start: Expr, count: int, begin: Expr | None = None
+    ) -> tirx.Stmt:
+        """Return the statement that joins elements from `start` on to as many sums from `first` on.
 
-        def joined(lane: Expr) -> tirx.Stmt:
-            value = self._term(at, start + lane)
+        Of a sum, those before the index `begin` are left out.
+        """
+        statements, term = self.terms(count, lambda index: self._term(at, start + index))
+
+        def joined(index: Expr) -> tirx.Stmt:
+            value = term(index)
             if begin is not None and self.adds:
-                value = tirx.Select(lane >= begin, value, self.neutral)
-            return self.joined(self.sums, vector + lane, value)
+                value = tirx.Select(index >= begin, value, self.neutral)
+            return self.joined(self.sums, first + index, value)
 
-        return _vector(self.lanes, joined)
+        return _all([*statements, *_vectors(count, self.lanes, joined)])
 
     def _term(self, at: dict[Var, Expr], index: Expr) -> Expr:
         return substitute(self.term, {**at, **self.row.at(index)})
@@ -282,17 +294,17 @@ class Columns(_Code):
         known = [isinstance(extent, tirx.IntImm) for extent in axes.values()]
 
         def each(statement: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-            places = range(0, vectors * lanes, lanes)
-            return _all([_vector(lanes, lambda lane, place=place: statement(place + lane)) for place in places])
+            return _all(_vectors(vectors * lanes, lanes, statement))
 
         def fill(array: Any, value: Expr) -> tirx.Stmt:
-            return each(lambda place: tirx.BufferStore(array, _cast(value, array), [place]))
+            return each(lambda index: tirx.BufferStore(array, _cast(value, array), [index]))
 
         def join(at: dict[Var, Expr]) -> tirx.Stmt:
-            def one(place: Expr) -> tirx.Stmt:
-                return self.joined(sums, place, substitute(self.term, {**at, **self.columns.at(start + place)}))
+            def element(index: Expr) -> Expr:
+                return substitute(self.term, {**at, **self.columns.at(start + index)})
 
-            return each(one)
+            statements, term = self.terms(vectors * lanes, element)
+            return _all([*statements, each(lambda index: self.joined(sums, index, term(index)))])
 
         def store(array: Any) -> tirx.Stmt:
             def one(place: Expr) -> tirx.Stmt:
@@ -325,7 +337,11 @@ class Columns(_Code):
         return _all([fill(total, self.init), blocks, store(total)])
 
 
-ZERO = tirx.const(0, "int64")
+def _index(value: int) -> Expr:
+    return tirx.const(value, "int64")
+
+
+ZERO = _index(0)
 
 
 def lanes_of(dtype: str, lanes: int) -> int:
@@ -369,22 +385,26 @@ def _cast(value: Expr, array: Any) -> Expr:
 def _part(extent: Expr, size: int, turn: Expr) -> Expr:
     """Return how many of an axis' elements are in a block of at most `size`."""
     if isinstance(extent, tirx.IntImm) and int(extent) % size == 0:
-        return tirx.const(size, "int64")
+        return _index(size)
     return tirx.min(extent - turn * size, size)
 
 
 def _loop(extent: Any, body: Callable[[Expr], tirx.Stmt], kind: ForKind = ForKind.SERIAL) -> tirx.Stmt:
     """Return a loop over the numbers below an extent; the body alone for one turn."""
-    extent = Analyzer().simplify(tirx.const(extent, "int64") if isinstance(extent, int) else extent)
+    extent = Analyzer().simplify(_index(extent) if isinstance(extent, int) else extent)
     if _is(extent, 1):
         return body(ZERO)
     var = Var("turn", PrimType("int64"))
     return tirx.For(var, ZERO, extent, kind, body(var))
 
 
-def _vector(lanes: int, body: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-    """Return a statement for each lane of a vector."""
-    return _loop(lanes, body, ForKind.VECTORIZED)
+def _vectors(count: int, lanes: int, body: Callable[[Expr], tirx.Stmt]) -> list[tirx.Stmt]:
+    """Return statements for indices below a multiple of some lanes, each for a vector of them."""
+
+    def vector(first: int) -> tirx.Stmt:
+        return _loop(lanes, lambda lane: body(lane + first if first else lane), ForKind.VECTORIZED)
+
+    return [vector(first) for first in range(0, count, lanes)]
 
 
 def _along(axes: Mapping[Var, Expr], body: Callable[[dict[Var, Expr]], tirx.Stmt]) -> tirx.Stmt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import takewhile
 from math import prod
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -17,7 +18,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from ..substitution import CHOICE
-from .blocked import BLOCKED, PARALLEL, columns_inside, mark_for_blocks, with_blocks
+from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, is_row, mark_for_blocks, with_blocks
 from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .stages import is_map, variables_in, with_simple_indices
@@ -85,7 +86,8 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         mark_for_blocks(sch, block, lanes, WINDOW)
     tasks: dict[str, LoopRV] = {}
-    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
+    left = [] if _spread_rows(sch) else sch.get_child_blocks(sch.get_sblock("root"))
+    for block in reversed(left):
         readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
         if len(readers) == 1 and readers[0] in tasks and is_map(sch, block):
             sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
@@ -101,14 +103,97 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with elementwise stages computed inside their elementwise readers, with simple indices."""
+    """Return the function with elementwise stages computed inside their readers, with simple indices.
+
+    These are elementwise, or one reduction that reads each element once.
+    """
     sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
-        if readers and all(is_map(sch, each) for each in (block, *readers)):
+        if not readers or not is_map(sch, block):
+            continue
+        if all(is_map(sch, each) for each in readers) or (len(readers) == 1 and _is_reduced(sch, block, readers[0])):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
                 sch.compute_inline(block)
     return with_simple_indices(sch.mod["main"])
+
+
+def _is_reduced(sch: Schedule, block: SBlockRV, reader: SBlockRV) -> bool:
+    """Return whether a reduction reads each element of an elementwise stage once, and vectors can compute that."""
+    value, extents = sch.get(block).body.value, []
+    for each in (block, reader):
+        sizes = [axis.dom.extent for axis in sch.get(each).iter_vars]
+        extents.append(sorted(str(size) for size in sizes if not (isinstance(size, tirx.IntImm) and int(size) == 1)))
+    choices: list[tvm.ir.Call] = []
+    tvm_ffi.structural_walk(value, [(tvm.ir.Call, choices.append)])
+    is_plain = not any(call.op.same_as(CHOICE) for call in choices)
+    return is_plain and extents[0] == extents[1] and can_be_blocked(sch.get(reader), WINDOW)
+
+
+def _spread_rows(sch: Schedule) -> bool:
+    """Schedule all stages of a function in one loop over rows, and return whether this was done.
+
+    It is where each stage reads no other row of those before it, one of them reduces rows, and there are enough rows
+    for all threads, if there is work for them. What is between the stages is then no longer than a row.
+
+    Before: `for n, k: most[n] = max(most[n], x[n, k])`, and `for n, k: y[n, k] = x[n, k] - most[n]`.
+    After: `for n in parallel: (for k: most[0] = max(most[0], x[n, k])), for k: y[n, k] = x[n, k] - most[0]`.
+    """
+    *others, last = blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    reductions = [sch.get(each) for each in blocks if not is_map(sch, each)]
+    if not others or not reductions or not all(map(is_row, reductions)):
+        return False
+    between = list(sch.get(sch.get_sblock("root")).alloc_buffers)
+    written = [access.source for block in others for access in sch.get(block).writes]
+    if not all(any(each.same_as(buffer) for buffer in between) for each in written):
+        return False
+    depth = min(_shared(sch, each, last, between) for each in blocks)
+    loops = sch.get_loops(last)[:depth]
+    turns = prod(_assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
+    is_parallel = max(_work(sch, each) for each in blocks) >= LEAST_WORK
+    if not depth or not all(map(sch.get_consumers, others)) or (is_parallel and turns < TURNS):
+        return False
+    task = sch.fuse(*loops)
+    for block in reversed(others):
+        sch.compute_at(block, task, preserve_unit_loops=True)
+    for block in blocks:
+        if is_map(sch, block):
+            _join(sch, block, len(sch.get(block).iter_vars) - depth)
+    if is_parallel:
+        sch.parallel(task)
+    return True
+
+
+def _shared(sch: Schedule, block: SBlockRV, last: SBlockRV, between: list[Any]) -> int:
+    """Return the number of outer loops that a block shares with the last one: each turn reads and writes its row alone.
+
+    `between` are the tensors that blocks write for others.
+    """
+    accesses: list[list[tirx.PrimExpr]] = []
+
+    def add(access: tirx.BufferStore | TensorLoad) -> None:
+        buffer = access.buffer if isinstance(access, tirx.BufferStore) else access.source
+        if any(buffer.same_as(each) for each in between):
+            accesses.append(list(access.indices))
+
+    tvm_ffi.structural_walk(sch.get(block), [((tirx.BufferStore, TensorLoad), add)])
+    axes = zip(sch.get_loops(block), sch.get_loops(last), sch.get(block).iter_vars, strict=False)
+
+    def is_shared(place: int, loop: LoopRV, of_last: LoopRV, axis: tirx.IterVar) -> bool:
+        extent = sch.get(loop).extent
+        if axis.iter_type != tirx.IterVar.DataPar or not tvm_ffi.structural_equal(extent, sch.get(of_last).extent):
+            return False
+        is_one = isinstance(extent, tirx.IntImm) and int(extent) == 1
+        return all(len(each) > place and (is_one or each[place].same_as(axis.var)) for each in accesses)
+
+    return sum(takewhile(bool, (is_shared(place, *each) for place, each in enumerate(axes))))
+
+
+def _work(sch: Schedule, block: SBlockRV) -> int:
+    """Return the number of steps of a block's loops, with those inside of it."""
+    inside = sch.get_child_blocks(block)
+    loops = sch.get_loops(inside[0]) if inside else sch.get_loops(block)
+    return prod(_assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
 
 
 def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
@@ -140,16 +225,8 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
         sch.unroll(part)
         most = inner = axis + 1
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
-    if (joined := min(_joined(value), spatial - max(outer, inner))) > 1:
-        sch.fuse(*loops[spatial - joined : spatial])
-    elif (
-        joined == 1
-        and spatial == len(loops)
-        and isinstance(extents[-1], tirx.IntImm)
-        and sizes[-1] <= WINDOW
-        and _moves(value)
-    ):
-        sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
+    if spatial == len(loops):
+        _join(sch, block, spatial - max(outer, inner))
     if outer < 1 or prod(sizes) < LEAST_WORK:
         return None
     task = sch.fuse(*loops[:outer])
@@ -183,6 +260,17 @@ def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: i
         sch.parallel(sch.fuse(*outer))
     sch.vectorize(vector)
     sch.vectorize(sch.get_loops(sch.decompose_reduction(block, reduced[0]))[-1])
+
+
+def _join(sch: Schedule, block: SBlockRV, most: int) -> None:
+    """Join as many of the last loops of an elementwise block as may be one, of at most `most`, for LLVM's vectors."""
+    loops, value = sch.get_loops(block), sch.get(block)
+    if (joined := min(_joined(value), most)) > 1:
+        sch.fuse(*loops[len(loops) - joined :])
+    elif joined == 1 and _moves(value):
+        extent = sch.get(loops[-1]).extent
+        if isinstance(extent, tirx.IntImm) and int(extent) <= WINDOW:
+            sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
 
 
 def _moves(block: SBlock) -> bool:
