@@ -2,8 +2,8 @@
 
 A sum that takes one float32 number after the other is off by up to as many roundings, and LLVM, which keeps the order,
 makes no vectors of it. The sum of a row has a few vectors instead, its accumulators, whose lanes are added up after
-`STEPS` additions to each; sums of columns have a lane for each column, for `ROWS` rows. The sums of such blocks are added
-up in float64. The blocks depend on sizes alone: results are the same for any number of threads.
+`STEPS` additions to each; sums of columns have a lane for each column, and end after as many. Sums of such blocks are
+added up in float64. The blocks depend on sizes alone: results are the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> 
     if columns is None and row_lanes(stage, lanes) == 1:
         return
     inside = set() if columns is None else {columns.axis, *columns.zeros}
-    first = next((place for place, axis in enumerate(outputs) if axis.var in inside), len(outputs))
+    first = next((number for number, axis in enumerate(outputs) if axis.var in inside), len(outputs))
     sch.annotate(sch.blockize(loops[first]), BLOCKED, lanes)
 
 

@@ -22,18 +22,16 @@ from .vector_code import LEAST_LANES
 from .vector_functions import functions_in
 
 STEPS = 16
-"""The largest number of terms that are added one after the other to a lane of a row's accumulator."""
+"""The largest number of terms that are added one after the other to a lane, before the sum of a block is taken."""
 
-ROWS = 64
-"""The largest number of rows that are added one after the other to the lanes of columns."""
+LONG_STEPS = 256
+"""The same where sums of blocks are no wider than those of terms: longer blocks are fewer."""
 
 ACCUMULATORS = 4
 """The number of vectors that are added to in turns: an addition to one waits for the addition before."""
 
 WIDER = {"float32": "float64", "float64": "float64", "int32": "int32", "int64": "int64"}
 """The dtype in which sums of blocks are added up, by the dtype of the sum."""
-
-Place = Callable[[Var], Expr]
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,7 @@ class _Code:
         self.adds = self.join is operator.add
         self.neutral = tirx.const(0, self.dtype) if self.adds else self.init
         self.wide = WIDER[self.dtype] if self.adds else self.dtype
+        self.steps = STEPS if self.wide != self.dtype else LONG_STEPS
         self.buffers: list[Any] = []
 
     def array(self, size: int, dtype: str) -> Any:
@@ -105,9 +104,10 @@ class _Code:
         return array
 
     def terms(self, size: int, term: Callable[[Expr], Expr]) -> tuple[list[tirx.Stmt], Callable[[Expr], Expr]]:
-        """Return statements, and the terms after them, by the index of some of them.
+        """Return statements, and the function that returns a term by its index, below `size`, once they have run.
 
-        LLVM makes vectors of exponentials and the like in a loop that stores them, but TVM none in vectors of its own.
+        LLVM makes vectors of exponentials and the like in a loop that stores them, where TVM would call a function of
+        the C library for each lane.
         """
         if not functions_in(self.term):
             return [], term
@@ -129,9 +129,9 @@ class Row(_Code):
         vectors = ACCUMULATORS if size is None else min(ACCUMULATORS, size // self.lanes)
         self.step = self.lanes * vectors
         # One more for what is left of a row.
-        steps = STEPS + 1 if size is None else size // self.step + 1
-        self.rows = max(1, STEPS // steps)
-        self.is_short = steps <= STEPS
+        steps = self.steps + 1 if size is None else size // self.step + 1
+        self.rows = max(1, self.steps // steps)
+        self.is_short = steps <= self.steps
         is_one_block = self.is_short and all(_is(extent, 1) for extent in self._turns().values())
         self.sums = self.array(self.step, self.dtype)
         self.total = self.array(1, self.dtype if is_one_block else self.wide)
@@ -170,9 +170,11 @@ class Row(_Code):
 
         def block(turn: Expr) -> tirx.Stmt:
             first = _if(tirx.EQ(turn, ZERO), lambda: _all(rest)) if rest else []
-            return self._block([*first, self._steps(at, turn * STEPS, tirx.min(whole - turn * STEPS, STEPS))])
+            return self._block(
+                [*first, self._steps(at, turn * self.steps, tirx.min(whole - turn * self.steps, self.steps))]
+            )
 
-        return _loop(tirx.max((whole + (STEPS - 1)) // STEPS, 1), block)
+        return _loop(tirx.max((whole + (self.steps - 1)) // self.steps, 1), block)
 
     def _block(self, statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that joins to the total what the statements join to the accumulators."""
@@ -192,10 +194,12 @@ class Row(_Code):
             lanes //= 2
             halves = [tirx.Shuffle([value], list(range(half, half + lanes))) for half in (0, lanes)]
             value = self._bound(binds, self.join(*halves), lanes)
-        return _all([*_vectors(self.step, self.lanes, cleared), *statements, *binds, self.joined(self.total, ZERO, value)])
+        return _all(
+            [*_vectors(self.step, self.lanes, cleared), *statements, *binds, self.joined(self.total, ZERO, value)]
+        )
 
     def _steps(self, at: dict[Var, Expr], first: Expr, count: Expr) -> tirx.Stmt:
-        """Return the statement that joins `count` times a vector to each accumulator, from step `first` of the row on."""
+        """Return the statement that joins a vector to each accumulator `count` times, from a row's step `first` on."""
 
         def step(number: Expr) -> tirx.Stmt:
             return self._joined(at, 0, (first + number) * self.step, self.step)
@@ -225,12 +229,10 @@ class Row(_Code):
 
         return [*statements, *_if(odd > 0, lambda: _all(_if(count >= self.lanes, ends_with_row, one_by_one)))]
 
-    def _joined(
-        self, at: dict[Var, Expr], first: int, start: Expr, count: int, begin: Expr | None = None
-    ) -> tirx.Stmt:
-        """Return the statement that joins elements from `start` on to as many sums from `first` on.
+    def _joined(self, at: dict[Var, Expr], first: int, start: Expr, count: int, begin: Expr | None = None) -> tirx.Stmt:
+        """Return the statement that joins `count` elements from `start` on to as many sums from `first` on.
 
-        Of a sum, those before the index `begin` are left out.
+        Where numbers are added up, the first `begin` of these elements count as 0.
         """
         statements, term = self.terms(count, lambda index: self._term(at, start + index))
 
@@ -275,7 +277,6 @@ class Columns(_Code):
         whole, left, odd = count // width, count % width // lanes, count % lanes
         strips = _loop(whole, lambda number: self._strip(number * width, vectors, lanes), kind)
 
-
         def rest() -> tirx.Stmt:
             return _loop(left, lambda number: self._strip(whole * width + number * lanes, 1, lanes))
 
@@ -289,7 +290,7 @@ class Columns(_Code):
         return _all([strips, *_if(left > 0, rest), *ends])
 
     def _strip(self, start: Expr, vectors: int, lanes: int, begin: Expr | None = None) -> tirx.Stmt:
-        """Return the statement that stores the outputs from `start` on, in some vectors; of one from lane `begin` on."""
+        """Return the statement that stores outputs from `start` on, some vectors of them, or one from lane `begin` on."""
         sums, axes = self.array(vectors * lanes, self.dtype), self.stage.reduced
         known = [isinstance(extent, tirx.IntImm) for extent in axes.values()]
 
@@ -307,31 +308,30 @@ class Columns(_Code):
             return _all([*statements, each(lambda index: self.joined(sums, index, term(index)))])
 
         def store(array: Any) -> tirx.Stmt:
-            def one(place: Expr) -> tirx.Stmt:
-                indices = [substitute(index, self.columns.at(start + place)) for index in self.stage.indices]
-                return tirx.BufferStore(self.target, _cast(array[place], self.target), indices)
+            def one(index: Expr) -> tirx.Stmt:
+                indices = [substitute(each, self.columns.at(start + index)) for each in self.stage.indices]
+                return tirx.BufferStore(self.target, _cast(array[index], self.target), indices)
 
             return each(one) if begin is None else _loop(lanes - begin, lambda number: one(begin + number))
 
-        if not self.adds or (all(known) and prod(map(int, axes.values())) <= ROWS):
+        if not self.adds or (all(known) and prod(map(int, axes.values())) <= self.steps):
             return _all([fill(sums, self.init), _along(axes, join), store(sums)])
         total = self.array(vectors * lanes, self.wide)
-        rows, inner, outer = 1, {}, dict(axes)
+        rows, outer = 1, dict(axes)
+        inner: dict[Var, Expr] = {}
         while True:
             axis, extent = outer.popitem()
-            if not isinstance(extent, tirx.IntImm) or rows * int(extent) > ROWS:
+            if not isinstance(extent, tirx.IntImm) or rows * int(extent) > self.steps:
                 break
             rows, inner = rows * int(extent), {axis: extent, **inner}
-        rows = ROWS // rows
+        rows = self.steps // rows
 
         def block(at: dict[Var, Expr], turn: Expr) -> tirx.Stmt:
             def row(number: Expr) -> tirx.Stmt:
                 return _along(inner, lambda values: join({**at, axis: turn * rows + number, **values}))
 
             block = _loop(_part(extent, rows, turn), row)
-            return _all(
-                [fill(sums, self.neutral), block, each(lambda place: self.joined(total, place, sums[place]))]
-            )
+            return _all([fill(sums, self.neutral), block, each(lambda index: self.joined(total, index, sums[index]))])
 
         blocks = _along(outer, lambda at: _loop((extent + (rows - 1)) // rows, lambda turn: block(at, turn)))
         return _all([fill(total, self.init), blocks, store(total)])
@@ -346,7 +346,7 @@ ZERO = _index(0)
 
 def lanes_of(dtype: str, lanes: int) -> int:
     """Return the number of elements in vectors that have some lanes of float32."""
-    return lanes * 4 // tvm.DataType(dtype).itemsize
+    return lanes * 4 // int(tvm.DataType(dtype).itemsize)
 
 
 def _flat(axis: Var, axes: Mapping[Var, Expr], loads: Iterable[TensorLoad]) -> Flat:

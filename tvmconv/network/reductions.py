@@ -39,7 +39,7 @@ class Update(NamedTuple):
 
 
 def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
-    """Put a block around a reduction of windows that can use vectors; `with_vectors` fills it when the loops are scheduled.
+    """Put a block around a reduction of windows that can use vectors, which `with_vectors` fills after scheduling.
 
     Padding is not stored any more: where a window reads it is constant, or of a whole row.
 
@@ -80,7 +80,12 @@ def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
     if str(update.load.source.ty.dtype) == "bfloat16":  # which TVM computes in float32, but for vectors and variables
         return None
     column = variables(update.load.indices[-1])
-    if first == 1 or int(axes[first - 1].dom.extent) == 1 or axes[first - 1].var not in column or not column & {axis.var for axis in axes[first:]}:
+    if (
+        first == 1
+        or int(axes[first - 1].dom.extent) == 1
+        or axes[first - 1].var not in column
+        or not column & {axis.var for axis in axes[first:]}
+    ):
         return None
     marked = sch.blockize(loops[first - 1])
     sch.annotate(marked, LANES, lanes)
