@@ -247,6 +247,20 @@ def test_running_sums(dtype: str) -> None:
     np.testing.assert_array_equal(y, exact.astype(dtype))
 
 
+@pytest.mark.parametrize("axes", [(1, 2), (1,), (2,), (0, 1)], ids=str)
+def test_masks_stay_in_their_rows(axes: tuple[int, ...]) -> None:
+    """What is left out by its row and column is left out of sums over both, too."""
+    graph = Graph((2, 37, 41), opset=18)
+    lower = graph.node("Mul", graph.node("Trilu", "x", upper=0), graph.constant(2))
+    padded = graph.node("Pad", lower, graph.constant([0, 1, 2, 0, 3, 1], "int64"))
+    nodes = [graph.node("ReduceSum", each, graph.constant(axes, "int64"), keepdims=1) for each in (lower, padded)]
+    x = np.random.default_rng(3).integers(-9, 9, (2, 37, 41)).astype("float32")
+    expected = 2 * np.tril(x)
+    wide = np.pad(expected, [(0, 0), (1, 3), (2, 1)])
+    for y, exact in zip(build(import_model(graph.model(*nodes)))(x), (expected, wide), strict=True):
+        np.testing.assert_array_equal(y, exact.sum(axes, keepdims=True))
+
+
 def test_threads_change_nothing() -> None:
     """Results are the same to the bit for any number of threads."""
     graph = Graph((3, 200_003), opset=18)

@@ -17,7 +17,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.s_tir.stmt import SBlock
 
-from .blocked_code import WIDER, Columns, Row, column_of, row_lanes
+from .blocked_code import WIDER, Columns, Row
+from .flat_axes import column_of, row_lanes
 from .stages import Stage, is_contraction, loads_in, stage_of, variables_in
 
 BLOCKED = "tvmconv.blocked"

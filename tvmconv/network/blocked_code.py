@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.ir import Expr, PrimType, Var
-from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer
 from tvm.tirx import ForKind
 
 from ..substitution import substitute
-from .stages import Stage, flat_index, loads_in, step_of
-from .vector_code import LEAST_LANES
+from .flat_axes import column_of, lanes_of, row_lanes, row_of
+from .stages import Stage
+from .statements import ZERO, choice, index_of, is_number, loop, loops_along, sequence, vectors_of
 from .vector_functions import functions_in
 
 STEPS = 16
@@ -32,57 +29,6 @@ ACCUMULATORS = 4
 
 WIDER = {"float32": "float64", "float64": "float64", "int32": "int32", "int64": "int64"}
 """The dtype in which sums of blocks are added up, by the dtype of the sum."""
-
-
-@dataclass(frozen=True)
-class Flat:
-    """Axes whose elements lie one behind the other in all tensors of a reduction, as one axis."""
-
-    axis: Var
-    """The last of the axes; its index runs on beyond its end, into the next row."""
-    count: Expr
-    """The number of elements of all the axes."""
-    zeros: tuple[Var, ...]
-    """The other axes, whose index stays 0."""
-    others: dict[Var, Expr]
-    """The axes that are not among them, with their extents."""
-
-    def at(self, index: Expr) -> dict[Var, Expr]:
-        """Return the values of the axes for an element."""
-        return {self.axis: index, **{axis: tirx.const(0, axis.ty.dtype) for axis in self.zeros}}
-
-
-def column_of(stage: Stage) -> Flat | None:
-    """Return the last axes of the outputs of a reduction of columns, in all outputs and loads one behind the other.
-
-    None for a reduction of rows, of which not the elements for two outputs, but those for one are neighbours.
-    """
-    if not stage.outer:
-        return None
-    *_, column = stage.outer
-    target = stage.targets[0][tuple(stage.indices)]
-    loads = _loads(stage)
-    steps = [_step(load, column) for load in loads]
-    if not all(_is(step, 0) or _is(step, 1) for step in steps) or not any(_is(step, 1) for step in steps):
-        return None
-    if not _is(_step(target, column), 1) or any(_is(_step(load, axis), 1) for load in loads for axis in stage.reduced):
-        return None
-    return _flat(column, stage.outer, [target, *loads])
-
-
-def row_of(stage: Stage) -> Flat:
-    """Return the reduced axes along which vectors of a reduction of rows run."""
-    loads = _loads(stage)
-    along = [axis for axis in stage.reduced if any(_is(_step(load, axis), 1) for load in loads)]
-    return _flat((along or list(stage.reduced))[-1], stage.reduced, loads)
-
-
-def row_lanes(stage: Stage, lanes: int) -> int:
-    """Return the number of lanes for a reduction of a row, with vectors of some float32 lanes; 1 for a short row."""
-    lanes, count = lanes_of(str(stage.targets[0].ty.dtype), lanes), row_of(stage).count
-    while isinstance(count, tirx.IntImm) and lanes > int(count):
-        lanes //= 2
-    return lanes if lanes >= LEAST_LANES else 1
 
 
 class _Code:
@@ -112,7 +58,7 @@ class _Code:
         if not functions_in(self.term):
             return [], term
         array = self.array(size, self.dtype)
-        return [_loop(size, lambda index: tirx.BufferStore(array, term(index), [index]))], lambda index: array[index]
+        return [loop(size, lambda index: tirx.BufferStore(array, term(index), [index]))], lambda index: array[index]
 
     def joined(self, array: Any, index: Expr, value: Expr) -> tirx.Stmt:
         """Return the statement that joins a value to an element of an array."""
@@ -132,7 +78,7 @@ class Row(_Code):
         steps = self.steps + 1 if size is None else size // self.step + 1
         self.rows = max(1, self.steps // steps)
         self.is_short = steps <= self.steps
-        is_one_block = self.is_short and all(_is(extent, 1) for extent in self._turns().values())
+        is_one_block = self.is_short and all(is_number(extent, 1) for extent in self._turns().values())
         self.sums = self.array(self.step, self.dtype)
         self.total = self.array(1, self.dtype if is_one_block else self.wide)
 
@@ -140,8 +86,10 @@ class Row(_Code):
         """Return the statement that stores the output."""
         begin = tirx.BufferStore(self.total, _cast(self.init, self.total), [ZERO])
         end = tirx.BufferStore(self.target, _cast(self.total[ZERO], self.target), self.stage.indices)
-        blocks = _along(self._turns(), self._rows) if self.is_short else _along(self.row.others, self._long_row)
-        return _all([begin, blocks, end])
+        blocks = (
+            loops_along(self._turns(), self._rows) if self.is_short else loops_along(self.row.others, self._long_row)
+        )
+        return sequence([begin, blocks, end])
 
     def _turns(self) -> dict[Var, Expr]:
         """Return the axes beside the row, the last one in blocks of rows."""
@@ -160,21 +108,21 @@ class Row(_Code):
 
         def row(number: Expr) -> tirx.Stmt:
             at = {**turns, axis: turn * self.rows + number}
-            return _all([*self._rest(at), self._steps(at, ZERO, whole)])
+            return sequence([*self._rest(at), self._steps(at, ZERO, whole)])
 
-        return self._block([_loop(_part(self.row.others[axis], self.rows, turn), row)])
+        return self._block([loop(_part(self.row.others[axis], self.rows, turn), row)])
 
     def _long_row(self, at: dict[Var, Expr]) -> tirx.Stmt:
         """Return the statement for a row in blocks, the first of which has what is left of the row, too."""
         whole, rest = self.row.count // self.step, self._rest(at)
 
         def block(turn: Expr) -> tirx.Stmt:
-            first = _if(tirx.EQ(turn, ZERO), lambda: _all(rest)) if rest else []
+            first = choice(tirx.EQ(turn, ZERO), lambda: sequence(rest)) if rest else []
             return self._block(
                 [*first, self._steps(at, turn * self.steps, tirx.min(whole - turn * self.steps, self.steps))]
             )
 
-        return _loop(tirx.max((whole + (self.steps - 1)) // self.steps, 1), block)
+        return loop(tirx.max((whole + (self.steps - 1)) // self.steps, 1), block)
 
     def _block(self, statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that joins to the total what the statements join to the accumulators."""
@@ -185,7 +133,7 @@ class Row(_Code):
         binds: list[tirx.Stmt] = []
         values: list[Expr] = []
         for vector in range(0, self.step, self.lanes):
-            values.append(self._bound(binds, self.sums.vload([_index(vector)], self._type(self.lanes)), self.lanes))
+            values.append(self._bound(binds, self.sums.vload([index_of(vector)], self._type(self.lanes)), self.lanes))
         while len(values) > 1:
             pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
             values = [self._bound(binds, reduce(self.join, pair), self.lanes) for pair in pairs]
@@ -194,8 +142,8 @@ class Row(_Code):
             lanes //= 2
             halves = [tirx.Shuffle([value], list(range(half, half + lanes))) for half in (0, lanes)]
             value = self._bound(binds, self.join(*halves), lanes)
-        return _all(
-            [*_vectors(self.step, self.lanes, cleared), *statements, *binds, self.joined(self.total, ZERO, value)]
+        return sequence(
+            [*vectors_of(self.step, self.lanes, cleared), *statements, *binds, self.joined(self.total, ZERO, value)]
         )
 
     def _steps(self, at: dict[Var, Expr], first: Expr, count: Expr) -> tirx.Stmt:
@@ -204,7 +152,7 @@ class Row(_Code):
         def step(number: Expr) -> tirx.Stmt:
             return self._joined(at, 0, (first + number) * self.step, self.step)
 
-        return _loop(count, step)
+        return loop(count, step)
 
     def _rest(self, at: dict[Var, Expr]) -> list[tirx.Stmt]:
         """Return the statements that join what is left of a row that has no whole number of steps.
@@ -217,7 +165,7 @@ class Row(_Code):
         statements = [
             each
             for number, vector in enumerate(range(0, self.step - self.lanes, self.lanes))
-            for each in _if(left > number, partial(self._joined, at, vector, start + vector, self.lanes))
+            for each in choice(left > number, partial(self._joined, at, vector, start + vector, self.lanes))
         ]
         odd = count % self.lanes
 
@@ -225,9 +173,9 @@ class Row(_Code):
             return self._joined(at, self.step - self.lanes, count - self.lanes, self.lanes, self.lanes - odd)
 
         def one_by_one() -> tirx.Stmt:
-            return _loop(odd, lambda number: self.joined(self.total, ZERO, self._term(at, number)))
+            return loop(odd, lambda number: self.joined(self.total, ZERO, self._term(at, number)))
 
-        return [*statements, *_if(odd > 0, lambda: _all(_if(count >= self.lanes, ends_with_row, one_by_one)))]
+        return [*statements, *choice(odd > 0, lambda: sequence(choice(count >= self.lanes, ends_with_row, one_by_one)))]
 
     def _joined(self, at: dict[Var, Expr], first: int, start: Expr, count: int, begin: Expr | None = None) -> tirx.Stmt:
         """Return the statement that joins `count` elements from `start` on to as many sums from `first` on.
@@ -242,7 +190,7 @@ class Row(_Code):
                 value = tirx.Select(index >= begin, value, self.neutral)
             return self.joined(self.sums, first + index, value)
 
-        return _all([*statements, *_vectors(count, self.lanes, joined)])
+        return sequence([*statements, *vectors_of(count, self.lanes, joined)])
 
     def _term(self, at: dict[Var, Expr], index: Expr) -> Expr:
         return substitute(self.term, {**at, **self.row.at(index)})
@@ -275,27 +223,27 @@ class Columns(_Code):
         width = vectors * lanes
         kind = ForKind.PARALLEL if self.is_parallel else ForKind.SERIAL
         whole, left, odd = count // width, count % width // lanes, count % lanes
-        strips = _loop(whole, lambda number: self._strip(number * width, vectors, lanes), kind)
+        strips = loop(whole, lambda number: self._strip(number * width, vectors, lanes), kind)
 
         def rest() -> tirx.Stmt:
-            return _loop(left, lambda number: self._strip(whole * width + number * lanes, 1, lanes))
+            return loop(left, lambda number: self._strip(whole * width + number * lanes, 1, lanes))
 
         def ends_with_row() -> tirx.Stmt:
             return self._strip(count - lanes, 1, lanes, lanes - odd)
 
         def one_by_one() -> tirx.Stmt:
-            return _loop(odd, lambda number: self._strip(number, 1, 1))
+            return loop(odd, lambda number: self._strip(number, 1, 1))
 
-        ends = _if(odd > 0, lambda: _all(_if(count >= lanes, ends_with_row, one_by_one)))
-        return _all([strips, *_if(left > 0, rest), *ends])
+        ends = choice(odd > 0, lambda: sequence(choice(count >= lanes, ends_with_row, one_by_one)))
+        return sequence([strips, *choice(left > 0, rest), *ends])
 
     def _strip(self, start: Expr, vectors: int, lanes: int, begin: Expr | None = None) -> tirx.Stmt:
-        """Return the statement that stores outputs from `start` on, some vectors of them, or one from lane `begin` on."""
+        """Return the statement that stores outputs from `start` on: some vectors, or one from its lane `begin` on."""
         sums, axes = self.array(vectors * lanes, self.dtype), self.stage.reduced
         known = [isinstance(extent, tirx.IntImm) for extent in axes.values()]
 
         def each(statement: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-            return _all(_vectors(vectors * lanes, lanes, statement))
+            return sequence(vectors_of(vectors * lanes, lanes, statement))
 
         def fill(array: Any, value: Expr) -> tirx.Stmt:
             return each(lambda index: tirx.BufferStore(array, _cast(value, array), [index]))
@@ -305,17 +253,17 @@ class Columns(_Code):
                 return substitute(self.term, {**at, **self.columns.at(start + index)})
 
             statements, term = self.terms(vectors * lanes, element)
-            return _all([*statements, each(lambda index: self.joined(sums, index, term(index)))])
+            return sequence([*statements, each(lambda index: self.joined(sums, index, term(index)))])
 
         def store(array: Any) -> tirx.Stmt:
             def one(index: Expr) -> tirx.Stmt:
                 indices = [substitute(each, self.columns.at(start + index)) for each in self.stage.indices]
                 return tirx.BufferStore(self.target, _cast(array[index], self.target), indices)
 
-            return each(one) if begin is None else _loop(lanes - begin, lambda number: one(begin + number))
+            return each(one) if begin is None else loop(lanes - begin, lambda number: one(begin + number))
 
         if not self.adds or (all(known) and prod(map(int, axes.values())) <= self.steps):
-            return _all([fill(sums, self.init), _along(axes, join), store(sums)])
+            return sequence([fill(sums, self.init), loops_along(axes, join), store(sums)])
         total = self.array(vectors * lanes, self.wide)
         rows, outer = 1, dict(axes)
         inner: dict[Var, Expr] = {}
@@ -328,52 +276,15 @@ class Columns(_Code):
 
         def block(at: dict[Var, Expr], turn: Expr) -> tirx.Stmt:
             def row(number: Expr) -> tirx.Stmt:
-                return _along(inner, lambda values: join({**at, axis: turn * rows + number, **values}))
+                return loops_along(inner, lambda values: join({**at, axis: turn * rows + number, **values}))
 
-            block = _loop(_part(extent, rows, turn), row)
-            return _all([fill(sums, self.neutral), block, each(lambda index: self.joined(total, index, sums[index]))])
+            block = loop(_part(extent, rows, turn), row)
+            return sequence(
+                [fill(sums, self.neutral), block, each(lambda index: self.joined(total, index, sums[index]))]
+            )
 
-        blocks = _along(outer, lambda at: _loop((extent + (rows - 1)) // rows, lambda turn: block(at, turn)))
-        return _all([fill(total, self.init), blocks, store(total)])
-
-
-def _index(value: int) -> Expr:
-    return tirx.const(value, "int64")
-
-
-ZERO = _index(0)
-
-
-def lanes_of(dtype: str, lanes: int) -> int:
-    """Return the number of elements in vectors that have some lanes of float32."""
-    return lanes * 4 // int(tvm.DataType(dtype).itemsize)
-
-
-def _flat(axis: Var, axes: Mapping[Var, Expr], loads: Iterable[TensorLoad]) -> Flat:
-    """Return an axis with the other axes that it runs on into, as one."""
-    others, zeros, analyzer = dict(axes), [], Analyzer()
-    count = others.pop(axis)
-    steps = [(_step(load, axis), load) for load in loads]
-
-    def continues(other: Var) -> bool:
-        return all(analyzer.can_prove_equal(_step(load, other), count * step) for step, load in steps)
-
-    while (found := next(filter(continues, reversed(others)), None)) is not None:
-        zeros.append(found)
-        count = count * others.pop(found)
-    return Flat(axis, analyzer.simplify(count), tuple(zeros), others)
-
-
-def _loads(stage: Stage) -> list[TensorLoad]:
-    return [load for load, _ in loads_in(stage.values[0])]
-
-
-def _step(load: TensorLoad, axis: Var) -> Expr:
-    return step_of(flat_index(load.source, load.indices), axis, Analyzer())
-
-
-def _is(number: Expr, value: int) -> bool:
-    return isinstance(number, tirx.IntImm) and int(number) == value
+        blocks = loops_along(outer, lambda at: loop((extent + (rows - 1)) // rows, lambda turn: block(at, turn)))
+        return sequence([fill(total, self.init), blocks, store(total)])
 
 
 def _cast(value: Expr, array: Any) -> Expr:
@@ -385,43 +296,5 @@ def _cast(value: Expr, array: Any) -> Expr:
 def _part(extent: Expr, size: int, turn: Expr) -> Expr:
     """Return how many of an axis' elements are in a block of at most `size`."""
     if isinstance(extent, tirx.IntImm) and int(extent) % size == 0:
-        return _index(size)
+        return index_of(size)
     return tirx.min(extent - turn * size, size)
-
-
-def _loop(extent: Any, body: Callable[[Expr], tirx.Stmt], kind: ForKind = ForKind.SERIAL) -> tirx.Stmt:
-    """Return a loop over the numbers below an extent; the body alone for one turn."""
-    extent = Analyzer().simplify(_index(extent) if isinstance(extent, int) else extent)
-    if _is(extent, 1):
-        return body(ZERO)
-    var = Var("turn", PrimType("int64"))
-    return tirx.For(var, ZERO, extent, kind, body(var))
-
-
-def _vectors(count: int, lanes: int, body: Callable[[Expr], tirx.Stmt]) -> list[tirx.Stmt]:
-    """Return statements for indices below a multiple of some lanes, each for a vector of them."""
-
-    def vector(first: int) -> tirx.Stmt:
-        return _loop(lanes, lambda lane: body(lane + first if first else lane), ForKind.VECTORIZED)
-
-    return [vector(first) for first in range(0, count, lanes)]
-
-
-def _along(axes: Mapping[Var, Expr], body: Callable[[dict[Var, Expr]], tirx.Stmt]) -> tirx.Stmt:
-    """Return loops over axes, the first one outermost, around a statement that `body` makes of their values."""
-    if not axes:
-        return body({})
-    (axis, extent), *others = axes.items()
-    return _loop(extent, lambda value: _along(dict(others), lambda values: body({axis: value, **values})))
-
-
-def _if(condition: Expr, *branches: Callable[[], tirx.Stmt]) -> list[tirx.Stmt]:
-    """Return the statement for a condition, of which the other branch may be left out; none of what is never done."""
-    condition = Analyzer().simplify(condition)
-    if isinstance(condition, tirx.IntImm):
-        return [branch() for branch in (branches[:1] if condition.value else branches[1:])]
-    return [tirx.IfThenElse(condition, *(branch() for branch in branches), *[None][len(branches) - 1 :])]
-
-
-def _all(statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
-    return tirx.stmt_seq(*statements)

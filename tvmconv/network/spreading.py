@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import takewhile
 from math import prod
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -18,17 +17,13 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from ..substitution import CHOICE
-from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, is_row, mark_for_blocks, with_blocks
+from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
+from .loop_nests import LEAST_WORK, WINDOW, assumed, join_last
 from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
+from .row_loops import spread_rows
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
-
-LEAST_WORK = 2**14
-"""The number of steps of a loop nest from which waking the threads pays."""
-
-WINDOW = 64
-"""The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""
 
 MOST_PARTS = 8
 """The largest number of channels that a shuffle takes in turns to get a copy of the loop for each."""
@@ -86,7 +81,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         mark_for_blocks(sch, block, lanes, WINDOW)
     tasks: dict[str, LoopRV] = {}
-    left = [] if _spread_rows(sch) else sch.get_child_blocks(sch.get_sblock("root"))
+    left = [] if spread_rows(sch) else sch.get_child_blocks(sch.get_sblock("root"))
     for block in reversed(left):
         readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
         if len(readers) == 1 and readers[0] in tasks and is_map(sch, block):
@@ -130,79 +125,13 @@ def _is_reduced(sch: Schedule, block: SBlockRV, reader: SBlockRV) -> bool:
     return is_plain and extents[0] == extents[1] and can_be_blocked(sch.get(reader), WINDOW)
 
 
-def _spread_rows(sch: Schedule) -> bool:
-    """Schedule all stages of a function in one loop over rows, and return whether this was done.
-
-    It is where each stage reads no other row of those before it, one of them reduces rows, and there are enough rows
-    for all threads, if there is work for them. What is between the stages is then no longer than a row.
-
-    Before: `for n, k: most[n] = max(most[n], x[n, k])`, and `for n, k: y[n, k] = x[n, k] - most[n]`.
-    After: `for n in parallel: (for k: most[0] = max(most[0], x[n, k])), for k: y[n, k] = x[n, k] - most[0]`.
-    """
-    *others, last = blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    reductions = [sch.get(each) for each in blocks if not is_map(sch, each)]
-    if not others or not reductions or not all(map(is_row, reductions)):
-        return False
-    between = list(sch.get(sch.get_sblock("root")).alloc_buffers)
-    written = [access.source for block in others for access in sch.get(block).writes]
-    if not all(any(each.same_as(buffer) for buffer in between) for each in written):
-        return False
-    depth = min(_shared(sch, each, last, between) for each in blocks)
-    loops = sch.get_loops(last)[:depth]
-    turns = prod(_assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
-    is_parallel = max(_work(sch, each) for each in blocks) >= LEAST_WORK
-    if not depth or not all(map(sch.get_consumers, others)) or (is_parallel and turns < TURNS):
-        return False
-    task = sch.fuse(*loops)
-    for block in reversed(others):
-        sch.compute_at(block, task, preserve_unit_loops=True)
-    for block in blocks:
-        if is_map(sch, block):
-            _join(sch, block, len(sch.get(block).iter_vars) - depth)
-    if is_parallel:
-        sch.parallel(task)
-    return True
-
-
-def _shared(sch: Schedule, block: SBlockRV, last: SBlockRV, between: list[Any]) -> int:
-    """Return the number of outer loops that a block shares with the last one: each turn reads and writes its row alone.
-
-    `between` are the tensors that blocks write for others.
-    """
-    accesses: list[list[tirx.PrimExpr]] = []
-
-    def add(access: tirx.BufferStore | TensorLoad) -> None:
-        buffer = access.buffer if isinstance(access, tirx.BufferStore) else access.source
-        if any(buffer.same_as(each) for each in between):
-            accesses.append(list(access.indices))
-
-    tvm_ffi.structural_walk(sch.get(block), [((tirx.BufferStore, TensorLoad), add)])
-    axes = zip(sch.get_loops(block), sch.get_loops(last), sch.get(block).iter_vars, strict=False)
-
-    def is_shared(place: int, loop: LoopRV, of_last: LoopRV, axis: tirx.IterVar) -> bool:
-        extent = sch.get(loop).extent
-        if axis.iter_type != tirx.IterVar.DataPar or not tvm_ffi.structural_equal(extent, sch.get(of_last).extent):
-            return False
-        is_one = isinstance(extent, tirx.IntImm) and int(extent) == 1
-        return all(len(each) > place and (is_one or each[place].same_as(axis.var)) for each in accesses)
-
-    return sum(takewhile(bool, (is_shared(place, *each) for place, each in enumerate(axes))))
-
-
-def _work(sch: Schedule, block: SBlockRV) -> int:
-    """Return the number of steps of a block's loops, with those inside of it."""
-    inside = sch.get_child_blocks(block)
-    loops = sch.get_loops(inside[0]) if inside else sch.get_loops(block)
-    return prod(_assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
-
-
 def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     """Schedule the loops of a block; return the parallel loop if windows slide over planes inside it."""
     loops, value = list(sch.get_loops(block)), sch.get(block)
     extents = [sch.get(loop).extent for loop in loops]
     if len(loops) != len(value.iter_vars):
         return None
-    sizes = [_assumed(extent, place) for place, extent in enumerate(extents)]
+    sizes = [assumed(extent, place) for place, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     is_known = all(isinstance(extent, tirx.IntImm) for extent in extents[spatial:])
@@ -226,7 +155,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
         most = inner = axis + 1
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
     if spatial == len(loops):
-        _join(sch, block, spatial - max(outer, inner))
+        join_last(sch, block, spatial - max(outer, inner))
     if outer < 1 or prod(sizes) < LEAST_WORK:
         return None
     task = sch.fuse(*loops[:outer])
@@ -262,38 +191,11 @@ def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: i
     sch.vectorize(sch.get_loops(sch.decompose_reduction(block, reduced[0]))[-1])
 
 
-def _join(sch: Schedule, block: SBlockRV, most: int) -> None:
-    """Join as many of the last loops of an elementwise block as may be one, of at most `most`, for LLVM's vectors."""
-    loops, value = sch.get_loops(block), sch.get(block)
-    if (joined := min(_joined(value), most)) > 1:
-        sch.fuse(*loops[len(loops) - joined :])
-    elif joined == 1 and _moves(value):
-        extent = sch.get(loops[-1]).extent
-        if isinstance(extent, tirx.IntImm) and int(extent) <= WINDOW:
-            sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
-
-
-def _moves(block: SBlock) -> bool:
-    """Return whether a block stores elements as it loads them, perhaps one of several."""
-    values = [block.body.value]
-    while values:
-        if isinstance(value := values.pop(), tvm.ir.Call) and value.op.same_as(CHOICE):
-            values += value.args[1:]
-        elif not isinstance(value, (TensorLoad, tirx.FloatImm, tirx.IntImm)):
-            return False
-    return True
-
-
-def _assumed(extent: tirx.PrimExpr, place: int) -> int:
-    """Return the extent of a loop; for one that is known only when the model runs 1 if it is the outermost, else 16."""
-    return int(extent) if isinstance(extent, tirx.IntImm) else 16 if place else 1
-
-
 def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the loops around a block that is going to use vectors; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [_assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
@@ -306,7 +208,7 @@ def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
     """Spread a marked reduction over threads, by its outer loops, or where these are few by its columns."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [_assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps[len(sizes) :]) < LEAST_WORK * int(sch.get(block).annotations[BLOCKED]):
@@ -339,23 +241,3 @@ def _taken_apart(block: SBlock) -> tuple[int, int] | None:
                 ):
                     return place, parts
     return None
-
-
-def _joined(block: SBlock) -> int:
-    """Return how many of a block's last axes may become one: every tensor holds them one behind the other."""
-    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
-        return 0
-    accesses = [(block.body.buffer, block.body.indices)]
-    load = tvm.ir.expr.TensorLoad
-    tvm_ffi.structural_walk(block.body, [(load, lambda each: accesses.append((each.source, each.indices)))])
-
-    def goes_along(place: int, axis: tirx.IterVar) -> bool:
-        return all(
-            len(indices) >= place
-            and indices[-place].same_as(axis.var)
-            and tvm_ffi.structural_equal(tensor.ty.shape[-place], axis.dom.extent)
-            for tensor, indices in accesses
-        )
-
-    axes = enumerate(reversed(block.iter_vars), start=1)
-    return sum(takewhile(bool, (goes_along(place, axis) for place, axis in axes)))
