@@ -32,7 +32,7 @@ WIDER = {"float32": "float64", "float64": "float64", "int32": "int32", "int64": 
 
 
 class _Code:
-    """The common base of the code of rows and of columns: arrays in registers, and statements that join values to them."""
+    """The base of the code of rows and of columns: arrays in registers and statements that join values to them."""
 
     def __init__(self, stage: Stage) -> None:
         (self.target,), (self.term,), (self.join,), (self.init,) = stage.targets, stage.values, stage.joins, stage.inits
