@@ -31,7 +31,7 @@ class Case:
     x_shape: tuple[int, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     lanes: int | None = 16
-    """The lanes of the vectors that are stored, or that a plane is loaded in; None where there are none."""
+    """The lanes of the vectors that are stored, or that a plane is added up in; None where there are none."""
 
     def model(self, dtype: str = "float32") -> onnx.ModelProto:
         graph = Graph(self.x_shape, dtype)

@@ -10,7 +10,7 @@ from network_graph import Graph
 from onnx.reference import ReferenceEvaluator
 
 from tvmconv.network import build, import_model
-from tvmconv.network.spreading import WINDOW, lower_and_fuse, spread_over_threads
+from tvmconv.network.spreading import lower_and_fuse, spread_over_threads
 from tvmconv.schedules.cpu.machine import native_lanes
 from tvmconv.targets import resolve_target
 
@@ -53,15 +53,14 @@ def test_channels_in_turns(groups: int) -> None:
 
 @pytest.mark.parametrize("columns", [24, 80], ids=["few", "several-vectors"])
 def test_rows_reduced_to_a_row(columns: int) -> None:
-    """A vector of columns is reduced at a time, where the last axis of what is reduced stays."""
+    """Vectors of columns are reduced, where the last axis of what is reduced stays; the last one ends with the row."""
     graph = Graph((2, 33, 34, columns))
     axes = graph.constant([1, 2], "int64")
     model = graph.model(*(graph.node(name, "x", axes, keepdims=0) for name in ("ReduceMean", "ReduceMax")))
     imported = import_model(model)
     mod = spread_over_threads(lower_and_fuse(imported.mod, LLVM), LLVM)
-    width = columns if columns <= WINDOW else native_lanes(LLVM)
     (text,) = (str(func) for var, func in mod.functions.items() if "max" in var.name_hint)
-    assert f"T.vectorized(T.int64({width}))" in text
+    assert f"T.vectorized(T.int64({native_lanes(LLVM)}))" in text
     x = np.random.default_rng(3).standard_normal((2, 33, 34, columns)).astype("float32")
     mean, most = build(imported)(x)
     np.testing.assert_allclose(mean, x.astype("float64").mean((1, 2)), atol=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from ..dtypes import NARROW
+from .constants import same_sizes, sizes_of
 from .faults import Refused
 from .onnx_node import Node
 
@@ -14,6 +15,11 @@ def layer_normalization(node: Node) -> relax.Expr:
     x, scale, bias = node.operands[0], node.operands[1], node.operand(2)
     axes, epsilon = _axes(node), node.attributes.get("epsilon", 1e-5)
     wide, dtype = _wide(node, x), str(x.ty.dtype)
+    row = (sizes_of(x.ty) or ())[axes[0] :]
+    if node.outputs == 1 and all(each is None or same_sizes(each.ty, row) for each in (scale, bias)):
+        bias = relax.op.zeros(row, dtype) if bias is None else bias
+        scale, bias = (_as(node, each, str(wide.ty.dtype)) for each in (scale, bias))
+        return _as(node, relax.op.nn.layer_norm(wide, scale, bias, axes, epsilon), dtype)
     mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
     centered = node.emit(relax.op.subtract(wide, mean))
     variance = relax.op.mean(relax.op.multiply(centered, centered), axes, keepdims=True)

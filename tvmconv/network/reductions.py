@@ -1,7 +1,7 @@
-"""Reductions that use vectors on a CPU: windows that slide along rows, and planes.
+"""Windows that slide along rows on a CPU, with vectors.
 
-By itself LLVM makes no vectors of a sum, nor of outputs that are fewer in a row than a vector has lanes, and what is
-left over of longer rows it computes one by one.
+By itself LLVM makes no vectors of outputs that are fewer in a row than a vector has lanes, and what is left over of
+longer rows it computes one by one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Update(NamedTuple):
 
 
 def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
-    """Put a block around a reduction that can use vectors; `with_vectors` fills it when the loops are scheduled.
+    """Put a block around a reduction of windows that can use vectors, which `with_vectors` fills after scheduling.
 
     Padding is not stored any more: where a window reads it is constant, or of a whole row.
 
@@ -65,7 +65,7 @@ def with_vectors(block: SBlock) -> SBlock:
 
 
 def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
-    """Put a block around a reduction with constant sizes and return it; return None for anything else."""
+    """Put a block around a reduction of sliding windows of constant sizes and return it; return None for others."""
     loops, axes = sch.get_loops(block), sch.get(block).iter_vars
     first = sum(axis.iter_type == tirx.IterVar.DataPar for axis in axes)
     if len(loops) != len(axes) or first in (0, len(axes)):
@@ -77,13 +77,17 @@ def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
             sch.compute_inline(producer)
     if (update := _update(sch.get(block))) is None or not all(map(_is_constant, update.load.source.ty.shape[1:])):
         return None
-    # A row of outputs where windows slide along one, a single output elsewhere.
     if str(update.load.source.ty.dtype) == "bfloat16":  # which TVM computes in float32, but for vectors and variables
         return None
-    slides = sch.get(block).iter_vars[first - 1].var in variables(update.load.indices[-1])
-    if slides and first == 1:
+    column = variables(update.load.indices[-1])
+    if (
+        first == 1
+        or int(axes[first - 1].dom.extent) == 1
+        or axes[first - 1].var not in column
+        or not column & {axis.var for axis in axes[first:]}
+    ):
         return None
-    marked = sch.blockize(loops[first - slides])
+    marked = sch.blockize(loops[first - 1])
     sch.annotate(marked, LANES, lanes)
     return marked
 
@@ -107,8 +111,7 @@ def _statements(marked: SBlock) -> list[tirx.Stmt]:
         reduced=sizes,
         outer={axis.var: axis.dom for axis in marked.iter_vars},
     )
-    code, lanes = VectorCode(reduction), int(marked.annotations[LANES])
-    return code.row(lanes) if outputs else code.plane(lanes)
+    return VectorCode(reduction).row(int(marked.annotations[LANES]))
 
 
 def _update(block: SBlock) -> Update | None:

@@ -17,16 +17,13 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from ..substitution import CHOICE
+from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
+from .loop_nests import LEAST_WORK, WINDOW, assumed, join_last
 from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
+from .row_loops import spread_rows
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
-
-LEAST_WORK = 2**14
-"""The number of steps of a loop nest from which waking the threads pays."""
-
-WINDOW = 64
-"""The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""
 
 MOST_PARTS = 8
 """The largest number of channels that a shuffle takes in turns to get a copy of the loop for each."""
@@ -81,28 +78,51 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
     sch = Schedule(_fused(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         mark_for_vectors(sch, block, lanes)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        mark_for_blocks(sch, block, lanes, WINDOW)
     tasks: dict[str, LoopRV] = {}
-    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
+    left = [] if spread_rows(sch) else sch.get_child_blocks(sch.get_sblock("root"))
+    for block in reversed(left):
         readers = [str(sch.get(each).name_hint) for each in sch.get_consumers(block)]
         if len(readers) == 1 and readers[0] in tasks and is_map(sch, block):
             sch.compute_at(block, tasks[readers[0]], preserve_unit_loops=True)
         elif LANES in sch.get(block).annotations:
             _spread_vectors(sch, block)
+        elif BLOCKED in sch.get(block).annotations:
+            _spread_blocked(sch, block)
         elif (task := _spread_block(sch, block, lanes)) is not None:
             tasks[str(sch.get(block).name_hint)] = task
-    func = with_vector_functions(tvm_ffi.structural_map(sch.mod["main"], (SBlock, with_vectors)))
+    func = tvm_ffi.structural_map(sch.mod["main"], (SBlock, lambda block: with_blocks(with_vectors(block))))
+    func = with_vector_functions(func)
     return func.with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
 
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with elementwise stages computed inside their elementwise readers, with simple indices."""
+    """Return the function with elementwise stages computed inside their readers, with simple indices.
+
+    These are elementwise, or one reduction that reads each element once.
+    """
     sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         readers = sch.get_consumers(block)
-        if readers and all(is_map(sch, each) for each in (block, *readers)):
+        if not readers or not is_map(sch, block):
+            continue
+        if all(is_map(sch, each) for each in readers) or (len(readers) == 1 and _is_reduced(sch, block, readers[0])):
             with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
                 sch.compute_inline(block)
     return with_simple_indices(sch.mod["main"])
+
+
+def _is_reduced(sch: Schedule, block: SBlockRV, reader: SBlockRV) -> bool:
+    """Return whether a reduction reads each element of an elementwise stage once, and vectors can compute that."""
+    value, extents = sch.get(block).body.value, []
+    for each in (block, reader):
+        sizes = [axis.dom.extent for axis in sch.get(each).iter_vars]
+        extents.append(sorted(str(size) for size in sizes if not (isinstance(size, tirx.IntImm) and int(size) == 1)))
+    choices: list[tvm.ir.Call] = []
+    tvm_ffi.structural_walk(value, [(tvm.ir.Call, choices.append)])
+    is_plain = not any(call.op.same_as(CHOICE) for call in choices)
+    return is_plain and extents[0] == extents[1] and can_be_blocked(sch.get(reader), WINDOW)
 
 
 def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
@@ -111,7 +131,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     extents = [sch.get(loop).extent for loop in loops]
     if len(loops) != len(value.iter_vars):
         return None
-    sizes = [_assumed(extent, place) for place, extent in enumerate(extents)]
+    sizes = [assumed(extent, place) for place, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     is_known = all(isinstance(extent, tirx.IntImm) for extent in extents[spatial:])
@@ -134,16 +154,8 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
         sch.unroll(part)
         most = inner = axis + 1
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
-    if (joined := min(_joined(value), spatial - max(outer, inner))) > 1:
-        sch.fuse(*loops[spatial - joined : spatial])
-    elif (
-        joined == 1
-        and spatial == len(loops)
-        and isinstance(extents[-1], tirx.IntImm)
-        and sizes[-1] <= WINDOW
-        and _moves(value)
-    ):
-        sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
+    if spatial == len(loops):
+        join_last(sch, block, spatial - max(outer, inner))
     if outer < 1 or prod(sizes) < LEAST_WORK:
         return None
     task = sch.fuse(*loops[:outer])
@@ -179,33 +191,34 @@ def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: i
     sch.vectorize(sch.get_loops(sch.decompose_reduction(block, reduced[0]))[-1])
 
 
-def _moves(block: SBlock) -> bool:
-    """Return whether a block stores elements as it loads them, perhaps one of several."""
-    values = [block.body.value]
-    while values:
-        if isinstance(value := values.pop(), tvm.ir.Call) and value.op.same_as(CHOICE):
-            values += value.args[1:]
-        elif not isinstance(value, (TensorLoad, tirx.FloatImm, tirx.IntImm)):
-            return False
-    return True
-
-
-def _assumed(extent: tirx.PrimExpr, place: int) -> int:
-    """Return the extent of a loop; for one that is known only when the model runs 1 if it is the outermost, else 16."""
-    return int(extent) if isinstance(extent, tirx.IntImm) else 16 if place else 1
-
-
 def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the loops around a block that is going to use vectors; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [_assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
         return
     outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))
     sch.parallel(sch.fuse(*loops[:outer]))
+
+
+def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
+    """Spread a marked reduction over threads, by its outer loops, or where these are few by its columns."""
+    loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
+    sizes, steps = (
+        [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        for each in (block, inner)
+    )
+    if prod(sizes) * prod(steps[len(sizes) :]) < LEAST_WORK * int(sch.get(block).annotations[BLOCKED]):
+        return
+    columns = columns_inside(sch.get(block))
+    if prod(sizes) < TURNS and columns is not None:
+        sch.annotate(block, PARALLEL, 1)
+    elif loops:
+        outer = next((count for count in range(1, len(loops)) if prod(sizes[:count]) >= TURNS), len(loops))
+        sch.parallel(sch.fuse(*loops[:outer]))
 
 
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:
@@ -228,23 +241,3 @@ def _taken_apart(block: SBlock) -> tuple[int, int] | None:
                 ):
                     return place, parts
     return None
-
-
-def _joined(block: SBlock) -> int:
-    """Return how many of a block's last axes may become one: every tensor holds them one behind the other."""
-    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
-        return 0
-    accesses = [(block.body.buffer, block.body.indices)]
-    load = tvm.ir.expr.TensorLoad
-    tvm_ffi.structural_walk(block.body, [(load, lambda each: accesses.append((each.source, each.indices)))])
-
-    def goes_along(place: int, axis: tirx.IterVar) -> bool:
-        return all(
-            len(indices) >= place
-            and indices[-place].same_as(axis.var)
-            and tvm_ffi.structural_equal(tensor.ty.shape[-place], axis.dom.extent)
-            for tensor, indices in accesses
-        )
-
-    axes = enumerate(reversed(block.iter_vars), start=1)
-    return sum(takewhile(bool, (goes_along(place, axis) for place, axis in axes)))

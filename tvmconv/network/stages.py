@@ -63,7 +63,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
                 sch.compute_inline(block)
     found = []
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        if len(sch.get_loops(block)) != len(sch.get(block).iter_vars) or (stage := _stage(sch.get(block))) is None:
+        if len(sch.get_loops(block)) != len(sch.get(block).iter_vars) or (stage := stage_of(sch.get(block))) is None:
             return None
         found.append(stage)
     return found if found and all(stage.is_reduction for stage in found[:-1]) else None
@@ -198,7 +198,8 @@ def with_loads(expr: Expr, replace: Callable[[TensorLoad], Expr]) -> Expr:
     return tvm_ffi.structural_map(expr, (TensorLoad, replace))
 
 
-def _stage(block: SBlock) -> Stage | None:
+def stage_of(block: SBlock) -> Stage | None:
+    """Return a block, whose variables are its axes, as a stage; None for what is neither a map nor a reduction."""
     binds, stores = _statements(block.body)
     if stores is None or not stores:
         return None

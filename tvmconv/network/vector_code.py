@@ -1,8 +1,7 @@
-"""Straight-line vector code, with constant places, for a reduction over windows or planes on a CPU."""
+"""Straight-line vector code, with constant places, for a reduction over windows on a CPU."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -21,7 +20,7 @@ LEAST_LANES = 4
 """The fewest lanes of a vector that are worth it."""
 
 MOST_LOADS = 256
-"""The largest number of vectors that are loaded for a row of outputs, or for a plane."""
+"""The largest number of vectors that are loaded for a row of outputs."""
 
 
 @dataclass(frozen=True)
@@ -140,46 +139,6 @@ class VectorCode:
                 vector = tirx.if_then_else(is_there, vector, tirx.Broadcast(self.reduction.fill, width))
             vectors.append(self._bind(vector, width))
         return self._bind(reduce(self.reduction.join, vectors), width)
-
-    def plane(self, most_lanes: int) -> list[tirx.Stmt]:
-        """Return statements for one output, of elements that are one after the other.
-
-        The last vector of a sum has zeros for elements that the one before holds already.
-        """
-        found = self.reduction
-        first = len(found.load.indices) - len(found.reduced)
-        count = prod(found.reduced.values())
-        lanes = most_lanes
-        while lanes > count:
-            lanes //= 2
-        starts = _starts(count, lanes)
-        if first < 0 or found.conditions or lanes < LEAST_LANES or len(starts) > MOST_LOADS:
-            return []
-        inner = zip(found.load.indices[first:], self.source.ty.shape[first:], found.reduced.items(), strict=True)
-        if not all(index.same_as(var) and int(size) == extent for index, size, (var, extent) in inner):
-            return []
-        if any(variables(index) & set(found.reduced) for index in found.load.indices[:first]):
-            return []
-        vectors = []
-        for before, start in zip([-lanes, *starts], starts, strict=False):
-            # An index beyond the end of a row is one in the next, which is where it lies.
-            zeros = [self._index(0)] * (len(found.reduced) - 1)
-            vector = self._load([*found.load.indices[:first], *zeros, self._index(start)], lanes)
-            known = before + lanes - start
-            if known and found.join is operator.add:
-                zero = tirx.Broadcast(tirx.const(0, self.dtype), lanes)
-                vector = tirx.Shuffle([vector, zero], [*[lanes] * known, *range(known, lanes)])
-            vectors.append(self._bind(vector, lanes))
-        while len(vectors) > 1:
-            pairs = [vectors[i : i + 2] for i in range(0, len(vectors), 2)]
-            vectors = [self._bind(reduce(found.join, pair), lanes) for pair in pairs]
-        (value,) = vectors
-        while lanes > 1:
-            lanes //= 2
-            halves = [tirx.Shuffle([value], list(range(half, half + lanes))) for half in (0, lanes)]
-            value = self._bind(found.join(*halves), lanes)
-        self._store(found.target.indices, value)
-        return self._statements
 
     def _load(self, indices: list[Expr], lanes: int) -> Expr:
         return self.source.vload(indices, f"{self.dtype}x{lanes}")

@@ -27,7 +27,7 @@ def with_vector_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def of_store(store: tirx.BufferStore) -> tirx.Stmt:
-        if any(_functions_in(each.args[0]) for each in _functions_in(store.value)):
+        if any(functions_in(each.args[0]) for each in functions_in(store.value)):
             return store
         value = tvm_ffi.structural_map(store.value, (tvm.ir.Call, _as_operator))
         return tirx.BufferStore(store.buffer, value, store.indices)
@@ -35,7 +35,7 @@ def with_vector_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, of_store)))
 
 
-def _functions_in(expression: tirx.PrimExpr) -> list[tvm.ir.Call]:
+def functions_in(expression: tirx.PrimExpr) -> list[tvm.ir.Call]:
     """Return the calls in an expression for which there are formulas."""
     found: list[tvm.ir.Call] = []
     tvm_ffi.structural_walk(expression, [(tvm.ir.Call, found.append)])
