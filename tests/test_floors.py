@@ -41,7 +41,7 @@ FLOORS = (
     ("schedules",),
     ("dispatch",),
     ("folding", "lowering", "rounding", "serial", "substitution", "workspace"),
-    ("calls", "gradients", "operator", "operators", "sparse"),
+    ("calls", "convolving", "gradients", "operator", "operators", "sparse", "torch_library"),
     ("network",),
     ("checking", "verify"),
     ("autotvm",),
