@@ -45,7 +45,7 @@ FLOORS = (
     ("network",),
     ("checking", "verify"),
     ("autotvm",),
-    ("contrib", "loading", "nn", "onnx_backend", "quantizing", "relay", "torch_backend"),
+    ("contrib", "loading", "nn", "onnx_backend", "quantizing", "relay", "torch_backend", "torch_splitting"),
     ("bench", "doctor", "report", "testing"),
     ("cli",),
     ("tvmconv",),
