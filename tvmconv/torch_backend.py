@@ -9,6 +9,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import tvm
+from tvm import relax, tirx
+
 from .autotvm.history import apply_history_best
 from .dispatch import algorithms_for
 from .dtypes import one_of
@@ -260,13 +263,26 @@ class _Built:
 def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
     """Return whether these inputs of a model have an open batch, and all convolutions and products kernels for any."""
     resolved = resolve_target(target)
-    if has_open_products(model.mod):
+    if has_open_products(model.mod) or _has_open_weights(model.mod):
         return False
     return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
         each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)
         for each in model.convolutions()
         if each.open_sizes or each.is_too_open
     )
+
+
+def _has_open_weights(mod: tvm.IRModule) -> bool:
+    """Return whether a convolution has a weight whose sizes are open, as one that is an input may have."""
+    found = []
+
+    def visit(value: relax.Expr) -> None:
+        if isinstance(value, relax.Call) and getattr(value.op, "name", "").startswith("relax.nn.conv"):
+            shape = value.args[1].ty.shape
+            found.append(shape is None or not all(isinstance(size, tirx.IntImm) for size in shape))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return any(found)
 
 
 def _is_tensor(value: Any) -> bool:
