@@ -75,7 +75,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "bias-type": (lambda x, w, b: (x, w, b.half()), "bias is torch.float16; expected torch.float32"),
     "channels": (lambda x, w, b: (x[:, 1:], w, b), "w is .6, 1, 3, 3.; expected the shape .5 . M, 1, R, S"),
     "dense": (lambda x, w, b: (x, w.repeat(1, 6, 1, 1), b), "w is .6, 6, 3, 3."),
-    "too-small": (lambda x, w, b: (x[:, :, :1, :1], w.repeat(1, 1, 3, 3), b), "expected a shape that, dilated .1, 1., fits x"),
+    "too-small": (
+        lambda x, w, b: (x[:, :, :1, :1], w.repeat(1, 1, 3, 3), b),
+        "expected a shape that, dilated .1, 1., fits x",
+    ),
     "rank": (lambda x, w, b: (x[0, 0], w, b), "x is .14, 15.; expected the shape .N, C, H, W."),
     "weight-rank": (lambda x, w, b: (x, w[0], b), "weight is .1, 3, 3.; expected a shape of 4 dimensions"),
 }

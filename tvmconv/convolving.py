@@ -114,9 +114,7 @@ def is_traced() -> bool:
     """Return whether torch looks at the operators that are called, to compile, to export or to count them."""
     torch = sys.modules.get("torch")
     return torch is not None and (
-        torch.compiler.is_dynamo_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._is_tracing()
+        torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
     )
 
 

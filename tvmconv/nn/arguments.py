@@ -59,7 +59,9 @@ def _is_size(value: object) -> bool:
     return is_integer(value) or isinstance(value, torch.SymInt)
 
 
-def sides_of(padding: str | Size, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+def sides_of(
+    padding: str | Size, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, ...]:
     """Return the padding in front of each axis, then that behind each."""
     axes = len(stride)
     if not isinstance(padding, str):

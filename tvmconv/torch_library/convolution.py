@@ -162,7 +162,12 @@ def convolution(
         precision,
         target if target is None or isinstance(target, str) else as_text(target),
     )
-    result = (_plain if is_exported() else conv2d)(*arguments)
+    try:
+        result = (_plain if is_exported() else conv2d)(*arguments)
+    except AssertionError as error:  # torch's, where some tensors are fake
+        raise InvalidArgumentError(
+            "x", f"a {type(arrays[0]).__name__}", f"tensors all fake, or none: {error}"
+        ) from None
     if out is None:
         return result
     if not isinstance(out, Tensor) or out.shape != result.shape or out.dtype != result.dtype:

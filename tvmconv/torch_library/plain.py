@@ -55,7 +55,9 @@ def causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | No
     return _behind(behind, w, bias, silu)
 
 
-def packed_causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, number: Tensor, silu: bool) -> Tensor:
+def packed_causal_conv1d(
+    x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, number: Tensor, silu: bool
+) -> Tensor:
     """Return `causal_conv1d` of sequences that several are packed into: `number` (B, L) has the one of each element.
 
     An element reads those of its number alone. States are of the number that the first element has; a negative number
