@@ -42,7 +42,7 @@ import torch
 import tvm
 from torch import nn
 
-from tvmconv import ConvWorkload, __version__, load, operators
+from tvmconv import ConvWorkload, __version__, convolving, load, operators
 from tvmconv.bench import networks
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
@@ -292,7 +292,7 @@ def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds:
     generator, dtype = torch.Generator().manual_seed(1), getattr(torch, workload.dtype)
     x = torch.randn(count, *workload.x_shape[1:], generator=generator).to(device, dtype)
     w = (torch.randn(workload.w_shape, generator=generator) / workload.terms**0.5).to(device, dtype)
-    ours = operators.depthwise if workload.is_depthwise else operators.conv2d
+    ours = convolving.depthwise if workload.is_depthwise else convolving.conv2d
 
     def of_torch(tried: bool, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         torch.backends.cudnn.benchmark = tried

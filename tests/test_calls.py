@@ -85,8 +85,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "torch-shape": (lambda: torch.empty(1, 12, 7, 8), r"out is \(1, 12, 7, 8\); expected the shape"),
     "torch-dtype": (lambda: torch.empty(SHAPE, dtype=torch.float64), "out is 'float64'; expected the dtype float32"),
     "torch-grad": (lambda: torch.empty(SHAPE, requires_grad=True), "out is 'a tensor that requires grad'"),
-    "torch-fake": (no_data, "out is 'a tensor without data'"),
-    "torch-meta": (lambda: torch.empty(SHAPE, device="meta"), "out is 'torch.strided on meta'"),
+    "torch-fake": (no_data, "out is 'a FakeTensor without data'"),
+    "torch-meta": (lambda: torch.empty(SHAPE, device="meta"), "out is 'a Tensor without data'"),
     "torch-sparse": (lambda: torch.empty(SHAPE).to_sparse(), "out is 'torch.sparse_coo on cpu'"),
     "tvm-shape": (lambda: tvm.runtime.empty((1,), DTYPE), r"out is \(1,\); expected the shape"),
 }
@@ -250,11 +250,6 @@ def test_an_awkward_array_after_an_ordinary_one(name: str, prepared: list[Any]) 
 
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "grad": (lambda x, w: tvmconv.depthwise(x, w.requires_grad_()), "w is 'a tensor that requires grad'"),
-    "vmap": (lambda x, w: torch.vmap(lambda x: tvmconv.depthwise(x, w))(x[None]), "x is 'a tensor without data'"),
-    "functionalized": (
-        lambda x, w: torch.func.functionalize(lambda x: tvmconv.depthwise(x, w))(x),
-        "x is 'a tensor without data'",
-    ),
     "csr": (lambda x, w: tvmconv.depthwise(x, torch.eye(3).to_sparse_csr()), "w is 'torch.sparse_csr on cpu'"),
 }
 
@@ -273,7 +268,7 @@ def test_a_mode_in_which_new_tensors_are_fake() -> None:
 
     x, w = (torch.from_numpy(OPERANDS[name]) for name in ("x", "w"))
     tvmconv.depthwise(x, w)
-    with FakeTensorMode(), pytest.raises(InvalidArgumentError, match="output is 'a tensor without data'"):
+    with FakeTensorMode(), pytest.raises(InvalidArgumentError, match="tensors all fake, or none"):
         tvmconv.depthwise(x, w)
 
 
@@ -293,7 +288,7 @@ def test_operands_that_are_converted_are_so_in_every_call(dtype: str, kind: str)
         check_result(workload, widened, to_numpy(tvmconv.conv2d(x, weight, groups=4, scale=scale, shift=shift)))
 
 
-FRAMES = 11
+FRAMES = 13
 """The largest number of Python functions that a call may run: each takes about a tenth of a microsecond."""
 
 

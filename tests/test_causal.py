@@ -10,6 +10,8 @@ from nn_cases import DTYPES, assert_close
 from sequence_cases import CASES, Sequences, check
 from sparing import sparing
 
+from tvmconv.errors import TvmconvError
+
 torch = pytest.importorskip("torch")
 
 from tvmconv.nn import causal, functional  # noqa: E402
@@ -65,7 +67,7 @@ def test_operators_are_sound() -> None:
     torch.library.opcheck(causal.causal_conv1d, (x, w, bias, states, True))
     last = x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
     torch.library.opcheck(causal.causal_conv1d, (last, w, None, None, False))
-    given = (x.detach()[..., :1], torch.randn(2, 3, 5), w.detach(), None, True)
+    given = (x.detach()[..., :1], torch.randn(2, 3, 5), w.detach(), None, True, None, None)
     torch.library.opcheck(causal.causal_conv1d_update, given)
 
 
@@ -128,11 +130,11 @@ def test_no_sequences() -> None:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "rank": (lambda x, w, b, s: (x[0], w, b, s), "x has the shape .6, 50.; expected .B, D, L. with channels"),
-    "weight": (lambda x, w, b, s: (x, w[:, None], b, s), "weight has the shape .6, 1, 4.; expected .6, K."),
-    "channels": (lambda x, w, b, s: (x, w[1:], b, s), "weight has the shape .5, 4.; expected .6, K."),
-    "bias": (lambda x, w, b, s: (x, w, b[1:], s), "bias has the shape .5,.; expected .6,."),
-    "states": (lambda x, w, b, s: (x, w, b, s[..., 1:]), "initial_states has the shape .2, 6, 2.; expected .2, 6, 3."),
+    "rank": (lambda x, w, b, s: (x[0], w, b, s), "x is .6, 50.; expected the shape .B, D, L., with channels"),
+    "weight": (lambda x, w, b, s: (x, w[:, None], b, s), "weight is .6, 1, 4.; expected the shape .6, K."),
+    "channels": (lambda x, w, b, s: (x, w[1:], b, s), "weight is .5, 4.; expected the shape .6, K."),
+    "bias": (lambda x, w, b, s: (x, w, b[1:], s), "bias is .5,.; expected the shape .6,."),
+    "states": (lambda x, w, b, s: (x, w, b, s[..., 1:]), "initial_states is .2, 6, 2.; expected the shape .2, 6, 3."),
     "types": (lambda x, w, b, s: (x, w, b, s.half()), "initial_states is torch.float16; expected torch.float32"),
     "float64": (lambda x, w, b, s: (x.double(), w.double(), None, None), "x is torch.float64; expected float32"),
 }
@@ -149,9 +151,9 @@ def test_bad_tensors_are_refused(name: str) -> None:
 
 def test_other_bad_arguments_are_refused() -> None:
     x, w = torch.randn(2, 6, 1), torch.randn(6, 4)
-    with pytest.raises(ValueError, match="activation is 'relu'; expected None, 'silu' or 'swish'"):
+    with pytest.raises(TvmconvError, match="activation is 'relu'; expected None, 'silu' or 'swish'"):
         functional.causal_conv1d(x, w, activation="relu")
-    with pytest.raises(RuntimeError, match="conv_state has the shape .2, 6, 2.; expected .2, 6, 3 or more."):
+    with pytest.raises(RuntimeError, match="conv_state is .2, 6, 2.; expected the shape .2, 6, 3 or more."):
         functional.causal_conv1d_update(x, torch.zeros(2, 6, 2), w)
-    with pytest.raises(RuntimeError, match="x has 1 dimensions; expected .B, D. or .B, D, L."):
+    with pytest.raises(RuntimeError, match="x is .6,.; expected the shape .B, D. or .B, D, L."):
         functional.causal_conv1d_update(x[0, :, 0], torch.zeros(2, 6, 3), w)

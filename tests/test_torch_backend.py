@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.errors import InvalidArgumentError
 
 torch = pytest.importorskip("torch")
 
@@ -154,14 +154,30 @@ def test_training_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="for inference"):
         compiled(IMAGE)
     training = torch.compile(Small(), backend="tvmconv")
-    with torch.no_grad(), pytest.raises(UnsupportedModelError, match="running_mean.*as in training.*eval mode"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="torch runs .* of the .* operators"):
         training(IMAGE)
 
 
-def test_unsupported_operators_are_refused() -> None:
-    compiled = torch.compile(lambda x: torch.fft.fft2(x).real, backend="tvmconv")
-    with torch.no_grad(), pytest.raises(UnsupportedModelError, match="_fft_c2c"):
-        compiled(IMAGE)
+def test_unsupported_operators_are_run_by_torch(networks: list[Network]) -> None:
+    conv = nn.Conv2d(3, 4, 3).eval()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft2(conv(x)).real
+
+    with torch.no_grad(), pytest.warns(UserWarning, match="torch runs .*_fft_c2c"):
+        result = torch.compile(function, backend="tvmconv")(IMAGE)
+    torch.testing.assert_close(result, function(IMAGE), rtol=1e-4, atol=1e-4)
+    assert len(networks) == 1
+
+
+def test_options() -> None:
+    for choice, message in (
+        ({"options": {"precison": "tf32"}}, "options is 'precison'; expected options among precision, sparse, records"),
+        ({"options": {"sparse": "some"}}, "'sparse'"),
+        ({"mode": "max-autotune"}, "mode is 'max-autotune'; expected 'default' or 'reduce-overhead'"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            torch_backend.Choice.of(choice.get("mode"), choice.get("options"))
 
 
 def test_graph_breaks() -> None:

@@ -17,10 +17,10 @@ from .version import __version__
 from .workload import ConvWorkload
 
 if TYPE_CHECKING:
+    from .convolving import conv2d, depthwise
     from .loading import load
     from .network import Network, build, import_model
     from .operator import Operator, compile  # noqa: A004
-    from .operators import conv2d, depthwise
     from .sparse.convolution import SparseConv2d, sparse_conv2d
     from .sparse.operator import SparseOperator
 
@@ -36,8 +36,8 @@ _LAZY = {
     "SparseOperator": "sparse.operator",
     "build": "network",
     "compile": "operator",
-    "conv2d": "operators",
-    "depthwise": "operators",
+    "conv2d": "convolving",
+    "depthwise": "convolving",
     "import_model": "network",
     "load": "loading",
     "sparse_conv2d": "sparse.convolution",

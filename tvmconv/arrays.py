@@ -18,6 +18,14 @@ from .pool import LARGE, LEAST_BYTES
 from .targets import BACKENDS, GPU_ALIGNMENT
 
 
+class NoDataError(InvalidArgumentError):
+    """A tensor of torch stands for others: it is fake, of the device "meta", or made by `torch.vmap` or `torch.fx`."""
+
+    def __init__(self, name: str, array: Any) -> None:
+        expected = "one with data: no fake one, none of torch.vmap"
+        super().__init__(name, f"a {type(array).__name__} without data", expected)
+
+
 class Operand(NamedTuple):
     """An array that a kernel can be called with."""
 
@@ -81,13 +89,24 @@ def described(name: str, array: Any, argument: Any) -> Operand:
 Taker = Callable[[str, Any], tuple[Any, Hashable]]
 
 
+def _stands_for_others(kind: type) -> bool:
+    """Return whether tensors of a class of torch have operators other than torch's, as fake ones do."""
+    return getattr(kind, "__torch_dispatch__", None) is not sys.modules["torch"].Tensor.__torch_dispatch__
+
+
+def _refused(name: str, array: Any) -> tuple[Any, Hashable]:
+    raise NoDataError(name, array)
+
+
 class _Takers(dict[type, Taker]):
     def __missing__(self, kind: type) -> Taker:
         torch = sys.modules.get("torch")
         if issubclass(kind, np.ndarray):
             self[kind] = _taken_from_numpy
-        elif torch is not None and issubclass(kind, torch.Tensor):
+        elif torch is not None and issubclass(kind, torch.Tensor) and not _stands_for_others(kind):
             self[kind] = _taken_from_torch
+        elif torch is not None and hasattr(kind, "__torch_function__"):
+            self[kind] = _refused
         else:
             self[kind] = _taken_by_dlpack
         return self[kind]
@@ -116,7 +135,7 @@ def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
     if take is _taken_by_dlpack and not isinstance(array, tvm_ffi.Tensor):
         raise InvalidArgumentError(name, type(array).__name__, "an array of NumPy, a tensor of torch or one of TVM")
     argument, facts = take(name, array)
-    if take is _taken_from_torch and argument is not array:
+    if take is _taken_from_torch and argument is not array and (array.numel() or not array.is_contiguous()):
         raise _not_in_order(name, array, "contiguous")
     return argument, facts
 
@@ -148,8 +167,8 @@ def _taken_from_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
 
 
 def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
-    if array.requires_grad:
-        raise InvalidArgumentError(name, "a tensor that requires grad", "one that does not: pass tensor.detach()")
+    if array.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise wanting_gradients(name)
     try:
         pointer = array.data_ptr()
     except RuntimeError:  # torch.vmap's, and sparse ones
@@ -168,11 +187,19 @@ def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
     return array, facts
 
 
+def wanting_gradients(name: str) -> InvalidArgumentError:
+    """Return the error for a tensor of torch that gradients are wanted of."""
+    expected = "one that does not: pass tensor.detach(), or call under torch.no_grad(); tvmconv.nn has gradients"
+    return InvalidArgumentError(name, "a tensor that requires grad", expected)
+
+
 def _empty(name: str, array: Any) -> Any:
     """Return a tensor like one of torch that has no elements: torch's may have strides that kernels refuse."""
+    if array.is_meta:
+        raise NoDataError(name, array)
     _require_dense(name, array)
     if array.numel():
-        raise InvalidArgumentError(name, "a tensor without data", "one with data: no fake one, none of torch.vmap")
+        raise NoDataError(name, array)
     device = _device(array.device.type, array.device.index or 0)
     return tvm.runtime.empty(tuple(array.shape), _dtype_name(array.dtype), device)
 

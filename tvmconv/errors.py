@@ -24,6 +24,13 @@ class InvalidArgumentError(TvmconvError, ValueError):
         return f"{self.argument} is {self.value!r}; expected {self.expected}"
 
 
+class TensorError(InvalidArgumentError, RuntimeError, TypeError):
+    """An argument of a layer or a function of `tvmconv.nn` is wrong.
+
+    torch raises RuntimeError, TypeError or ValueError for such arguments; this error is all three.
+    """
+
+
 class UnsupportedModelError(TvmconvError):
     """A model, or one of its operators, cannot be imported."""
 

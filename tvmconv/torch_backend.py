@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, suppress
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import tvm
+from tvm import relax, tirx
+
+from .autotvm.history import apply_history_best
 from .dispatch import algorithms_for
-from .errors import InvalidArgumentError
+from .dtypes import one_of
+from .errors import InvalidArgumentError, UnsupportedModelError
 from .network import Model, Network, build, import_model
 from .network.products import has_open_products
+from .network.sparse_kernels import MODES
 from .network.torch_importer import export_module
+from .precision import DEFAULT, NETWORK_WORDS
 from .problem import Problem
 from .targets import backend_on, resolve_target
+from .torch_splitting import split_graph
 
 if TYPE_CHECKING:
     import torch
@@ -20,22 +32,40 @@ Inputs = tuple[Any, ...]
 """The arguments that torch calls a graph with: its weights among them, and sizes as integers."""
 
 
-def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., tuple[Any, ...]]:
+def compile_graph(
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., tuple[Any, ...]]:
     """Compile a graph that torch.compile has found in a model; for inference alone.
 
     A network is built when the graph is first run with inputs of certain shapes, and again after weights have changed.
     Where torch leaves the batch open, and each convolution has a kernel for any batch, and no products of matrices
     depend on it, it is for all of them; other sizes are those of these inputs, so that its kernels are tvmconv's
-    whatever torch leaves open. Weights are constants in it. Tensors of torch go in and come out without a copy. Raises
-    `InvalidArgumentError` where gradients are wanted, and `UnsupportedModelError` for a graph that cannot be imported.
+    whatever torch leaves open. Weights are constants in it. Tensors of torch go in and come out without a copy. A graph
+    with operators that cannot be imported is split: torch runs these, which a warning says.
+
+    `options` are "precision" and "sparse", as for `tvmconv.build`, and "records", the path of a log of `tvmconv tune`
+    or several of them. `mode` is None, "default" or "reduce-overhead", which make no difference: on a GPU networks
+    replay CUDA graphs by themselves. Raises `InvalidArgumentError` for other options, and where gradients are wanted.
     """
+    weights = [i for i, value in enumerate(example_inputs) if _is_weight(value)]
+    return _compiled(graph, weights, Choice.of(mode, options), splits=True)
+
+
+def _compiled(
+    graph: torch.fx.GraphModule, weights: Sequence[int], choice: Choice, splits: bool
+) -> Callable[..., tuple[Any, ...]]:
+    """Return the function that runs a graph, of whose inputs some are weights, and splits it where it has to."""
     import torch
 
-    weights = [i for i, value in enumerate(example_inputs) if _is_weight(value)]
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     numbers = {i for i, node in enumerate(placeholders) if _is_number(node)}
     batches = _open_batches([node.meta.get("example_value") for node in placeholders])
     built: dict[Inputs, _Built] = {}
+    split: dict[Inputs, Callable[..., tuple[Any, ...]]] = {}
     state: list[tuple[Any, int]] = []
 
     def run(*inputs: Any) -> tuple[Any, ...]:
@@ -54,8 +84,18 @@ def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
         if numbers:
             inputs = tuple(_Number(value.item()) if i in numbers else value for i, value in enumerate(inputs))
         rest = {i: value for i, value in enumerate(inputs) if i not in known}
-        if _kind(rest, batches) not in built:
-            made = _Built(graph, inputs, weights, batches)
+        exactly, kind = _kind(rest, {}), _kind(rest, batches)
+        if exactly in split:
+            return split[exactly](*inputs)
+        if kind not in built:
+            try:
+                made = _Built(graph, inputs, weights, batches, choice)
+            except UnsupportedModelError as error:
+                if not splits:
+                    raise
+                compile_part = partial(_compiled, choice=choice, splits=False)
+                split[exactly] = split_graph(graph, inputs, weights, compile_part, error)
+                return split[exactly](*inputs)
             if not made.takes_any_batch:
                 batches.clear()
             built[_kind(rest, batches)] = made
@@ -63,6 +103,42 @@ def compile_graph(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) ->
 
     known = frozenset(weights)
     return run
+
+
+class Choice(NamedTuple):
+    """The options of the backend, as `compile_graph` describes them."""
+
+    precision: str = DEFAULT
+    sparse: str = "auto"
+    records: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> Choice:
+        """Return the options that `torch.compile` passes on; raise `InvalidArgumentError` for others."""
+        if mode not in (None, "default", "reduce-overhead"):
+            expected = "'default' or 'reduce-overhead': kernels are tuned by `tvmconv tune`, whose log is for options="
+            raise InvalidArgumentError("mode", mode, f"{expected}{{'records': ...}}")
+        given = dict(options or {})
+        if unknown := sorted(set(given) - set(cls._fields)):
+            raise InvalidArgumentError("options", unknown[0], f"options among {', '.join(cls._fields)}")
+        for name, words in (("precision", NETWORK_WORDS), ("sparse", MODES)):
+            if name in given and given[name] not in words:
+                raise InvalidArgumentError(f"options[{name!r}]", given[name], one_of(words))
+        paths = given.pop("records", ())
+        if not isinstance(paths, (str, PathLike)) and not isinstance(paths, Sequence):
+            raise InvalidArgumentError("options['records']", paths, "the path of a tuning log, or several")
+        records = tuple(map(Path, [paths] if isinstance(paths, (str, PathLike)) else paths))
+        for path in records:
+            if not path.is_file():
+                raise InvalidArgumentError("options['records']", str(path), "the path of a tuning log")
+        return cls(**given, records=records)
+
+    def build(self, model: Model, target: str) -> Network:
+        """Return the network of a model by these options."""
+        with ExitStack() as stack:
+            for path in self.records:
+                stack.enter_context(apply_history_best(path))
+            return build(model, target, self.sparse, self.precision)
 
 
 class _Number(float):
@@ -121,7 +197,12 @@ class _Built:
     """
 
     def __init__(
-        self, graph: torch.fx.GraphModule, inputs: Inputs, weights: Sequence[int], batches: Mapping[int, int]
+        self,
+        graph: torch.fx.GraphModule,
+        inputs: Inputs,
+        weights: Sequence[int],
+        batches: Mapping[int, int],
+        choice: Choice,
     ) -> None:
         import torch
 
@@ -159,13 +240,14 @@ class _Built:
         model = None
         if batches:
             sizes = {"given": tuple({0: torch.export.Dim.AUTO} if i in batches else {} for i in tensors)}
-            model = import_model(export_module(Bound(), examples, sizes))
+            with suppress(UnsupportedModelError):  # with the sizes of these inputs it may be supported
+                model = import_model(export_module(Bound(), examples, sizes))
         opened = [place for place, i in enumerate(tensors) if i in batches]
         self.takes_any_batch = model is not None and _takes_any_batch(model, opened, target)
         """True if the network is for any batch, and not for that of the inputs alone."""
         if model is None or not self.takes_any_batch:
             model = import_model(export_module(Bound(), examples))
-        self._network: Network = build(model, target)
+        self._network: Network = choice.build(model, target)
         self._others, self._symbols = others, symbols
 
     def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -181,13 +263,26 @@ class _Built:
 def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
     """Return whether these inputs of a model have an open batch, and all convolutions and products kernels for any."""
     resolved = resolve_target(target)
-    if has_open_products(model.mod):
+    if has_open_products(model.mod) or _has_open_weights(model.mod):
         return False
     return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
         each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)
         for each in model.convolutions()
         if each.open_sizes or each.is_too_open
     )
+
+
+def _has_open_weights(mod: tvm.IRModule) -> bool:
+    """Return whether a convolution has a weight whose sizes are open, as one that is an input may have."""
+    found = []
+
+    def visit(value: relax.Expr) -> None:
+        if isinstance(value, relax.Call) and getattr(value.op, "name", "").startswith("relax.nn.conv"):
+            shape = value.args[1].ty.shape
+            found.append(shape is None or not all(isinstance(size, tirx.IntImm) for size in shape))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return any(found)
 
 
 def _is_tensor(value: Any) -> bool:

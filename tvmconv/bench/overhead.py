@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from .. import operators
+from .. import convolving, operators
 from ..checking.operands import check_result, random_operands
 from ..dispatch import select
 from ..errors import WrongResultError
@@ -85,7 +85,7 @@ def _calls(arrays: dict[str, Any], target: tvm.target.Target) -> dict[tuple[str,
     }
     for kind, given in {"torch": tensors, **({} if backend.on_gpu else {"numpy": arrays})}.items():
         operands, output = (given["x"], given["w"]), given["output"]
-        depthwise = partial(operators.depthwise, *operands, padding=1)
+        depthwise = partial(convolving.depthwise, *operands, padding=1)
         calls |= {
             ("tvmconv.depthwise", kind): depthwise,
             ("tvmconv.depthwise, out=", kind): partial(depthwise, out=output),

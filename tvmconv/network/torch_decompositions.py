@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..torch_library.library import PLAIN
 from .torch_recurrent import OPERATORS as RECURRENT
 from .torch_resampling import OPERATORS as RESAMPLING
 from .torch_types import HALF
@@ -26,7 +27,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name in (*RESAMPLING, *RECURRENT):
         for overload in ("vec", "default", "input"):
             table.pop(getattr(getattr(aten, name, None), overload, None), None)
-    return table | OWN
+    return table | OWN | PLAIN
 
 
 def add(x: Tensor, y: Any, alpha: float = 1) -> Any:

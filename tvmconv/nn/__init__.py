@@ -1,6 +1,6 @@
 """Depthwise convolutions as layers of torch, with gradients: by tvmconv's kernels, on CPUs and GPUs.
 
-`functional` has them as functions, `replace` puts them into a model that has torch's.
+`functional` has them as functions, `replace` puts them into a model that has torch's, `restore` takes them out.
 """
 
 from ..errors import MissingPackageError
@@ -11,6 +11,18 @@ except ImportError:
     raise MissingPackageError("torch", "torch", "tvmconv.nn") from None
 
 from . import functional
-from .modules import DepthwiseConv1d, DepthwiseConv2d, replace
+from .modules import DepthwiseConv1d, DepthwiseConv2d, DepthwiseConv2dSame, Replaced, replace, replaced, restore
+from .sequences import causal_conv1d_fn, causal_conv1d_update
 
-__all__ = ["DepthwiseConv1d", "DepthwiseConv2d", "functional", "replace"]
+__all__ = [
+    "DepthwiseConv1d",
+    "DepthwiseConv2d",
+    "DepthwiseConv2dSame",
+    "Replaced",
+    "causal_conv1d_fn",
+    "causal_conv1d_update",
+    "functional",
+    "replace",
+    "replaced",
+    "restore",
+]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .library import Gradients, define
+from ..errors import TensorError
+from ..torch_library import plain
+from ..torch_library.library import Gradients, define, define_without_gradients
 from .operators import (
     Sizes,
     convolved,
@@ -21,6 +24,7 @@ from .operators import (
     input_gradient,
     require_alike,
     require_bias,
+    require_on,
     weight_gradient,
 )
 
@@ -65,18 +69,18 @@ def in_planes(x: Tensor) -> Tensor:
 
 
 def require_sequences(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None) -> None:
-    """Refuse arguments of `causal_conv1d` that do not go together, as torch does."""
+    """Refuse arguments of `causal_conv1d` that do not go together."""
     if x.dim() != 3 or x.shape[1] < 1:
-        raise RuntimeError(f"x has the shape {tuple(x.shape)}; expected (B, D, L) with channels")
+        raise TensorError("x", tuple(x.shape), "the shape (B, D, L), with channels")
     if w.dim() != 2 or w.shape[0] != x.shape[1] or w.shape[1] < 1:
-        raise RuntimeError(f"weight has the shape {tuple(w.shape)}; expected ({x.shape[1]}, K)")
+        raise TensorError("weight", tuple(w.shape), f"the shape ({x.shape[1]}, K)")
     require_alike(x=x, weight=w)
     if bias is not None:
         require_bias(bias, x, x.shape[1])
     if states is not None:
         expected = (x.shape[0], x.shape[1], w.shape[1] - 1)
         if tuple(states.shape) != expected:
-            raise RuntimeError(f"initial_states has the shape {tuple(states.shape)}; expected {expected}")
+            raise TensorError("initial_states", tuple(states.shape), f"the shape {expected}")
         require_alike(x=x, initial_states=states)
 
 
@@ -117,42 +121,75 @@ def _by_states(dy: Tensor, w: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     return of_w, in_planes(input_gradient(given, weight, before.shape, _padded(0)))[..., :reach]
 
 
+def _flops(x: Sizes, w: Sizes) -> int:
+    """Return the floating-point operations of a convolution of sequences of this shape."""
+    return 2 * prod(x) * w[1]
+
+
 causal_conv1d = define(
     "causal_conv1d(Tensor x, Tensor w, Tensor? bias, Tensor? states, bool silu) -> Tensor",
     *(_causal_conv1d, _causal_conv1d_fake, _keep, _gradients),
+    plain.causal_conv1d,
+    lambda x, w, bias, states, silu, out_shape=None: _flops(x, w),
 )
 """The operator that returns the convolution (B, D, L) of x with w (D, K), plus bias (D,), in the order of x; in front
 of x are the states (B, D, K - 1), else zeros."""
 
 
-@torch.library.custom_op(
-    "tvmconv::causal_conv1d_update",
-    mutates_args=("states",),
-    schema="(Tensor x, Tensor(a!) states, Tensor w, Tensor? bias, bool silu) -> Tensor",
-)  # type: ignore[untyped-decorator]
-def causal_conv1d_update(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
-    """Return the convolution (B, D, L) of x behind the states (B, D, K - 1 or more), which become the last elements."""
-    _require_states(x, states, w, bias)
-    kept, reach = states.shape[2], w.shape[1] - 1
+def _update(
+    x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, silu: bool, lengths: Tensor | None, rows: Tensor | None
+) -> Tensor:
+    _require_states(x, states, w, bias, lengths, rows)
     if not x.numel():
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    behind = torch.cat((states, x), -1)
-    result = _convolved(behind[..., kept - reach :].contiguous(), w, bias, 0, silu)
-    states.copy_(behind[..., x.shape[2] :])
-    return result
+    return plain.updated(_behind, x, states, w, bias, silu, lengths, rows)
 
 
-@causal_conv1d_update.register_fake  # type: ignore[untyped-decorator]
-def _(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
-    _require_states(x, states, w, bias)
+def _behind(behind: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    """Return the convolution of elements behind the K - 1 that are in front of them, computed by a kernel."""
+    return _convolved(behind.contiguous(), w, bias, 0, silu)
+
+
+def _update_fake(
+    x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, silu: bool, lengths: Tensor | None, rows: Tensor | None
+) -> Tensor:
+    _require_states(x, states, w, bias, lengths, rows)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _require_states(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None) -> None:
-    """Refuse arguments of `causal_conv1d_update` that do not go together, as torch does."""
+def _no_gradients(x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, *_: Any) -> None:
+    wanted = {"x": x, "conv_state": states, "weight": w, "bias": bias}
+    name = next(name for name, tensor in wanted.items() if tensor is not None and tensor.requires_grad)
+    raise TensorError(name, "a tensor that requires grad", "one that does not, or a call under torch.no_grad()")
+
+
+causal_conv1d_update = define_without_gradients(
+    "causal_conv1d_update(Tensor x, Tensor(a!) states, Tensor w, Tensor? bias, bool silu, Tensor? lengths, "
+    "Tensor? rows) -> Tensor",
+    *(_update, _update_fake, _no_gradients),
+    plain.causal_conv1d_update,
+    lambda x, states, w, bias, silu, lengths, rows, out_shape=None: _flops(x, w),
+)
+"""The operator that returns the convolution (B, D, L) of x behind the last of the states (B, D, K - 1 or more), which x
+is then put into: at their end, or as a ring behind `lengths` (B,) elements; `rows` (B,) are the states of each
+sequence, none where negative."""
+
+
+def _require_states(
+    x: Tensor, states: Tensor, w: Tensor, bias: Tensor | None, lengths: Tensor | None, rows: Tensor | None
+) -> None:
+    """Refuse arguments of `causal_conv1d_update` that do not go together."""
     require_sequences(x, w, bias, None)
     shape: Sizes = tuple(states.shape)
-    if len(shape) != 3 or shape[:2] != tuple(x.shape[:2]) or shape[2] < w.shape[1] - 1:
-        expected = f"({x.shape[0]}, {x.shape[1]}, {w.shape[1] - 1} or more)"
-        raise RuntimeError(f"conv_state has the shape {shape}; expected {expected}")
+    batch = x.shape[0] if rows is None else shape[0] if shape else 0
+    if len(shape) != 3 or shape[:2] != (batch, x.shape[1]) or shape[2] < max(1, w.shape[1] - 1):
+        expected = f"({'N' if rows is not None else batch}, {x.shape[1]}, {max(1, w.shape[1] - 1)} or more)"
+        raise TensorError("conv_state", shape, f"the shape {expected}")
     require_alike(x=x, conv_state=states)
+    for name, numbers in (("cache_seqlens", lengths), ("conv_state_indices", rows)):
+        if numbers is None:
+            continue
+        require_on(x.device, name, numbers)
+        if tuple(numbers.shape) != (x.shape[0],) or numbers.dtype not in (torch.int32, torch.int64):
+            value = f"{numbers.dtype} of the shape {tuple(numbers.shape)}"
+            raise TensorError(name, value, f"torch.int32 of the shape ({x.shape[0]},)")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..arrays import TAKERS, Operand, described
 from ..calls import KEPT, Launch
+from ..errors import TensorError
 from ..targets import GPU_ALIGNMENT
 
 LAST = torch.channels_last
@@ -32,9 +33,15 @@ def launched(
     called where neither `about`, all else that decides on the kernels, nor such tensors have been met.
     """
     key, pointers = [about], 0
-    for tensor in tensors:
-        key += tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        pointers |= tensor.data_ptr()
+    try:
+        for tensor in tensors:
+            key += tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+            pointers |= tensor.data_ptr()
+    except RuntimeError:
+        for name, tensor in zip(names, tensors, strict=False):
+            if tensor.layout is not torch.strided:
+                raise TensorError(name, tensor.layout, "a dense tensor, of torch.strided") from None
+        raise
     known = _known.get(tuple(key))
     arguments = [*tensors]
     if known is None or known.copies or pointers % GPU_ALIGNMENT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ from .. import gradients
 from .. import operators as convolutions
 from ..arrays import Operand, operand, reshaped
 from ..dtypes import FLOATS, one_of
+from ..errors import TensorError
 from ..gradients import Geometry
 from ..operators import State, present_state
 from ..precision import DEFAULT
+from ..torch_library import plain
+from ..torch_library.library import Gradients, define
 from .launches import in_order_of, launched
-from .library import Gradients, define
 
 DTYPES = tuple(getattr(torch, name) for name in FLOATS)
 
@@ -34,21 +37,21 @@ Run = Callable[[list[Any]], Tensor]
 
 
 def output_shape(x: Sizes, w: Sizes, options: Sizes) -> list[Any]:
-    """Return the shape of the convolution of x (N, C, H, W) with w (C * M, 1, R, S); refuse others as torch does."""
+    """Return the shape of the convolution of x (N, C, H, W) with w (C * M, 1, R, S); raise `TensorError` for others."""
     stride, padding, dilation = options[:2], options[2:6], options[6:]
     if len(x) != 4 or x[1] < 1:
-        raise RuntimeError(f"x has the shape {tuple(x)}; expected (N, C, H, W) with channels")
+        raise TensorError("x", tuple(x), "the shape (N, C, H, W), with channels")
     if len(w) != 4 or w[0] < 1 or w[0] % x[1] or w[1] != 1:
-        raise RuntimeError(f"w has the shape {tuple(w)}; expected ({x[1]} * M, 1, R, S)")
+        raise TensorError("w", tuple(w), f"the shape ({x[1]} * M, 1, R, S)")
     for name, values, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
         if min(values) < least:
-            raise RuntimeError(f"{name} is {tuple(values)}; expected integers of {least} or more")
+            raise TensorError(name, tuple(values), f"integers of {least} or more")
     shape = [x[0], w[0]]
     for axis in (0, 1):
         size, window = x[2 + axis] + padding[axis] + padding[2 + axis], dilation[axis] * (w[2 + axis] - 1) + 1
         if x[2 + axis] < 1 or w[2 + axis] < 1 or window > size:
-            sizes = f"{tuple(w)}, dilated {tuple(dilation)}"
-            raise RuntimeError(f"w has the shape {sizes}; expected one that fits x {tuple(x)}, padded {tuple(padding)}")
+            padded = f"x {tuple(x)}, padded {tuple(padding)}"
+            raise TensorError("w", tuple(w), f"a shape that, dilated {tuple(dilation)}, fits {padded}")
         shape.append((size - window) // stride[axis] + 1)
     return shape
 
@@ -57,25 +60,25 @@ def require_alike(**tensors: Tensor) -> None:
     """Refuse tensors that are not all of one type that there are kernels for, on one such device, as torch does."""
     (first, given), *others = tensors.items()
     if given.dtype not in DTYPES:
-        raise RuntimeError(f"{first} is {given.dtype}; expected {one_of(FLOATS)}")
+        raise TensorError(first, given.dtype, one_of(FLOATS))
     for name, tensor in others:
         if tensor.dtype != given.dtype:
-            raise RuntimeError(f"{name} is {tensor.dtype}; expected {given.dtype}, as {first} is")
+            raise TensorError(name, tensor.dtype, f"{given.dtype}, as {first} is")
         require_on(given.device, name, tensor)
 
 
 def require_on(device: torch.device, name: str, tensor: Tensor) -> None:
     """Refuse a tensor on another device than the one that others are on."""
     if tensor.device != device:
-        raise RuntimeError(f"{name} is on {tensor.device}; expected it on {device}, as other tensors are")
+        raise TensorError(name, f"on {tensor.device}", f"a tensor on {device}, as other tensors are")
 
 
 def require_bias(bias: Tensor, x: Tensor, channels: int) -> None:
     """Refuse a bias that is not one number for each channel of the output, in the type of x or in float32."""
     if bias.dim() != 1 or bias.shape[0] != channels:
-        raise RuntimeError(f"bias has the shape {tuple(bias.shape)}; expected ({channels},)")
+        raise TensorError("bias", tuple(bias.shape), f"the shape ({channels},)")
     if bias.dtype not in (x.dtype, torch.float32):
-        raise RuntimeError(f"bias is {bias.dtype}; expected {x.dtype}, as x is, or torch.float32")
+        raise TensorError("bias", bias.dtype, f"{x.dtype}, as x is, or torch.float32")
     require_on(x.device, "bias", bias)
 
 
@@ -216,7 +219,7 @@ def _require_gradient(dy: Tensor, name: str, other: Tensor, x: Sizes, w: Sizes, 
     """Refuse a gradient that has another shape than the output of a convolution, and an other tensor unlike it."""
     shape = output_shape(x, w, options)
     if dy.dim() != 4 or any(size != expected for size, expected in zip(dy.shape, shape, strict=True)):
-        raise RuntimeError(f"dy has the shape {tuple(dy.shape)}; expected {tuple(shape)}")
+        raise TensorError("dy", tuple(dy.shape), f"the shape {tuple(shape)}")
     require_alike(**{"dy": dy, name: other})
 
 
@@ -288,9 +291,16 @@ def _of_both(ctx: Any, of_x: Tensor | None, of_w: Tensor | None) -> Gradients:
     return by_dy, by_x, by_w, None
 
 
+def _flops(result: Sizes, w: Sizes) -> int:
+    """Return the floating-point operations of a convolution with this result: a product and a sum for each tap."""
+    return 2 * prod(result) * prod(w[1:])
+
+
 depthwise = define(
     f"depthwise(Tensor x, Tensor w, Tensor? bias, {OPTIONS}) -> Tensor",
     *(_depthwise, _depthwise_fake, _keep_depthwise, _of_depthwise),
+    plain.depthwise,
+    lambda x, w, bias, options, out_shape=None: _flops(out_shape, w),
 )
 """The operator that returns the convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus bias
 (C * M,), in the order of x, channels_last or contiguous."""
@@ -298,6 +308,8 @@ depthwise = define(
 input_gradient = define(
     f"depthwise_input_gradient(Tensor dy, Tensor w, SymInt[4] x_shape, {OPTIONS}) -> Tensor",
     *(_input_gradient, _input_gradient_fake, _keep, _of_input_gradient),
+    plain.input_gradient,
+    lambda dy, w, x_shape, options, out_shape=None: _flops(dy, w),
 )
 """The operator that returns the gradient of `depthwise` by x, of that shape, for the gradient dy of its result, in the
 order of dy."""
@@ -305,12 +317,16 @@ order of dy."""
 weight_gradient = define(
     f"depthwise_weight_gradient(Tensor dy, Tensor x, SymInt[4] w_shape, {OPTIONS}) -> Tensor",
     *(_weight_gradient, _weight_gradient_fake, _keep, _of_weight_gradient),
+    plain.weight_gradient,
+    lambda dy, x, w_shape, options, out_shape=None: _flops(dy, w_shape),
 )
 """The operator that returns the gradient of `depthwise` by w, of that shape, for the gradient dy of its result."""
 
 both_gradients = define(
     f"depthwise_gradients(Tensor dy, Tensor x, Tensor w, {OPTIONS}) -> (Tensor, Tensor)",
     *(_both_gradients, _both_gradients_fake, _keep_both, _of_both),
+    plain.both_gradients,
+    lambda dy, x, w, options, out_shape=None: 2 * _flops(dy, w),
 )
 """The operator that returns the gradients of `depthwise` by x and by w, for the gradient dy of its result, as
 `input_gradient` and `weight_gradient` do."""

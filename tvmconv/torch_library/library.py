@@ -13,11 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 Gradients = tuple[Tensor | None, ...]
 
 LIBRARY = torch.library.Library("tvmconv", "DEF")
 """The operators, which torch knows for as long as this object lives."""
+
+PLAIN: dict[Any, Callable[..., Any]] = {}
+"""The functions that compute what an operator of tvmconv does in torch's own operators, by operator.
+
+They are decompositions: a graph that has tvmconv's operators becomes one that any importer of torch's graphs takes.
+"""
 
 
 def define(
@@ -26,21 +33,92 @@ def define(
     fake: Callable[..., Any],
     keep: Callable[[Any, Sequence[Any]], None],
     gradients: Callable[..., Gradients],
+    plain: Callable[..., Any],
+    flops: Callable[..., int],
 ) -> Any:
     """Define an operator, none of whose results shares memory with an argument, and return it.
 
     `compute` makes the results of tensors with data, below autograd; `fake` makes some without data, for tensors that
     have none; both refuse the same arguments. `keep` keeps on a context what `gradients` needs to make the arguments'
-    gradients, in order, of those of the results.
+    gradients, in order, of those of the results. `plain` computes the results in torch's own operators. `flops` returns
+    the number of floating-point operations, two for each product that is added up, from the arguments with shapes in
+    the place of tensors.
     """
-    name = schema.partition("(")[0]
+    operator, below = _declared(schema, compute, fake, plain, flops)
+    LIBRARY.impl(_name(schema), _with_gradients(below, keep, gradients), "Autograd", with_keyset=True)
+    return operator
+
+
+def define_without_gradients(
+    schema: str,
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
+    refuse: Callable[..., None],
+    plain: Callable[..., Any],
+    flops: Callable[..., int],
+) -> Any:
+    """Define an operator without gradients and return it: `refuse` raises for arguments of which some are wanted.
+
+    The rest is as for `define`.
+    """
+    operator, below = _declared(schema, compute, fake, plain, flops)
+
+    def call(keys: Any, *arguments: Any) -> Any:
+        if torch._C.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+            refuse(*arguments)
+        return below(keys, *arguments)
+
+    LIBRARY.impl(_name(schema), call, "Autograd", with_keyset=True)
+    return operator
+
+
+def _name(schema: str) -> str:
+    return schema.partition("(")[0]
+
+
+def _declared(
+    schema: str,
+    compute: Callable[..., Any],
+    fake: Callable[..., Any],
+    plain: Callable[..., Any],
+    flops: Callable[..., int],
+) -> tuple[Any, Callable[..., Any]]:
+    """Declare an operator but for autograd; return it and the function that makes its results below autograd."""
+    name = _name(schema)
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    operator = getattr(torch.ops.tvmconv, name).default
+    packet = getattr(torch.ops.tvmconv, name)
     LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tvmconv::{name}", fake, lib=LIBRARY)
-    below = _below_autograd(operator, compute)
-    LIBRARY.impl(name, _with_gradients(below, keep, gradients), "Autograd", with_keyset=True)
-    return operator
+    if not packet.default._schema.is_mutable:
+        torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
+    register_flop_formula(packet)(flops)
+    PLAIN[packet.default] = plain
+    return packet.default, _below_autograd(packet.default, compute)
+
+
+def is_exported() -> bool:
+    """Return whether torch makes a program of what is called that others run: `torch.export`, `torch.jit`, ONNX.
+
+    Such a program gets torch's own operators, by the functions in `PLAIN`, so that it is run without tvmconv, too.
+    """
+    return torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
+
+
+def _one_by_one(operator: Any) -> Callable[..., Any]:
+    """Return the rule by which `torch.vmap` calls an operator: once for each element of the axis that it maps over."""
+
+    def call(info: Any, axes: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
+        count = info.batch_size
+        parts = [
+            [each] * max(1, count) if not isinstance(axis, int) else each.unbind(axis) if count else [each.sum(axis)]
+            for each, axis in zip(arguments, axes, strict=True)
+        ]
+        results = [operator(*part) for part in zip(*parts, strict=True)]
+        if isinstance(results[0], tuple):
+            return tuple(torch.stack(each)[:count] for each in zip(*results, strict=True)), (0,) * len(results[0])
+        return torch.stack(results)[:count], 0
+
+    return call
 
 
 DENSE = {torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr() for name in ("CPU", "CUDA")}

@@ -1,0 +1,85 @@
+"""Checks of the arguments of `tvmconv.nn`, and the forms that operators take them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..arrays import DEVICE_TYPES
+from ..errors import TensorError
+from ..parameters import is_integer
+
+Size = int | Sequence[int]
+
+NUMBERS = frozenset({int})
+"""The types of numbers that need no further look."""
+
+is_autocast_enabled = torch._C._is_any_autocast_enabled
+"""A function that returns whether autocast is on for any device."""
+
+
+def require_tensors(x: Any, weight: Any, bias: Any, **others: Any) -> None:
+    """Refuse arguments that are neither tensors nor, but for the first two, None."""
+    if not isinstance(x, Tensor):
+        raise _no_tensor("x", x)
+    if not isinstance(weight, Tensor):
+        raise _no_tensor("weight", weight)
+    if bias is not None and not isinstance(bias, Tensor):
+        raise _no_tensor("bias", bias)
+    for name, tensor in others.items():
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise _no_tensor(name, tensor)
+
+
+def _no_tensor(name: str, value: Any) -> TensorError:
+    return TensorError(name, f"a {type(value).__name__}", "a tensor of torch")
+
+
+def require_rank(weight: Tensor, rank: int) -> None:
+    if weight.dim() != rank:
+        raise TensorError("weight", tuple(weight.shape), f"a shape of {rank} dimensions")
+
+
+def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
+    """Return as many numbers as there are axes; a single one stands for all."""
+    if type(value) is tuple and len(value) == count and NUMBERS.issuperset(map(type, value)):  # as layers have them
+        return value
+    if type(value) is int or _is_size(value):
+        return (value,) * count
+    if isinstance(value, Sequence) and len(value) in (1, count) and all(map(_is_size, value)):
+        return tuple(value) * (count // len(value))
+    raise TensorError(name, value, f"an integer or {count} of them")
+
+
+def _is_size(value: object) -> bool:
+    """Return whether a value is an integer, or one that torch leaves open."""
+    return is_integer(value) or isinstance(value, torch.SymInt)
+
+
+def sides_of(
+    padding: str | Size, weight: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the padding in front of each axis, then that behind each."""
+    axes = len(stride)
+    if not isinstance(padding, str):
+        if isinstance(padding, Sequence) and len(padding) == 2 * axes and all(map(_is_size, padding)):
+            return tuple(padding)
+        return numbers("padding", padding, axes) * 2
+    if padding == "valid":
+        return (0,) * (2 * axes)
+    if padding != "same" or max(stride) > 1:
+        raise TensorError("padding", padding, f"'valid', 'same' for a stride of 1 (it is {stride}), or integers")
+    totals = [spread * (size - 1) for size, spread in zip(weight.shape[2:], dilation, strict=True)]
+    return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
+
+
+def narrowed(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors in the type of autocast, where that is on; a bias may stay in float32."""
+    kind = tensors[0].device.type
+    if kind not in DEVICE_TYPES or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(tensor.to(dtype) for tensor in tensors)
