@@ -19,6 +19,7 @@ from .onnx_elementwise import (
     softplus,
     thresholded_relu,
 )
+from .onnx_indexing import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_pooling import average_pool, lp_pool, max_pool
@@ -34,6 +35,9 @@ CONVERTERS: dict[str, Converter] = {
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
     "Elu": elu,
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
     "GridSample": grid_sample,
     "GroupNormalization": group_normalization,
     "IsInf": is_inf,
@@ -48,6 +52,9 @@ CONVERTERS: dict[str, Converter] = {
     "QuantizeLinear": quantize_linear,
     "RMSNormalization": rms_normalization,
     "Resize": resize,
+    "Scatter": scatter_elements,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
     "Selu": selu,
     "Sign": sign,
     "Softplus": softplus,
