@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .onnx_convolution import conv_transpose
+from .onnx_convolution import conv, conv_transpose
 from .onnx_elementwise import (
     add_up,
     bit_shift,
@@ -22,6 +22,7 @@ from .onnx_elementwise import (
 from .onnx_indexing import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
+from .onnx_padding import pad
 from .onnx_pooling import average_pool, lp_pool, max_pool
 from .onnx_quantization import dequantize_linear, quantize_linear
 from .onnx_reductions import REDUCTIONS, reduction
@@ -31,6 +32,7 @@ CONVERTERS: dict[str, Converter] = {
     **{operator: reduction(how) for operator, how in REDUCTIONS.items()},
     "AveragePool": average_pool,
     "BitShift": bit_shift,
+    "Conv": conv,
     "ConvTranspose": conv_transpose,
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
@@ -48,6 +50,7 @@ CONVERTERS: dict[str, Converter] = {
     "Mod": modulo,
     "OneHot": one_hot,
     "PRelu": prelu,
+    "Pad": pad,
     "Pow": power,
     "QuantizeLinear": quantize_linear,
     "RMSNormalization": rms_normalization,

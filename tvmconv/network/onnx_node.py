@@ -11,6 +11,8 @@ from tvm import relax
 
 from .constants import Array, constant_value, static_shape
 from .faults import Refused
+from .import_builder import ImportBuilder
+from .size_facts import Size
 
 OPEN_HINT = "export the model with static shapes, or give them as `shapes` (--input-shapes)"
 
@@ -19,7 +21,7 @@ OPEN_HINT = "export the model with static shapes, or give them as `shapes` (--in
 class Node:
     """An ONNX node to convert: its operator, operands and attributes."""
 
-    builder: relax.BlockBuilder
+    builder: ImportBuilder
     operator: str
     operands: Sequence[Any]
     """The operands, None for one that is left out; those at the end may also be missing."""
@@ -40,6 +42,11 @@ class Node:
             sizes = static_shape(relax.TensorType(operand, "float32"))
             return self._known(None if sizes is None else np.array(sizes, np.int64), name)
         return self._known(constant_value(operand), name)
+
+    def sizes(self, place: int, name: str) -> list[Size]:
+        """Return the elements of an operand with sizes; raise `Refused` if they are known only at run time."""
+        value = self.constant(place, name)
+        return [] if value is None else [int(size) for size in value.reshape(-1)]
 
     def _known(self, value: Array | None, name: str) -> Array:
         if value is None:

@@ -98,10 +98,13 @@ def refuse_types(graph: onnx.GraphProto, tensors: Collection[onnx.TensorProto]) 
     The error names a node that reads or makes them. `tensors` are those that the nodes of the graph may read.
     """
     odd = {tensor.name: _words(tensor.data_type) for tensor in tensors}
-    for value in (*graph.input, *graph.output):
+    inputs = list(graph.input)
+    for value in (*inputs, *graph.output):
         kind = value.type.WhichOneof("value")
         if kind == "tensor_type":
-            odd[value.name] = _words(value.type.tensor_type.elem_type)
+            sizes = value.type.tensor_type.shape.dim
+            is_empty = value in inputs and any(each.HasField("dim_value") and each.dim_value == 0 for each in sizes)
+            odd[value.name] = _words(value.type.tensor_type.elem_type) or ("of a fixed size 0" if is_empty else "")
         elif kind is not None:
             odd[value.name] = f"no tensor, but of {kind}"
     for node in graph.node:
