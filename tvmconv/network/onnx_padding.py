@@ -80,7 +80,9 @@ def _require(builder: ImportBuilder, axis: int, size: Size, padding: Padding, mo
     if padding == Padding(0, 0):
         return
     rest = as_expr(size) - _cropped(padding.before) - _cropped(padding.after)
-    words = f"by {python_text(padding.before)} and {python_text(padding.after)} along axis {axis} of {python_text(size)}"
+    words = (
+        f"by {python_text(padding.before)} and {python_text(padding.after)} along axis {axis} of {python_text(size)}"
+    )
     if mode == "constant":
         total = as_expr(size) + as_expr(padding.before) + as_expr(padding.after)
         builder.require(total >= 0, f"needs elements to crop; it pads {words}")
@@ -88,7 +90,9 @@ def _require(builder: ImportBuilder, axis: int, size: Size, padding: Padding, mo
     builder.require(rest >= 1, f"needs elements in the mode {mode}; it pads {words}")
     most = tirx.max(as_expr(padding.before), as_expr(padding.after))
     if mode == "reflect":
-        builder.require(tirx.Or(most <= 0, most < rest), f"needs pads below the size in the mode reflect; it pads {words}")
+        builder.require(
+            tirx.Or(most <= 0, most < rest), f"needs pads below the size in the mode reflect; it pads {words}"
+        )
 
 
 def _cropped(width: Size) -> tirx.Expr:

@@ -102,9 +102,7 @@ def windows(node: Node) -> list[Window]:
     return found
 
 
-def _outputs(
-    facts: SizeFacts, inputs: Size, before: int, after: int, extent: int, stride: int, round_up: bool
-) -> Size:
+def _outputs(facts: SizeFacts, inputs: Size, before: int, after: int, extent: int, stride: int, round_up: bool) -> Size:
     """Return the number of outputs along an axis; rounded up, no window begins behind the input."""
     if not round_up:
         return facts.simplified((inputs + before + after - extent) // stride + 1)
