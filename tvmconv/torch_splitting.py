@@ -30,9 +30,10 @@ def split_graph(
 ) -> Run:
     """Return the function that runs a graph on inputs like these, its operators that can be imported by `compile_part`.
 
-    `weights` are the indices of inputs that are weights; `compile_part` gets a part of the graph, and as `weights` those
-    of its inputs. The graph's operators are first brought into a form in which none changes a tensor, but for those that
-    write to inputs at the end, so that parts do not share memory. Raises the `error` where no operator is supported.
+    `weights` are the indices of inputs that are weights; `compile_part` gets a part of the graph, and as `weights`
+    those of its inputs. The graph's operators are first brought into a form in which none changes a tensor, but for
+    those that write to inputs at the end, so that parts do not share memory. Raises the `error` where no operator is
+    supported.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -155,7 +156,7 @@ def _description(node: torch.fx.Node) -> str:
 
 
 def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
-    """Return those of some operators that cannot be imported by themselves, with the reason: each half alone, if any."""
+    """Return those of some operators that cannot be imported by themselves, with the reason."""
     if not nodes:
         return {}
     try:
@@ -172,7 +173,8 @@ def _alone(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch
     """Return a module of these operators, side by side, whose inputs are their arguments, and inputs for it."""
     import torch
 
-    graph, examples, results = torch.fx.Graph(), [], []
+    graph, results = torch.fx.Graph(), []
+    examples: list[torch.Tensor] = []
     for node in nodes:
         inputs = {}
         for argument in node.all_input_nodes:

@@ -16,6 +16,7 @@ from .carrying import carry_channels
 from .compiling import compile_network
 from .half import with_precision
 from .importing import import_model
+from .index_checks import with_index_checks
 from .kernels import use_kernels
 from .layers import Convolution, Layer
 from .limits import require_what_kernels_index, with_limits
@@ -35,7 +36,9 @@ from .summing import sum_in_float32
 logger = logging.getLogger(__name__)
 
 
-def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str = DEFAULT) -> Network:
+def build(
+    model: Any, target: Any = "llvm", sparse: str = "auto", precision: str = DEFAULT, *, check_indices: bool = True
+) -> Network:
     """Compile a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
     `model` is what `import_model` returns, or anything it takes without `inputs`; `target` is anything that
@@ -46,6 +49,10 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     with many zeros; "always", all; or "never". `precision` is that of tvmconv's kernels, as for `tvmconv.compile`; what
     TVM computes is the same for each. "float16" and "bfloat16" bring a network in float32 to half precision, as
     `tvmconv.precision.HALVES` promises; they are refused for a target without instructions for it.
+
+    `check_indices` says whether a call looks for indices out of range, of Gather, Scatter and embeddings, and raises
+    `InvalidArgumentError`. Without it they are the first or the last of their axis, as no other element is ever read or
+    written. Constants and indices that are always in range, such as those of ArgMax, take no check in a call.
 
     Convolutions and matrix products that are left to TVM because of sizes that are known only when the network runs
     are told in a warning, with their share of the FLOPs; `Network.layers` says what computes each.
@@ -66,6 +73,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
     _tell_of_slow_layers(layers, "convolutions")
     _tell_of_slow_layers(products, "matrix products")
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))), resolved)
+    mod, checks = with_index_checks(mod) if check_indices else (mod, ())
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
     sites = [site for site in find_convolutions(imported) if site.workload is not None] if opened else []
@@ -81,6 +89,7 @@ def build(model: Any, target: Any = "llvm", sparse: str = "auto", precision: str
         with_limits(sites, opened),
         facts.conditions,
         word,
+        checks,
     )
 
 

@@ -14,6 +14,7 @@ from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
 from .import_builder import Imported, parameter_name
+from .index_ranges import with_indices_in_range
 from .layers import TensorSpec
 from .model import Model
 from .operator_sizes import require_sizes_of_operators
@@ -93,7 +94,8 @@ def _finish(imported: Imported) -> Model:
     names = [name for name in dict.fromkeys(sizes) if open_size(name)]
     if fixed := {name: value for name, value in facts.fixed.items() if name in names}:
         mod["main"] = mod["main"].bind_symbolic_vars(fixed)
-    mod = spread_transposed(fold_constants(keep_integers(mod)))
+    mod = with_indices_in_range(fold_constants(keep_integers(mod)), facts, words)
+    mod = spread_transposed(mod)
     mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]

@@ -23,6 +23,7 @@ from ..parameters import require_positive
 from ..precision import DEFAULT
 from ..profiling import Profile, profile_of
 from ..targets import device_for
+from .index_errors import require_in_range
 from .layers import Layer, TensorSpec
 from .session import Session
 from .sizes import Condition, Conditions, OpenSize, require_sizes
@@ -49,8 +50,12 @@ class Network:
         open_sizes: tuple[OpenSize, ...] = (),
         conditions: tuple[Condition, ...] = (),
         precision: str = DEFAULT,
+        checks: tuple[str, ...] = (),
     ) -> None:
-        """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs."""
+        """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs.
+
+        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`.
+        """
         self.target_json = target
         """The target that the network was built for, as JSON."""
         self.inputs = inputs
@@ -64,6 +69,7 @@ class Network:
         self._executable = executable
         self._content: storage.Content | None = None
         self._constants = constants
+        self._checks = checks
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
@@ -72,7 +78,8 @@ class Network:
         The result is an array of the same kind and on the same device as the first input, of NumPy where there is
         none, or a tuple of them where the model has several outputs. It shares its memory with nothing. Arrays that
         are elsewhere are copied to the target's device. Raises `InvalidArgumentError` for inputs that are not those of
-        `inputs`, `NoDeviceError` where the device is missing.
+        `inputs` or that have indices out of range, `NoDeviceError` where the device is missing. On a GPU, indices in
+        tensors of torch are not compared, since a call does not wait for the GPU: they are brought into range.
 
         Threads take turns, as TVM's virtual machine confuses calls that are under way together. On a GPU it runs in
         torch's current stream where an input is torch's, and waits there for the last network that was called in
@@ -84,7 +91,10 @@ class Network:
         with self._turn, self._in_turn(placed, in_capture):
             result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
         # Given a torch tensor, TVM answers with torch tensors.
-        tensors = [tvm_ffi.from_dlpack(item) for item in (result if len(self.outputs) > 1 else [result])]
+        several = len(self.outputs) + bool(self._checks) > 1
+        tensors = [tvm_ffi.from_dlpack(item) for item in (result if several else [result])]
+        if self._checks:
+            self._require_in_range(tensors.pop(), inputs, placed)
         outputs = tuple(self._own(inputs, placed, tensors))
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -124,6 +134,17 @@ class Network:
         stream = streams[0] if of_torch else tvm_ffi.get_raw_stream(self.device)
         return in_turn(self.device, stream, of_torch, in_capture)
 
+    def _require_in_range(self, numbers: Any, inputs: Sequence[Any], placed: Sequence[Any]) -> None:
+        """Raise `InvalidArgumentError` for indices out of range, unless results stay on a GPU without a wait."""
+        if self._kind == "llvm" or not (inputs and arrays.is_torch(inputs[0]) and inputs[0].is_cuda):
+            sizes = {
+                name: size
+                for spec, array in zip(self.inputs, placed, strict=True)
+                for name, size in zip(spec.shape, array.shape, strict=True)
+                if isinstance(name, str)
+            }
+            require_in_range(self._checks, arrays.same_kind(np.empty(0), numbers).tolist(), sizes)
+
     def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
         """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.
 
@@ -148,6 +169,7 @@ class Network:
             "open_sizes": msgspec.to_builtins(self.open_sizes),
             "conditions": msgspec.to_builtins(self._conditions.all),
             "precision": self.precision,
+            "checks": self._checks,
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
@@ -176,6 +198,7 @@ class Network:
             msgspec.convert(details.get("open_sizes", []), tuple[OpenSize, ...]),
             msgspec.convert(details.get("conditions", []), tuple[Condition, ...]),
             details.get("precision", DEFAULT),
+            tuple(details.get("checks", [])),
         )
         network._content = content
         return network

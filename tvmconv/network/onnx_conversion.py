@@ -71,7 +71,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     def imported(self, graph: onnx.GraphProto, inputs: Sequence[onnx.ValueInfoProto], opset: int) -> tvm.IRModule:
         """Return the graph as a module; raise `Refused` for a node that cannot be imported."""
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        refuse_values((*inputs, *graph.output), graph.node)
+        refuse_values(inputs, graph.output, graph.node)
         slim = onnx.GraphProto(name=graph.name, node=graph.node, input=inputs, output=graph.output)
         return self.from_onnx(slim, opset)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .onnx_convolution import conv_transpose
+from .onnx_convolution import conv, conv_transpose
 from .onnx_elementwise import (
     add_up,
     bit_shift,
@@ -19,8 +19,10 @@ from .onnx_elementwise import (
     softplus,
     thresholded_relu,
 )
+from .onnx_indexing import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
+from .onnx_padding import pad
 from .onnx_pooling import average_pool, lp_pool, max_pool
 from .onnx_quantization import dequantize_linear, quantize_linear
 from .onnx_recurrent import dynamic_quantize_lstm, recurrent
@@ -33,6 +35,7 @@ CONVERTERS: dict[str, Converter] = {
     "AveragePool": average_pool,
     "BitShift": bit_shift,
     "ConstantOfShape": constant_of_shape,
+    "Conv": conv,
     "ConvTranspose": conv_transpose,
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
@@ -40,6 +43,9 @@ CONVERTERS: dict[str, Converter] = {
     "Elu": elu,
     "Expand": expand,
     "GRU": recurrent("gru"),
+    "Gather": gather,
+    "GatherElements": gather_elements,
+    "GatherND": gather_nd,
     "GridSample": grid_sample,
     "GroupNormalization": group_normalization,
     "IsInf": is_inf,
@@ -51,6 +57,7 @@ CONVERTERS: dict[str, Converter] = {
     "Mod": modulo,
     "OneHot": one_hot,
     "PRelu": prelu,
+    "Pad": pad,
     "Pow": power,
     "QuantizeLinear": quantize_linear,
     "RNN": recurrent("rnn"),
@@ -58,6 +65,9 @@ CONVERTERS: dict[str, Converter] = {
     "Range": range_,
     "Reshape": reshape,
     "Resize": resize,
+    "Scatter": scatter_elements,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
     "Selu": selu,
     "Sign": sign,
     "Slice": slice_,

@@ -95,9 +95,12 @@ def is_known(node: onnx.NodeProto, operators: Collection[str]) -> bool:
     return node.domain in ("", "ai.onnx") and node.op_type in operators and node.op_type not in OTHERS
 
 
-def refuse_values(values: Iterable[onnx.ValueInfoProto], nodes: Iterable[onnx.NodeProto]) -> None:
+def refuse_values(
+    inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto], nodes: Iterable[onnx.NodeProto]
+) -> None:
     """Raise `Refused` for inputs or outputs that a network cannot have, with a node that reads or makes them."""
-    odd = {value.name: problem for value in values if (problem := _problem(value))}
+    odd = {value.name: "without elements, as it has a fixed size of 0" for value in inputs if _is_empty(value)}
+    odd |= {value.name: problem for value in (*inputs, *outputs) if (problem := _problem(value))}
     for node in nodes:
         for name in (*node.input, *node.output):
             if name in odd:
@@ -110,14 +113,15 @@ def refuse_constant(name: str, element_type: int, node: onnx.NodeProto) -> None:
         raise Refused(f"{name} is {problem}", nodes=[node])
 
 
+def _is_empty(value: onnx.ValueInfoProto) -> bool:
+    return any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
+
+
 def _problem(value: onnx.ValueInfoProto) -> str:
     """Return what is wrong with an input or an output; an empty text if a network can have it."""
     kind = value.type.WhichOneof("value")
     if kind == "tensor_type":
-        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim if dim.HasField("dim_value")]
-        return (
-            "without elements, as it has a fixed size of 0" if 0 in sizes else _words(value.type.tensor_type.elem_type)
-        )
+        return _words(value.type.tensor_type.elem_type)
     return "" if kind is None else f"no tensor, but of {kind}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def require_rank(weight: Tensor, rank: int) -> None:
 def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
     """Return as many numbers as there are axes; a single one stands for all."""
     if type(value) is tuple and len(value) == count and NUMBERS.issuperset(map(type, value)):  # as layers have them
-        return value
+        return cast("tuple[int, ...]", value)
     if type(value) is int or _is_size(value):
         return (value,) * count
     if isinstance(value, Sequence) and len(value) in (1, count) and all(map(_is_size, value)):
@@ -66,7 +66,7 @@ def sides_of(
     axes = len(stride)
     if not isinstance(padding, str):
         if isinstance(padding, Sequence) and len(padding) == 2 * axes and all(map(_is_size, padding)):
-            return tuple(padding)
+            return tuple(cast("Sequence[int]", padding))
         return numbers("padding", padding, axes) * 2
     if padding == "valid":
         return (0,) * (2 * axes)

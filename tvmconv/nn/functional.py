@@ -39,7 +39,7 @@ def depthwise_conv2d(
     """
     if has_torch_function((x, weight, bias)):  # as in torch.fx.symbolic_trace
         arguments = x, weight, bias, stride, padding, dilation
-        return handle_torch_function(depthwise_conv2d, (x, weight, bias), *arguments)  # type: ignore[no-any-return]
+        return handle_torch_function(depthwise_conv2d, (x, weight, bias), *arguments)
     require_tensors(x, weight, bias)
     require_rank(weight, 4)
     strides, dilations = numbers("stride", stride, 2), numbers("dilation", dilation, 2)
@@ -51,7 +51,7 @@ def depthwise_conv2d(
         return depthwise_conv2d(x.unsqueeze(0), weight, bias, strides, sides, dilations).squeeze(0)
     if is_autocast_enabled():
         x, weight = narrowed(x, weight)
-    return (plain.depthwise if is_exported() else depthwise)(x, weight, bias, (*strides, *sides, *dilations))  # type: ignore[no-any-return]
+    return (plain.depthwise if is_exported() else depthwise)(x, weight, bias, (*strides, *sides, *dilations))
 
 
 def depthwise_conv1d(
@@ -69,7 +69,7 @@ def depthwise_conv1d(
     """
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, padding, dilation
-        return handle_torch_function(depthwise_conv1d, (x, weight, bias), *arguments)  # type: ignore[no-any-return]
+        return handle_torch_function(depthwise_conv1d, (x, weight, bias), *arguments)
     require_tensors(x, weight, bias)
     require_rank(weight, 3)
     strides, dilations = numbers("stride", stride, 1), numbers("dilation", dilation, 1)
@@ -90,7 +90,7 @@ def depthwise_conv2d_same(
     """
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, dilation
-        return handle_torch_function(depthwise_conv2d_same, (x, weight, bias), *arguments)  # type: ignore[no-any-return]
+        return handle_torch_function(depthwise_conv2d_same, (x, weight, bias), *arguments)
     require_tensors(x, weight, bias)
     require_rank(weight, 4)
     strides, dilations = numbers("stride", stride, 2), numbers("dilation", dilation, 2)

@@ -112,7 +112,7 @@ def replace(model: Model) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Make each layer of tvmconv in a model one of torch, or of the class that `replace` found, in place; return the model.
+    """Make each layer of tvmconv in a model one of the class that `replace` found, in place; return the model.
 
     Parameters, hooks and the state dict stay what they are.
     """
@@ -167,7 +167,7 @@ def _obstacle(module: Any) -> str | None:
 
 
 def _pads_same(module: Any) -> bool:
-    """Return whether a module is timm's Conv2d that computes its padding, which is told by its name: timm may not be."""
+    """Return whether a module is timm's Conv2d that computes its padding; its name tells, as timm may be missing."""
     return type(module).__name__ == "Conv2dSame" and isinstance(module, torch.nn.Conv2d)
 
 

@@ -45,7 +45,7 @@ def causal_conv1d_fn(
     tensors = x, weight, bias, seq_idx, initial_states, final_states_out
     if has_torch_function(tensors):
         arguments = x, weight, bias, seq_idx, initial_states, return_final_states, final_states_out, activation
-        return handle_torch_function(causal_conv1d_fn, tensors, *arguments)  # type: ignore[no-any-return]
+        return handle_torch_function(causal_conv1d_fn, tensors, *arguments)
     silu = _is_silu(activation)
     require_tensors(x, weight, bias, seq_idx=seq_idx, initial_states=initial_states, final_states_out=final_states_out)
     x, taps, bias, states, dtype = _alike(x, weight, bias, initial_states)
@@ -60,7 +60,7 @@ def causal_conv1d_fn(
     if result.dtype is not dtype:
         result = result.to(dtype)
     if not return_final_states:
-        return result  # type: ignore[no-any-return]
+        return result
     before = taps.shape[1] - 1
     behind = torch.cat((x.new_zeros((*x.shape[:2], before)) if states is None else states, x), -1)
     last = behind[..., behind.shape[2] - before :].to(dtype)
@@ -92,7 +92,7 @@ def causal_conv1d_update(
     tensors = x, conv_state, weight, bias, cache_seqlens, conv_state_indices
     if has_torch_function(tensors):
         arguments = x, conv_state, weight, bias, activation, cache_seqlens, conv_state_indices
-        return handle_torch_function(causal_conv1d_update, tensors, *arguments)  # type: ignore[no-any-return]
+        return handle_torch_function(causal_conv1d_update, tensors, *arguments)
     silu = _is_silu(activation)
     if not isinstance(conv_state, Tensor):
         raise TensorError("conv_state", f"a {type(conv_state).__name__}", "a tensor of torch")
@@ -110,7 +110,7 @@ def causal_conv1d_update(
         result = function(given, states, taps, bias, silu, cache_seqlens, conv_state_indices)
         conv_state.copy_(states)
     result = result.to(dtype)
-    return result.squeeze(-1) if x.dim() == 2 else result  # type: ignore[no-any-return]
+    return result.squeeze(-1) if x.dim() == 2 else result
 
 
 def _is_silu(activation: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""The operator of torch for `tvmconv.conv2d` and `tvmconv.depthwise`, by which torch traces, batches and counts them."""
+"""The operator of torch for `tvmconv.conv2d` and `tvmconv.depthwise`, for tracing, batching, counting."""
 
 from __future__ import annotations
 
@@ -150,8 +150,11 @@ def convolution(
             raise InvalidArgumentError(name, f"a {type(array).__name__}", "a tensor of torch, as others are")
     stride, padding, dilation, activation, *others = options
     is_word = isinstance(padding, str)
+    x, w, *more = arrays
     arguments = Arguments(
-        *arrays,
+        x,
+        w,
+        *more,
         _integers("stride", stride),
         [] if is_word else _integers("padding", padding),
         padding if is_word else None,
@@ -193,7 +196,7 @@ def _compute(*arguments: Any) -> Tensor:
     of = Arguments(*arguments)
     operands = given(*(None if each is None else each.detach() for each in of[:5]))
     result = call(of.kind, of.options, of.algorithm, of.precision, of.target, operands, None)
-    return result.contiguous(memory_format=of.order)  # type: ignore[no-any-return]
+    return result.contiguous(memory_format=of.order)
 
 
 def _fake(*arguments: Any) -> Tensor:
@@ -239,8 +242,8 @@ def _plain(*arguments: Any) -> Tensor:
 
 def _flops(x: Sequence[int], w: Sequence[int], *rest: Any, out_shape: Any = None) -> int:
     """Return the floating-point operations: a product and a sum for each tap of each result."""
-    groups = Arguments(x, w, *rest).groups  # type: ignore[arg-type]
-    return 2 * prod(out_shape) * prod(w[2:] if groups is None else w[1:])
+    groups = Arguments(x, w, *rest).groups
+    return int(2 * prod(out_shape) * prod(w[2:] if groups is None else w[1:]))
 
 
 def _refuse(*arguments: Any) -> None:
