@@ -22,7 +22,7 @@ from .onnx_elementwise import (
 from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_pooling import average_pool, lp_pool, max_pool
-from .onnx_quantization import dequantize_linear, quantize_linear
+from .onnx_quantization import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from .onnx_reductions import REDUCTIONS, reduction
 from .onnx_resize import grid_sample, resize, upsample
 
@@ -33,6 +33,7 @@ CONVERTERS: dict[str, Converter] = {
     "ConvTranspose": conv_transpose,
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
+    "DynamicQuantizeLinear": dynamic_quantize_linear,
     "Elu": elu,
     "GridSample": grid_sample,
     "GroupNormalization": group_normalization,

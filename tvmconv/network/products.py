@@ -119,7 +119,7 @@ def has_open_products(mod: tvm.IRModule) -> bool:
 
 def _is_linear_layer(value: relax.Call) -> bool:
     """Return whether a product is a linear layer, of which `use_kernels` has said what computes it."""
-    return is_linear(value) and constant_value(value.args[1]) is not None
+    return is_linear(value) and constant_value(value.args[1]) is not None and str(value.ty.dtype) in FLOATS
 
 
 def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> set[relax.Var]:
