@@ -6,14 +6,14 @@ are put together from those of tensors; the importer wants many of these as cons
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .constants import Array
+from .size_names import identifier, identifiers
 
 if TYPE_CHECKING:
     import onnx
@@ -54,7 +54,7 @@ def fold_nodes(
     graph = model.graph
     known = {tensor.name: tensor for tensor in graph.initializer}
     values: dict[str, Array] = {}
-    inputs = [_reshaped(value, shapes[value.name]) if value.name in shapes else _named(value) for value in graph.input]
+    inputs = _with_shapes(graph.input, shapes)
     left, count = list(graph.node), -1
     while len(left) != count:  # what is known now may be the shape of more
         count = len(left)
@@ -145,22 +145,39 @@ def _shapes(
     return found
 
 
-def _reshaped(value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> onnx.ValueInfoProto:
+def _with_shapes(
+    inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int | str]]
+) -> list[onnx.ValueInfoProto]:
+    """Return inputs with the shapes that replace their own, and with an identifier for each open size of the others.
+
+    To Relax all sizes without a name would be "?", and a name may be an expression for it, or a word of Python.
+    """
     import onnx
 
-    return onnx.helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, shape)
-
-
-def _named(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Return an input with a name for each open size that has none; to Relax all of these would be "?"."""
-    import onnx
-
-    named = onnx.ValueInfoProto()
-    named.CopyFrom(value)
-    for axis, size in enumerate(named.type.tensor_type.shape.dim):
-        if not (size.HasField("dim_value") or size.dim_param):
-            size.dim_param = re.sub(r"\W", "_", f"{value.name}_{axis}")
+    sizes = {
+        value.name: [size.dim_value if size.HasField("dim_value") else size.dim_param for size in _dims(value)]
+        for value in inputs
+        if value.name not in shapes
+    }
+    given = {size for shape in shapes.values() for size in shape if isinstance(size, str)}
+    names = identifiers((size for shape in sizes.values() for size in shape if isinstance(size, str) and size), given)
+    named = []
+    for value in inputs:
+        if value.name in shapes:
+            element = value.type.tensor_type.elem_type
+            named.append(onnx.helper.make_tensor_value_info(value.name, element, shapes[value.name]))
+            continue
+        copy = onnx.ValueInfoProto()
+        copy.CopyFrom(value)
+        for axis, size in enumerate(_dims(copy)):
+            if not size.HasField("dim_value"):
+                size.dim_param = names.get(size.dim_param) or identifier(f"{value.name}_{axis}")
+        named.append(copy)
     return named
+
+
+def _dims(value: onnx.ValueInfoProto) -> Sequence[Any]:
+    return value.type.tensor_type.shape.dim
 
 
 def _is_foldable(node: onnx.NodeProto) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ from .onnx_constants import fold_nodes
 from .onnx_functions import inline_functions, nodes_by_output
 from .onnx_qoperators import expand_qoperators
 from .onnx_refusals import FAILED_HINT, refuse_types, refuse_unknown, unsupported_nodes
+from .size_names import identifier
 from .sizes import OpenSize, open_size
 
 if TYPE_CHECKING:
@@ -146,10 +148,15 @@ def _checked(
     for name, shape in shapes.items():
         if name not in axes:
             raise InvalidArgumentError("shapes", name, f"inputs of the model: {', '.join(axes)}")
-        parsed = [open_size(size) if isinstance(size, str) else size for size in shape]
+        parsed = [_named(open_size(size)) if isinstance(size, str) else size for size in shape]
         sizes = [size for size in parsed if isinstance(size, OpenSize) or (isinstance(size, int) and 0 < size < 2**31)]
         if len(shape) != axes[name] or len(sizes) < len(shape):
             expected = f"{axes[name]} sizes for {name}, from 1 to {2**31 - 1} or open as in 'n' or 'n<=64'"
             raise InvalidArgumentError("shapes", shape, expected)
         checked[name] = sizes
     return checked
+
+
+def _named(size: OpenSize | None) -> OpenSize | None:
+    """Return an open size with an identifier as its name, as the sizes of a model have."""
+    return None if size is None else replace(size, name=identifier(size.name))
