@@ -113,7 +113,7 @@ def _function_of(mod: tvm.IRModule, value: relax.Expr) -> tvm.tirx.PrimFunc | No
 def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
     """Return a module that calls just this operator or function of the module; None for a value that calls neither."""
     name = operator_name(value)
-    if name is None or name == "relax.call_dps_packed":
+    if name is None or name == "relax.call_dps_packed" or not isinstance(value.ty, relax.TensorType | relax.TupleType):
         return None
     builder = relax.BlockBuilder()
     with builder.function("main", free_variables(value)):
