@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
+from ..targets import backend_of
+from .gpu.product import gpu_product_kernel
 from .graph import Block
 from .product import Product
 from .product_forms import transposed
 from .product_kernel import product_kernel
-
-KERNEL_NAME = "tvmconv cpu/product"
-"""The name of the kernel in the descriptions of layers."""
 
 REASON = "one kernel for all sizes"
 
@@ -23,6 +22,10 @@ class OpenProducts:
 
     def __init__(self, builder: relax.BlockBuilder, target: tvm.target.Target) -> None:
         self._builder, self._target = builder, target
+        on_gpu = backend_of(target).on_gpu
+        self._kernel = gpu_product_kernel if on_gpu else product_kernel
+        self.name = f"tvmconv {'cuda' if on_gpu else 'cpu'}/product"
+        """The name of the kernels in the descriptions of layers."""
         self._functions: dict[tuple[object, ...], relax.GlobalVar] = {}
 
     def call(self, factors: Sequence[relax.Expr], product: Product, output: relax.Var, block: Block) -> relax.Expr:
@@ -37,7 +40,7 @@ class OpenProducts:
         key = tuple(each if isinstance(each, (int, str)) else None for each in product), is_swapped
         if key not in self._functions:
             name = f"tvmconv_product_{len(self._functions)}"
-            func = product_kernel(product, is_swapped, self._target, name)
+            func = self._kernel(product, is_swapped, self._target, name)
             self._functions[key] = self._builder.add_func(func, name)
         batch, rows, terms, columns = product[:4]
         matrices = (batch, columns, terms) if is_swapped else (batch, terms, columns)

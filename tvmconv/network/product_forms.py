@@ -12,7 +12,6 @@ from ..compute.chunks import copied_elements
 from ..schedules.cuda.tensor import Config
 from ..targets import backend_of
 from ..workload import ConvWorkload
-from .convolutions import GIVE_SIZES
 from .graph import Block, call_of
 from .product import Product
 from .product_places import Placed, placed
@@ -69,8 +68,8 @@ class _OnTensorCores:
     takes_halves = True
 
     def obstacle(self, product: Product) -> str | None:
-        if product.is_open:
-            return f"a size is known only when the model runs; {GIVE_SIZES}"
+        if product.is_open:  # whose kernel needs no whole copies, and is not of tensor cores
+            return None
         if product.rows == 1 or min(product.terms, product.columns) < 2:
             return "a single row, column or term has nothing to share"
         return "the first factor is one matrix for the whole batch" if product.one_first else None

@@ -15,9 +15,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..lowering import as_scheduled, with_alignment
 from ..schedules.cpu.machine import native_lanes, vector_registers
-from .product import Product
-
-INDEX = "int64"
+from .product import INDEX, OpenFactors, Product
 
 VECTORS = 2
 """The vectors of columns of a tile; what no tile fills has tiles of one."""
@@ -30,14 +28,6 @@ TASK_ROWS = 240
 
 SPARE = 3
 """The registers that are left for columns, an element of a row, and what LLVM needs."""
-
-
-class _Factors(NamedTuple):
-    """The parameters of the function: (G, M, K), (G, K, N) or, transposed, (G, N, K), and (G, M, N)."""
-
-    first: tirx.Buffer
-    second: tirx.Buffer
-    result: tirx.Buffer
 
 
 class _Tile(NamedTuple):
@@ -63,43 +53,31 @@ class _Kernel:
     """The function on its way."""
 
     def __init__(self, product: Product, transposed: bool, target: tvm.target.Target) -> None:
-        self.transposed, self.lanes = transposed, native_lanes(target)
+        self.factors, self.lanes = OpenFactors.of(product, transposed), native_lanes(target)
         sums = (vector_registers(target) - SPARE) // VECTORS
         self.steps = [rows for rows in ROWS if rows <= sums]
-        sizes = {"batch": product.batch, "rows": product.rows, "terms": product.terms, "columns": product.columns}
-        self.batch, self.rows, self.terms, self.count = (
-            tirx.const(size, INDEX) if isinstance(size, int) else tirx.Var(name, INDEX) for name, size in sizes.items()
-        )
-        first = [tirx.const(1, INDEX) if product.one_first else self.batch, self.rows, self.terms]
-        second = [self.batch, *([self.count, self.terms] if transposed else [self.terms, self.count])]
-        self.one_first = product.one_first
-        self.given = _Factors(
-            tirx.decl_buffer(first, product.dtype, "x"),
-            tirx.decl_buffer(second, product.dtype, "w"),
-            tirx.decl_buffer([self.batch, self.rows, self.count], product.out_dtype, "output"),
-        )
 
     def function(self, name: str, target: tvm.target.Target) -> tirx.PrimFunc:
         """Return the function with a task for each tile of columns, and of `TASK_ROWS` rows."""
-        task, names = _variable("task"), ("tile", "matrix", "begin", "end")
+        given, task, names = self.factors, _variable("task"), ("tile", "matrix", "begin", "end")
         width = self.lanes * VECTORS
-        whole = self.count // width
-        parts = (self.count - whole * width + self.lanes - 1) // self.lanes
-        tiles, blocks = whole + parts, (self.rows + TASK_ROWS - 1) // TASK_ROWS
+        whole = given.columns // width
+        parts = (given.columns - whole * width + self.lanes - 1) // self.lanes
+        tiles, blocks = whole + parts, (given.rows + TASK_ROWS - 1) // TASK_ROWS
         tile, matrix, begin, end = map(_variable, names)
         values = task % tiles, task // (tiles * blocks), task // tiles % blocks * TASK_ROWS
-        bound = [*zip((tile, matrix, begin), values, strict=True), (end, tirx.min(begin + TASK_ROWS, self.rows))]
+        bound = [*zip((tile, matrix, begin), values, strict=True), (end, tirx.min(begin + TASK_ROWS, given.rows))]
         in_whole = self._task(matrix, tile * width, VECTORS, begin, end)
         in_part = self._task(matrix, whole * width + (tile - whole) * self.lanes, 1, begin, end)
         body = tirx.stmt_seq(*(tirx.Bind(*each) for each in bound), tirx.IfThenElse(tile < whole, in_whole, in_part))
-        tasks = _loop(task, self.batch * tiles * blocks, body, tirx.ForKind.PARALLEL)
+        tasks = _loop(task, given.batch * tiles * blocks, body, tirx.ForKind.PARALLEL)
         root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", tasks))
-        func = tirx.PrimFunc(list(self.given), root).with_attrs({"tirx.noalias": True, "s_tir": True})
+        func = tirx.PrimFunc(given.parameters, root).with_attrs({"tirx.noalias": True, "s_tir": True})
         return with_alignment(as_scheduled(func, name), target)
 
     def _task(self, matrix: Expr, column: Expr, vectors: int, begin: Expr, end: Expr) -> tirx.Stmt:
         """Return the statements for some rows and the columns of a tile."""
-        copy = tirx.decl_buffer([self.terms, vectors * self.lanes], "float32", "columns")
+        copy = tirx.decl_buffer([self.factors.terms, vectors * self.lanes], "float32", "columns")
         tile = _Tile(matrix, _variable("column"), vectors, copy)
         buffers, steps = [copy], [tirx.Bind(tile.column, column), self._copied(tile)]
         for rows in self.steps:
@@ -118,24 +96,22 @@ class _Kernel:
     def _copied(self, tile: _Tile) -> tirx.Stmt:
         """Return the loops that copy a tile's columns, with zeros behind the last one."""
         term, lane = _variable("term"), _variable("lane")
-        column, width = tile.column + lane, tirx.const(tile.vectors * self.lanes, INDEX)
-        place = [tile.matrix, column, term] if self.transposed else [tile.matrix, term, column]
-        value = self.given.second[tuple(place)].astype("float32")
+        given, column, width = self.factors, tile.column + lane, tirx.const(tile.vectors * self.lanes, INDEX)
+        value = given.second_at(tile.matrix, term, column)
         if tile.vectors < VECTORS:
-            value = tirx.if_then_else(column < self.count, value, tirx.const(0.0, "float32"))
+            value = tirx.if_then_else(column < given.columns, value, tirx.const(0.0, "float32"))
         store = tile.columns.vstore([term, lane], value)
-        if self.transposed:
-            return _loop(lane, width, _loop(term, self.terms, store))
+        if given.transposed:
+            return _loop(lane, width, _loop(term, given.terms, store))
         is_whole = tile.vectors == VECTORS
         kind = tirx.ForKind.VECTORIZED if is_whole else tirx.ForKind.SERIAL
-        return _loop(term, self.terms, _loop(lane, width, store, kind))
+        return _loop(term, given.terms, _loop(lane, width, store, kind))
 
     def _summed(self, tile: _Tile, row: Expr, rows: int, sums: tirx.Buffer, stored: tirx.Buffer) -> tirx.Stmt:
         """Return the statements that compute some rows of a tile."""
         term, vectors, vector = _variable("term"), tile.vectors, f"float32x{self.lanes}"
         zero = tirx.Broadcast(tirx.const(0.0, "float32"), self.lanes)
         begun = [sums.vstore([number, 0], zero) for number in range(rows * vectors)]
-        matrix = tirx.const(0, INDEX) if self.one_first else tile.matrix
         steps: list[tirx.Stmt] = []
         columns = []
         for number in range(vectors):
@@ -143,19 +119,19 @@ class _Kernel:
             steps.append(tirx.Bind(columns[-1], tile.columns.vload([term, number * self.lanes], vector)))
         for each in range(rows):
             element = tirx.Var("element", vector)
-            loaded = self.given.first[matrix, row + each, term].astype("float32")
+            loaded = self.factors.first_at(tile.matrix, row + each, term)
             steps.append(tirx.Bind(element, tirx.Broadcast(loaded, self.lanes)))
             for number, column in enumerate(columns):
                 place = [each * vectors + number, 0]
                 steps.append(sums.vstore(place, sums.vload(place, vector) + element * column))
-        summed = _loop(term, self.terms, tirx.stmt_seq(*steps))
+        summed = _loop(term, self.factors.terms, tirx.stmt_seq(*steps))
         return tirx.stmt_seq(*begun, summed, self._stored(tile, row, rows, sums, stored))
 
     def _stored(self, tile: _Tile, row: Expr, rows: int, sums: tirx.Buffer, stored: tirx.Buffer) -> tirx.Stmt:
         """Return the statements that store sums: vectors, or those elements of the last one that are columns."""
-        vector, dtype = f"float32x{self.lanes}", f"{self.given.result.ty.dtype}x{self.lanes}"
+        vector, dtype = f"float32x{self.lanes}", f"{self.factors.result.ty.dtype}x{self.lanes}"
         whole = [
-            self.given.result.vstore(
+            self.factors.result.vstore(
                 [tile.matrix, row + each, tile.column + number * self.lanes],
                 sums.vload([each * tile.vectors + number, 0], vector).astype(dtype),
             )
@@ -166,11 +142,11 @@ class _Kernel:
             return tirx.stmt_seq(*whole)
         each, lane = _variable("each"), _variable("lane")
         copies = [stored.vstore([number, 0], sums.vload([number, 0], vector)) for number in range(rows)]
-        value = stored[each, lane].astype(str(self.given.result.ty.dtype))
-        store = self.given.result.vstore([tile.matrix, row + each, tile.column + lane], value)
-        left = _loop(each, tirx.const(rows, INDEX), _loop(lane, self.count - tile.column, store))
+        value = stored[each, lane].astype(str(self.factors.result.ty.dtype))
+        store = self.factors.result.vstore([tile.matrix, row + each, tile.column + lane], value)
+        left = _loop(each, tirx.const(rows, INDEX), _loop(lane, self.factors.columns - tile.column, store))
         return tirx.IfThenElse(
-            tile.column + self.lanes <= self.count, tirx.stmt_seq(*whole), tirx.stmt_seq(*copies, left)
+            tile.column + self.lanes <= self.factors.columns, tirx.stmt_seq(*whole), tirx.stmt_seq(*copies, left)
         )
 
 

@@ -23,7 +23,7 @@ from .graph import Block, blocks_of, call_of, rebind
 from .half_sites import half_of
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
-from .open_products import KERNEL_NAME, REASON, OpenProducts
+from .open_products import REASON, OpenProducts
 from .padded_rows import padded_path
 from .product import Product
 from .product_forms import Factors, Form, form_for
@@ -36,8 +36,8 @@ def use_products(
     """Return the module with kernels of tvmconv for batched products, and what runs each of these.
 
     The products are those that `use_kernels` has left, of two tensors of floating-point numbers. A factor may be the
-    same for the whole batch. Those with a size that is known only when the model runs are for `OpenProducts`, on a CPU.
-    On a GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes
+    same for the whole batch. Those with a size that is known only when the model runs are for `OpenProducts`. On a
+    GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes
     in a cast to it behind the product. There it also reads factors and stores the result where they lie in other
     tensors, as `placed` finds them, and rows that it stores longer than they are stay so up to the product that reads
     them, as `padded_path` says. What has no kernel is TVM's, with the reason in its layer.
@@ -60,7 +60,7 @@ def use_products(
             found = found_product(factors, str(output.ty.dtype), form, target, precision, assumed)
             if not isinstance(found, str) and found[0].is_open:
                 calls[output] = opened.call(factors, found[0], output, block)
-                layers.append(Layer(convolution_of(var, *found), KERNEL_NAME, None, REASON))
+                layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON))
             elif not isinstance(found, str):
                 taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target))
                 layers.append(_layer(var, taken[var]))
@@ -177,7 +177,8 @@ def found_product(
         return obstacle
     try:
         problem = Problem(form.workload(product.at(assumed, ASSUMED_BATCH)), precision=precision)
-        dispatch.templates_for(problem, target)
+        if not product.is_open:
+            dispatch.templates_for(problem, target)
     except InvalidArgumentError as error:  # such as more elements than kernels have indices for
         return str(error)
     return product, problem
