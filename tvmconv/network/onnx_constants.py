@@ -176,8 +176,8 @@ def _with_shapes(
     return named
 
 
-def _dims(value: onnx.ValueInfoProto) -> Sequence[Any]:
-    return value.type.tensor_type.shape.dim
+def _dims(value: onnx.ValueInfoProto) -> list[Any]:
+    return list(value.type.tensor_type.shape.dim)
 
 
 def _is_foldable(node: onnx.NodeProto) -> bool:

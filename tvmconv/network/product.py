@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tvm import tirx
 from tvm.ir import Expr
@@ -12,7 +12,7 @@ from tvm.tirx.analysis import undefined_vars
 from ..substitution import evaluated
 from .convolutions import size_text
 
-Size = int | tirx.Expr
+Size: TypeAlias = "int | tirx.Expr"
 """A number, or an expression of sizes that are known only when the model runs."""
 
 
@@ -97,5 +97,5 @@ class OpenFactors(NamedTuple):
 
     def second_at(self, matrix: Expr, term: Expr, column: Expr) -> Expr:
         """Return an element of the second factor in float32."""
-        place = (column, term) if self.transposed else (term, column)
-        return self.second[matrix, *place].astype("float32")
+        place = (matrix, column, term) if self.transposed else (matrix, term, column)
+        return self.second[place].astype("float32")

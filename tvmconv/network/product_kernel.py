@@ -129,25 +129,25 @@ class _Kernel:
 
     def _stored(self, tile: _Tile, row: Expr, rows: int, sums: tirx.Buffer, stored: tirx.Buffer) -> tirx.Stmt:
         """Return the statements that store sums: vectors, or those elements of the last one that are columns."""
-        vector, dtype = f"float32x{self.lanes}", f"{self.factors.result.ty.dtype}x{self.lanes}"
-        whole = [
-            self.factors.result.vstore(
-                [tile.matrix, row + each, tile.column + number * self.lanes],
-                sums.vload([each * tile.vectors + number, 0], vector).astype(dtype),
+        given, vector, dtype = self.factors, f"float32x{self.lanes}", str(self.factors.result.ty.dtype)
+        whole = tirx.stmt_seq(
+            *(
+                given.result.vstore(
+                    [tile.matrix, row + each, tile.column + number * self.lanes],
+                    sums.vload([each * tile.vectors + number, 0], vector).astype(f"{dtype}x{self.lanes}"),
+                )
+                for each in range(rows)
+                for number in range(tile.vectors)
             )
-            for each in range(rows)
-            for number in range(tile.vectors)
-        ]
+        )
         if tile.vectors == VECTORS:
-            return tirx.stmt_seq(*whole)
+            return whole
         each, lane = _variable("each"), _variable("lane")
         copies = [stored.vstore([number, 0], sums.vload([number, 0], vector)) for number in range(rows)]
-        value = stored[each, lane].astype(str(self.factors.result.ty.dtype))
-        store = self.factors.result.vstore([tile.matrix, row + each, tile.column + lane], value)
-        left = _loop(each, tirx.const(rows, INDEX), _loop(lane, self.factors.columns - tile.column, store))
-        return tirx.IfThenElse(
-            tile.column + self.lanes <= self.factors.columns, tirx.stmt_seq(*whole), tirx.stmt_seq(*copies, left)
-        )
+        value = stored[each, lane].astype(dtype)
+        store = given.result.vstore([tile.matrix, row + each, tile.column + lane], value)
+        left = _loop(each, tirx.const(rows, INDEX), _loop(lane, given.columns - tile.column, store))
+        return tirx.IfThenElse(tile.column + self.lanes <= given.columns, whole, tirx.stmt_seq(*copies, left))
 
 
 def _variable(name: str) -> tirx.Var:
