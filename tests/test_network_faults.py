@@ -9,10 +9,11 @@ import onnx
 import pytest
 import tvm
 from network_graph import Graph
-from tvm import topi
+from tvm import te, topi
 
 from tvmconv.errors import UnsupportedModelError
 from tvmconv.network import build, building, compiling, cuda_graphs, import_model, importing, onnx_conversion, spreading
+from tvmconv.targets import resolve_target
 
 X = (1, 8, 9, 11)
 CUDA = {"kind": "cuda", "arch": "sm_90"}
@@ -99,3 +100,32 @@ def test_what_tvm_cannot_lower(error: Exception, target: Any, monkeypatch: pytes
     assert "not today" in str(caught.value)
     assert caught.value.__cause__ is not None
     assert caught.value.exit_code == 3
+
+
+def test_what_tvm_cannot_compute_for_a_converter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A converter calls TVM, which calls a function of TVM that fails: this is no bug of the converter."""
+
+    def converter(node: Any) -> Any:
+        return node.builder.emit_te(topi.transpose, node.operands[0], [0, 1, 2, 7])
+
+    monkeypatch.setitem(onnx_conversion.CONVERTERS, "MaxPool", converter)
+    with pytest.raises(UnsupportedModelError, match="MaxPool"):
+        import_model(small())
+
+
+def test_bugs_of_computations_come_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM calls what a converter computes an element by."""
+
+    def converter(node: Any) -> Any:
+        return node.builder.emit_te(lambda x: te.compute(x.shape, lambda *at: broken(*at)), node.operands[0])
+
+    monkeypatch.setitem(onnx_conversion.CONVERTERS, "MaxPool", converter)
+    with pytest.raises(TypeError, match="a bug of ours"):
+        import_model(small())
+
+
+def test_the_search_for_an_operator_ends() -> None:
+    """Compiling each operator of a large model alone may take minutes: the message says that it was stopped."""
+    model = import_model(small())
+    place, problem = compiling.operator_at_fault(model.mod, resolve_target("llvm"), "not today", seconds=-1.0)
+    assert (place, problem) == ("it (the first 0 operators that were tried in -1 s compile alone)", "not today")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import chain, product
 
@@ -161,12 +162,13 @@ def test_what_is_left_to_tvm() -> None:
     assert "elements" in too_large.reason
 
 
-def test_open_batches_are_warned_of() -> None:
-    """TVM's own loops are slow: the warning says how to get a kernel, and so does the layer."""
+def test_open_sizes_have_kernels() -> None:
+    """A batch of any size takes the kernel for all sizes, without a warning."""
     inputs, batch = tuple(factors(8, 8)), torch.export.Dim("n", min=2, max=8)
     program = torch.export.export(Attention(), inputs, dynamic_shapes=[{0: batch}] * 3)
-    with pytest.warns(UserWarning, match=r"^2 of 2 matrix products on TVM's own loops, .*; give it as `shapes`"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         network = tvmconv.build(tvmconv.import_model(program))
-    assert [layer.kernel for layer in network.layers] == ["TVM"] * 2
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cpu/product"] * 2
     expected = Attention()(*(each.double() for each in inputs)).numpy()
     np.testing.assert_allclose(network(*(each.numpy() for each in inputs)), expected, rtol=0, atol=1e-5)

@@ -321,3 +321,15 @@ def test_a_mask_that_nobody_reads() -> None:
     graph = Graph(X)
     graph.nodes.append(helper.make_node("Dropout", ["x"], ["y", "mask"]))
     check(graph.model("y"))
+
+
+NAMES = (("None", "in", "None_", "in_"), ("batch.size", "n + 1", "batch_size", "n_1"), ("a.b", "a_b", "a_b_", "a_b"))
+"""Names of two open sizes in a model, and the identifiers that they have in a network."""
+
+
+@pytest.mark.parametrize("names", NAMES, ids=lambda each: each[0])
+def test_names_of_open_sizes_are_identifiers(names: tuple[str, ...]) -> None:
+    graph = Graph((names[0], names[1], 4))
+    network = build(graph.model(graph.node("Relu", "x")))
+    assert network.inputs[0].shape == (names[2], names[3], 4)
+    assert network(np.ones((2, 3, 4), "float32")).shape == (2, 3, 4)

@@ -73,13 +73,15 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
 
 
 def _shared_bytes(func: tirx.PrimFunc) -> int:
-    """Return the bytes of shared memory of a block."""
+    """Return the bytes of shared memory of a block; over `MOST_SHARED` where they are known only when it runs."""
     sizes: list[int] = []
 
     def note(allocation: tirx.AllocBuffer) -> None:
         buffer = allocation.buffer
         if buffer.scope().startswith("shared"):
-            sizes.append(prod(map(int, buffer.ty.shape)) * itemsize(buffer.ty.dtype))
+            is_known = all(isinstance(size, tirx.IntImm) for size in buffer.ty.shape)
+            elements = prod(map(int, buffer.ty.shape)) if is_known else MOST_SHARED + 1
+            sizes.append(elements * itemsize(buffer.ty.dtype))
 
     tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, note)])
     return sum(sizes)

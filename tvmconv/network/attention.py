@@ -117,7 +117,7 @@ def _site(
     products = []
     for factors, dtype in (((q, k), "float32"), ((shares, v), str(output.ty.dtype))):
         found = found_product(factors, dtype, form, target, precision)
-        if isinstance(found, str):  # such as for a GPU without tensor cores
+        if isinstance(found, str) or found[0].is_open:  # such as for a GPU without tensor cores
             return None
         products.append(found)
     (first, one), (second, other) = products

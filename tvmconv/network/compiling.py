@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import tvm
@@ -13,6 +14,7 @@ from .. import lowering
 from ..errors import UnsupportedModelError
 from ..targets import backend_of
 from .concatenations import flatten_concatenations
+from .constants import static_shape
 from .faults import Refused, tvm_at_work
 from .gpu.fusion import lower_and_fuse_for_gpu
 from .gpu.spreading import spread_over_gpu
@@ -31,6 +33,12 @@ UNNAMED = re.compile(r"(lv|gv)\d*")
 
 HINT = "static shapes, or other operators"
 
+CALLING = ("relax.call_tir", "relax.call_tir_inplace")
+"""The operators that call functions of the module."""
+
+MOST_SECONDS = 8.0
+"""The time after which no more operators are tried for being at fault; the last one takes a second or two beyond it."""
+
 
 def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compile the module; raise `UnsupportedModelError` with the operator at fault where TVM cannot."""
@@ -39,8 +47,7 @@ def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     try:
         return _compiled(mod, target)
     except Refused as refusal:
-        found = operator_at_fault(mod, target)
-        place, problem = found or ("it", refusal.problem)
+        place, problem = operator_at_fault(mod, target, refusal.problem)
         raise UnsupportedModelError(
             f"TVM cannot compile {place} for {target.kind.name}: {problem}. What would help: {HINT}"
         ) from refusal.__cause__
@@ -61,31 +68,53 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
         return lowering.build(mod, target, network_pipeline(target))
 
 
-def operator_at_fault(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[str, str] | None:
-    """Return the first operator of "main" that TVM cannot compile alone either, in words, and the reason.
+def operator_at_fault(
+    mod: tvm.IRModule, target: tvm.target.Target, problem: str, seconds: float = MOST_SECONDS
+) -> tuple[str, str]:
+    """Return an operator of "main" that TVM cannot compile alone either, in words, and the reason.
 
-    None where each of them compiles alone. Equal ones are tried once.
+    Where each of them compiles alone, or where none that fails was found in so many seconds, that is the model with
+    its own problem. Equal ones are tried once; those of open sizes come first, and kernels, which TVM has only to
+    translate, last.
     """
-    tried = set()
-    for block in blocks_of(mod):
-        variables = list(block.values)
-        for place, (var, value) in enumerate(block.values.items()):
-            if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
-                continue
-            tried.add(key)
-            try:
-                _compiled(alone, target)
-            except Refused as refusal:
-                # What importers give no name belongs to the next node that has one.
-                named = next((each for each in variables[place:] if not UNNAMED.fullmatch(each.name)), var)
-                return f"{_called(value)} (node {named.name!r})", refusal.problem
-    return None
+    end, tried = monotonic() + seconds, set[int]()
+    found = [(block, var, value) for block in blocks_of(mod) for var, value in block.values.items()]
+    for block, var, value in sorted(found, key=lambda each: _unlikelihood(mod, each[2])):
+        if monotonic() > end:
+            return f"it (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)", problem
+        if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
+            continue
+        tried.add(key)
+        try:
+            _compiled(alone, target)
+        except Refused as refusal:
+            # What importers give no name belongs to the next node that has one.
+            variables = list(block.values)
+            behind = variables[variables.index(var) :]
+            named = next((each for each in behind if not UNNAMED.fullmatch(each.name)), var)
+            return f"{_called(value)} (node {named.name!r})", refusal.problem
+    return "it", problem
+
+
+def _unlikelihood(mod: tvm.IRModule, value: relax.Expr) -> int:
+    """Return a number that is the larger the less a value is likely to be what TVM cannot compile."""
+    function = _function_of(mod, value)
+    if function is not None and lowering.is_scheduled(function):
+        return 2
+    types = [value.ty, *(each.ty for each in free_variables(value))]
+    is_open = any(isinstance(each, relax.TensorType) and static_shape(each) is None for each in types)
+    return 0 if is_open else 1
+
+
+def _function_of(mod: tvm.IRModule, value: relax.Expr) -> tvm.tirx.PrimFunc | None:
+    """Return the function of the module that a value calls; None where it calls none."""
+    return mod[value.args[0]] if operator_name(value) in CALLING else None
 
 
 def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
     """Return a module that calls just this operator or function of the module; None for a value that calls neither."""
     name = operator_name(value)
-    if name is None or name == "relax.call_dps_packed":
+    if name is None or name == "relax.call_dps_packed" or not isinstance(value.ty, relax.TensorType | relax.TupleType):
         return None
     builder = relax.BlockBuilder()
     with builder.function("main", free_variables(value)):
@@ -95,14 +124,15 @@ def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
     main = builder.get()["main"]
     if relax.analysis.free_symbolic_vars(main):  # its sizes come from elsewhere
         return None
-    alone = tvm.IRModule({var: func for var, func in mod.functions.items() if isinstance(func, tvm.tirx.PrimFunc)})
+    function = _function_of(mod, value)
+    alone = tvm.IRModule({} if function is None else {value.args[0]: function})
     alone["main"] = main
-    return relax.transform.DeadCodeElimination()(alone)
+    return alone
 
 
 def _called(call: relax.Call) -> str:
     """Return the name of the operator or the function that is called."""
     name = operator_name(call)
-    if name in ("relax.call_tir", "relax.call_tir_inplace"):
+    if name in CALLING:
         return str(call.args[0].name_hint)
     return str(name).removeprefix("relax.")

@@ -47,7 +47,8 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with expressions of constants in "main" replaced by constants.
 
-    What a constant condition chooses everywhere, or a broadcast leaves as it is, is the operand itself.
+    What a constant condition chooses everywhere, or a broadcast leaves as it is, is the operand itself; concatenations
+    have no parts without elements.
 
     Before: `w = R.broadcast_to(R.const(0.5), R.shape([8, 1, 3, 3]))`, `y = R.nn.conv2d(x, w)`.
     After: `y = R.nn.conv2d(x, constant)`.
@@ -62,6 +63,8 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         name = operator_name(call)
+        if name == "relax.concat":
+            return _without_empty_parts(call)
         if name not in RESHAPING and name not in ELEMENTWISE and name != "relax.permute_dims":
             return call
         operands = [self._value(argument) for argument in call.args if not isinstance(argument, relax.ShapeExpr)]
@@ -86,6 +89,19 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
 
     def _value(self, argument: relax.Expr) -> Array | None:
         return constant_value(self.lookup_binding(argument) if isinstance(argument, relax.Var) else argument)
+
+
+def _without_empty_parts(call: relax.Call) -> relax.Expr:
+    """Return a concatenation without the parts that have no elements; the part itself where one has all of them."""
+    axis, fields = int(call.attrs.axis), call.args[0]
+    if not isinstance(fields, relax.Tuple):
+        return call
+    shapes = [sizes_of(each.ty) for each in fields.fields]
+    empty = [shape is not None and isinstance(shape[axis], int) and shape[axis] == 0 for shape in shapes]
+    left = [each for each, is_empty in zip(fields.fields, empty, strict=True) if not is_empty]
+    if not left or len(left) == len(fields.fields):
+        return call
+    return left[0] if len(left) == 1 else relax.Call(call.op, [relax.Tuple(left)], call.attrs)
 
 
 def constant_value(expr: relax.Expr | None) -> Array | None:

@@ -41,7 +41,8 @@ def is_linear(expr: relax.Expr) -> bool:
         return False
     x, w = (argument.ty for argument in expr.args)
     is_known = x.ndim == w.ndim == 2 and sizes_of(x) is not None and isinstance(x.shape[1], tvm.tirx.IntImm)
-    return is_known and static_shape(w) is not None and x.dtype == w.dtype == expr.ty.dtype
+    weight = static_shape(w)
+    return is_known and weight is not None and 0 not in weight and x.dtype == w.dtype == expr.ty.dtype
 
 
 def describe_linear(name: str, call: relax.Call, assumed: Assumed, dtype: str | None = None) -> Convolution:

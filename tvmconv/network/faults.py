@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 import tvm
 
+from .. import errors, schedules
 from ..errors import TvmconvError
 from .importer_errors import summary
 
 TVMS = str(Path(tvm.__file__).parent)
-OURS = str(Path(__file__).parent.parent)
+OURS = tuple(str(Path(file).parent) for file in (errors.__file__, schedules.__file__))
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 class Refused(Exception):  # noqa: N818
@@ -33,8 +35,8 @@ class Refused(Exception):  # noqa: N818
 def tvm_at_work() -> Iterator[None]:
     """Raise `Refused` for an error of TVM, which has no error of its own for models that it cannot handle.
 
-    TVM calls code of tvmconv back, in passes and converters. An error that this code raises is a bug and is passed on
-    as it is, unless TVM's compiled code raised it.
+    TVM calls code of tvmconv back, in passes and converters, and this calls TVM again. The code that was running, but
+    for that of libraries which it had called, tells whose error it is: one of tvmconv is a bug, and is passed on.
     """
     try:
         yield
@@ -42,15 +44,23 @@ def tvm_at_work() -> Iterator[None]:
         raise
     except Exception as error:
         called = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        # Before TVM are the frames that called it.
-        inside = dropwhile(lambda file: not file.startswith(TVMS), called)
-        if any(file.startswith(OURS) for file in inside) and not is_compiled(called[-1]):
-            raise
-        if not any(file.startswith(TVMS) for file in called):  # it was not TVM that was called
+        if not _is_tvms(called):
             raise
         raise Refused(summary(error)) from error
 
 
-def is_compiled(file: str) -> bool:
+def _is_tvms(called: Sequence[str]) -> bool:
+    """Return whether the last of the called files, but for other libraries, is TVM's."""
+    for file in reversed(called):
+        if file.startswith(OURS):
+            return False
+        if file.startswith(TVMS) or _is_compiled(file):
+            return True
+        if not file.startswith(LIBRARIES):
+            return False
+    return False
+
+
+def _is_compiled(file: str) -> bool:
     """Return whether a file of a traceback is one of TVM's compiled sources, which are not on this machine."""
     return not Path(file).exists()

@@ -172,7 +172,14 @@ class _Matrices:
             operand, (n, c, h, w) = relax.op.permute_dims(operand, NHWC_FROM_NCHW), sizes_of(operand.ty) or ()
             return relax.op.reshape(operand, (prod((n, h, w)), c))
         *rows, columns = sizes_of(operand.ty) or ()
-        return operand if len(rows) == 1 else relax.op.reshape(operand, (prod(rows), columns))
+        if len(rows) == 1:
+            return operand
+        if _is_integer(operand.ty) and (made := call_of(self._values.get(operand), "astype", "subtract")) is not None:
+            # Kernels read the bytes that are cast, and take in a zero point.
+            others = made.args[1:]
+            if all((number := constant_value(each)) is not None and number.size == 1 for each in others):
+                return relax.Call(made.op, [self._matrix(made.args[0], images), *others], made.attrs)
+        return relax.op.reshape(operand, (prod(rows), columns))
 
     def _tensor(self, var: relax.Var) -> relax.Expr:
         """Return a tensor that is held as a matrix in its own shape."""
@@ -193,8 +200,13 @@ def _is_linear_layer(value: relax.Expr) -> bool:
         return False
     x, w = (argument.ty for argument in product.args)
     rows = sizes_of(x) or ()
-    in_floats = x.dtype == w.dtype == product.ty.dtype and str(x.dtype) in FLOATS
-    return is_linear(value) or (in_floats and w.ndim == 2 and len(rows) > 2 and isinstance(rows[-1], int))
+    is_taken = x.dtype == w.dtype == product.ty.dtype and (str(x.dtype) in FLOATS or _is_integer(x))
+    return is_linear(value) or (is_taken and w.ndim == 2 and len(rows) > 2 and isinstance(rows[-1], int))
+
+
+def _is_integer(ty: relax.TensorType) -> bool:
+    """Return whether a tensor is of the type that bytes are cast to for their products."""
+    return str(ty.dtype) == "int32"
 
 
 def _is_vector(operand: relax.Expr, var: relax.Var, axis: int) -> bool:

@@ -24,7 +24,7 @@ from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_padding import pad
 from .onnx_pooling import average_pool, lp_pool, max_pool
-from .onnx_quantization import dequantize_linear, quantize_linear
+from .onnx_quantization import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from .onnx_recurrent import dynamic_quantize_lstm, recurrent
 from .onnx_reductions import REDUCTIONS, reduction
 from .onnx_resize import grid_sample, resize, upsample
@@ -40,6 +40,7 @@ CONVERTERS: dict[str, Converter] = {
     "DequantizeLinear": dequantize_linear,
     "Dropout": dropout,
     "DynamicQuantizeLSTM": dynamic_quantize_lstm,
+    "DynamicQuantizeLinear": dynamic_quantize_linear,
     "Elu": elu,
     "Expand": expand,
     "GRU": recurrent("gru"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 from tvm import relax
 
@@ -34,6 +36,27 @@ def quantize_linear(node: Node) -> relax.Expr:
         raise Refused(f"its zero point is of {given.ty.dtype}, and its output of {dtype}", BLOCKED_HINT)
     zero_point = _checked(node, dtype, "output")
     return relax.op.quantize(_in_float32(node, x), _in_float32(node, scale), zero_point, _axis(node, x), dtype)
+
+
+def dynamic_quantize_linear(node: Node) -> relax.Expr:
+    """Convert DynamicQuantizeLinear: integers, their scale, 1 for numbers that are all 0, and their zero point."""
+    (x,) = node.operands
+    zero, most = relax.const(0.0, "float32"), relax.const(255.0, "float32")
+    low = node.emit(relax.op.minimum(_extreme(node, x, relax.op.min), zero))
+    high = node.emit(relax.op.maximum(_extreme(node, x, relax.op.max), zero))
+    width = node.emit(relax.op.subtract(high, low))
+    one = relax.const(1.0, "float32")
+    scale = node.emit(relax.op.where(relax.op.equal(width, zero), one, relax.op.divide(width, most)))
+    middle = relax.op.clip(relax.op.subtract(zero, relax.op.divide(low, scale)), 0, 255)
+    zero_point = node.emit(relax.op.astype(relax.op.round(middle), "uint8"))
+    return relax.Tuple([node.emit(relax.op.quantize(x, scale, zero_point, 0, "uint8")), scale, zero_point])
+
+
+def _extreme(node: Node, x: relax.Expr, reduce: Callable[..., relax.Expr]) -> relax.Expr:
+    """Return the least or the largest number of x: of each column first, whose numbers are side by side in vectors."""
+    if x.ty.ndim > 1:
+        x = node.emit(reduce(x, axis=list(range(x.ty.ndim - 1))))
+    return node.emit(reduce(x))
 
 
 def _checked(node: Node, dtype: str, kind: str) -> relax.Expr:

@@ -68,6 +68,8 @@ class _OnTensorCores:
     takes_halves = True
 
     def obstacle(self, product: Product) -> str | None:
+        if product.is_open:  # whose kernel needs no whole copies, and is not of tensor cores
+            return None
         if product.rows == 1 or min(product.terms, product.columns) < 2:
             return "a single row, column or term has nothing to share"
         return "the first factor is one matrix for the whole batch" if product.one_first else None
@@ -115,6 +117,8 @@ class _OnPlanes:
     takes_halves = False
 
     def obstacle(self, product: Product) -> str | None:
+        if product.is_open and "bfloat16" in (product.dtype, product.out_dtype):
+            return "no kernel for sizes that are known only when the model runs takes bfloat16"
         return None
 
     def terms(self, product: Product) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -14,14 +15,15 @@ from .. import dispatch
 from ..dtypes import FLOATS
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
-from ..problem import Problem
+from ..problem import ASSUMED_BATCH, Problem
 from ..workload import ConvWorkload
-from .constants import constant_value, static_shape
-from .convolutions import GIVE_SIZES, is_linear, shape_text
+from .constants import constant_value, same_size, sizes_of, static_shape
+from .convolutions import GIVE_SIZES, Assumed, assumed_sizes, is_linear, shape_text, size_text
 from .graph import Block, blocks_of, call_of, rebind
 from .half_sites import half_of
 from .kernels import NetworkKernel, add_kernel, output_of, reason_of
 from .layers import Convolution, Layer
+from .open_products import REASON, OpenProducts
 from .padded_rows import padded_path
 from .product import Product
 from .product_forms import Factors, Form, form_for
@@ -33,12 +35,12 @@ def use_products(
 ) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
     """Return the module with kernels of tvmconv for batched products, and what runs each of these.
 
-    The products are those that `use_kernels` has left, of two tensors of floating-point numbers, of which all sizes are
-    known. A factor may be the same for the whole batch. On a GPU factors that are cast from half precision are
-    multiplied in it, with sums in float32, and the kernel takes in a cast to it behind the product. There it also reads
-    factors and stores the result where they lie in other tensors, as `placed` finds them, and rows that it stores
-    longer than they are stay so up to the product that reads them, as `padded_path` says. What has no kernel is TVM's,
-    with the reason in its layer.
+    The products are those that `use_kernels` has left, of two tensors of floating-point numbers. A factor may be the
+    same for the whole batch. Those with a size that is known only when the model runs are for `OpenProducts`. On a
+    GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes
+    in a cast to it behind the product. There it also reads factors and stores the result where they lie in other
+    tensors, as `placed` finds them, and rows that it stores longer than they are stay so up to the product that reads
+    them, as `padded_path` says. What has no kernel is TVM's, with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
@@ -46,6 +48,7 @@ def use_products(
     form = form_for(target)
     builder = relax.BlockBuilder(mod)
     kernels: dict[tuple[object, ...], NetworkKernel] = {}
+    opened, assumed = OpenProducts(builder, target), assumed_sizes(mod)
     calls: dict[relax.Var, relax.Expr] = {}
     layers = []
     for block in blocks_of(mod):
@@ -54,8 +57,11 @@ def use_products(
             if call_of(value, "matmul") is None:
                 continue
             factors, output = surroundings(var, value, form, block)
-            found = found_product(factors, str(output.ty.dtype), form, target, precision)
-            if not isinstance(found, str):
+            found = found_product(factors, str(output.ty.dtype), form, target, precision, assumed)
+            if not isinstance(found, str) and found[0].is_open:
+                calls[output] = opened.call(factors, found[0], output, block)
+                layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON))
+            elif not isinstance(found, str):
                 taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target))
                 layers.append(_layer(var, taken[var]))
             elif not _is_linear_layer(value):
@@ -106,20 +112,21 @@ def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convol
     return Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
 
 
-def has_open_products(mod: tvm.IRModule) -> bool:
+def leaves_open_products(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
     """Return whether a module has products of sizes that are known only when it runs, which no kernel takes."""
-    values = (value for block in blocks_of(mod) for value in block.values.values())
+    form = form_for(target)
     return any(
-        static_shape(factor.ty) is None
-        for value in values
+        isinstance(found_product(value.args, str(value.ty.dtype), form, target, DEFAULT), str)
+        for block in blocks_of(mod)
+        for value in block.values.values()
         if call_of(value, "matmul") is not None and not _is_linear_layer(value)
-        for factor in value.args
+        if any(static_shape(factor.ty) is None for factor in value.args)
     )
 
 
 def _is_linear_layer(value: relax.Call) -> bool:
     """Return whether a product is a linear layer, of which `use_kernels` has said what computes it."""
-    return is_linear(value) and constant_value(value.args[1]) is not None
+    return is_linear(value) and constant_value(value.args[1]) is not None and str(value.ty.dtype) in FLOATS
 
 
 def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> set[relax.Var]:
@@ -152,43 +159,54 @@ def surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) ->
 
 
 def found_product(
-    factors: Factors, out_dtype: str, form: Form, target: tvm.target.Target, precision: str
+    factors: Sequence[relax.Expr],
+    out_dtype: str,
+    form: Form,
+    target: tvm.target.Target,
+    precision: str,
+    assumed: Assumed = MappingProxyType({}),
 ) -> tuple[Product, Problem] | str:
-    """Return what factors are multiplied as, and the problem that the kernel solves; the reason for no kernel."""
+    """Return what factors are multiplied as, and the problem that the kernel solves; the reason for no kernel.
+
+    The problem has the assumed sizes in the place of those that are known only when the model runs.
+    """
     product = _product(factors, out_dtype)
     if isinstance(product, str):
         return product
     if (obstacle := form.obstacle(product)) is not None:
         return obstacle
     try:
-        problem = Problem(form.workload(product), precision=precision)
-        dispatch.templates_for(problem, target)
+        problem = Problem(form.workload(product.at(assumed, ASSUMED_BATCH)), precision=precision)
+        if not product.is_open:
+            dispatch.templates_for(problem, target)
     except InvalidArgumentError as error:  # such as more elements than kernels have indices for
         return str(error)
     return product, problem
 
 
-def _product(factors: Factors, out_dtype: str) -> Product | str:
+def _product(factors: Sequence[relax.Expr], out_dtype: str) -> Product | str:
     """Return what factors are multiplied as; the reason where that is no batched product of matrices."""
     first, second = (factor.ty for factor in factors)
     dtype = str(first.dtype)
     if dtype not in FLOATS or dtype != str(second.dtype):
         return f"{dtype} with {second.dtype} is not supported"
-    shapes = [static_shape(each) for each in (first, second)]
-    if None in shapes:
-        return f"a size is known only when the model runs; {GIVE_SIZES}"
-    x, y = (shape or () for shape in shapes)
+    x, y = sizes_of(first), sizes_of(second)
+    if x is None or y is None:
+        return f"a shape is known only when the model runs; {GIVE_SIZES}"
     if min(len(x), len(y)) < 2:
         return "a factor is a vector"
-    if 0 in (*x, *y):
+    if any(isinstance(size, int) and size == 0 for size in (*x, *y)):
         return "a factor has no elements"
-    (*batch, rows, terms), (*others, _, columns) = x, y
+    (*batch, rows, terms), (*others, terms_of_second, columns) = x, y
+    if not same_size(terms, terms_of_second):
+        return f"{size_text(terms)} and {size_text(terms_of_second)} terms are the same only when the model runs"
+    terms = min(terms, terms_of_second, key=lambda size: not isinstance(size, int))
     types = dtype, out_dtype
-    if prod(others) == 1:  # all rows are those of one matrix
-        return Product(1, prod(batch) * rows, terms, columns, *types)
-    if prod(batch) == 1:
+    if all(same_size(size, 1) for size in others):  # all rows are those of one matrix
+        return Product(1, prod((*batch, rows)), terms, columns, *types)
+    if all(same_size(size, 1) for size in batch):
         return Product(prod(others), rows, terms, columns, *types, one_first=True)
-    if batch != others:
+    if len(batch) != len(others) or not all(map(same_size, batch, others)):
         return "a matrix is a factor of several, and not of all"
     return Product(prod(batch), rows, terms, columns, *types)
 

@@ -48,7 +48,7 @@ def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
     if type(value) is tuple and len(value) == count and NUMBERS.issuperset(map(type, value)):  # as layers have them
         return cast("tuple[int, ...]", value)
     if type(value) is int or _is_size(value):
-        return (value,) * count
+        return (cast("int", value),) * count
     if isinstance(value, Sequence) and len(value) in (1, count) and all(map(_is_size, value)):
         return tuple(value) * (count // len(value))
     raise TensorError(name, value, f"an integer or {count} of them")

@@ -150,11 +150,8 @@ def convolution(
             raise InvalidArgumentError(name, f"a {type(array).__name__}", "a tensor of torch, as others are")
     stride, padding, dilation, activation, *others = options
     is_word = isinstance(padding, str)
-    x, w, *more = arrays
-    arguments = Arguments(
-        x,
-        w,
-        *more,
+    values: list[Any] = [
+        *arrays,
         _integers("stride", stride),
         [] if is_word else _integers("padding", padding),
         padding if is_word else None,
@@ -164,7 +161,8 @@ def convolution(
         algorithm,
         precision,
         target if target is None or isinstance(target, str) else as_text(target),
-    )
+    ]
+    arguments = Arguments(*values)
     try:
         result = (_plain if is_exported() else conv2d)(*arguments)
     except AssertionError as error:  # torch's, where some tensors are fake

@@ -5,12 +5,16 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.ir import Expr, Range
 
+from ...lowering.signatures import itemsize
 from ...substitution import substitute
 from .columns import Columns
 from .exchanges import joined_across, joined_along
 from .plan import INDEX, index_variable, loop, sequence, tested
 from .tiles import stored_through_tiles
 from .windows import reduced_by_sliding
+
+MOST_STORED = 32
+"""The bytes of the widest vector that is stored at once."""
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
 """The type in which threads join and exchange values of a narrow type."""
@@ -78,7 +82,11 @@ class Statements(Columns):
                 fill = self._each(tirx.BufferStore(out, value, [kernel.element]), run)
                 copy = tirx.BufferStore(target, out[kernel.element], [*zeros, place] if target.ty.shape else [])
                 first = [substitute(test, {kernel.element: 0}) for test in there]
-                body = sequence([fill, loop(kernel.element, run, copy, tirx.ForKind.VECTORIZED)])
+                # Of bytes that are read a vector may have more numbers than one of what is stored.
+                width, chunk = min(run, MOST_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
+                copy = substitute(copy, {kernel.element: chunk * width + kernel.element})
+                copies = loop(chunk, run // width, loop(kernel.element, width, copy, tirx.ForKind.VECTORIZED))
+                body = sequence([fill, copies])
                 steps.append(tested(list(map(ranges.analyzer.simplify, first)), body))
             else:
                 store = tirx.BufferStore(target, value, [*zeros, place] if target.ty.shape else [])
