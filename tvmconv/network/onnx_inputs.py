@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from keyword import iskeyword
 
 import onnx
@@ -21,7 +21,10 @@ def inputs_with_shapes(
     with as many axes.
     """
     given = _checked(shapes, inputs)
-    names = _Identifiers()
+    told = [dim.dim_param for value in inputs if value.name not in given for dim in value.type.tensor_type.shape.dim]
+    names = _Identifiers(
+        [*told, *(size.name for shape in given.values() for size in shape if isinstance(size, OpenSize))]
+    )
     shaped, sizes = [], []
     for value in inputs:
         copy = onnx.ValueInfoProto()
@@ -52,15 +55,22 @@ RESERVED = frozenset((*FUNCTIONS, "I", "R", "T"))
 class _Identifiers(dict[str, str]):
     """Identifiers of Python by the names of sizes: batch_size for "batch.size", class_ for "class"."""
 
+    def __init__(self, names: Iterable[str]) -> None:
+        """Take the names that are identifiers as they are."""
+        super().__init__((name, name) for name in names if _is_identifier(name))
+
     def __missing__(self, name: str) -> str:
-        base = re.sub(r"\W+", "_", name)
-        if not base.isidentifier() or iskeyword(base) or base in RESERVED or base.strip("_") == "":
-            base = f"size_{base}" if base[:1].isdigit() or base.strip("_") == "" else f"{base}_"
-        identifier, count = base, 1
-        while identifier in self.values():
-            identifier, count = f"{base}_{count}", count + 1
+        identifier = re.sub(r"\W+", "_", name)
+        if identifier[:1].isdigit() or not identifier.strip("_"):
+            identifier = f"size_{identifier}"
+        while not _is_identifier(identifier) or identifier in self.values():
+            identifier += "_"
         self[name] = identifier
         return identifier
+
+
+def _is_identifier(name: str) -> bool:
+    return name.isidentifier() and not iskeyword(name) and name not in RESERVED
 
 
 def _checked(
