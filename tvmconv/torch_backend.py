@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .dispatch import algorithms_for
 from .errors import InvalidArgumentError
 from .network import Model, Network, build, import_model
-from .network.products import leaves_open_products
+from .network.products import is_slow_of_open_sizes
 from .network.torch_importer import export_module
 from .problem import Problem
 from .targets import backend_on, resolve_target
@@ -181,7 +181,7 @@ class _Built:
 def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
     """Return whether these inputs of a model have an open batch, and all convolutions and products kernels for any."""
     resolved = resolve_target(target)
-    if leaves_open_products(model.mod, resolved):
+    if is_slow_of_open_sizes(model.mod, resolved):
         return False
     return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
         each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)

@@ -12,7 +12,7 @@ from tvm.ir import Expr
 
 from ...lowering import as_scheduled, with_alignment
 from ..product import OpenFactors, Product
-from .plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from .plan import barrier, index_variable, launched, loop, sequence, tested
 
 SIDE = 64
 """The rows and the columns of a block's tile."""
