@@ -17,7 +17,7 @@ from .dispatch import algorithms_for
 from .dtypes import one_of
 from .errors import InvalidArgumentError, UnsupportedModelError
 from .network import Model, Network, build, import_model
-from .network.products import leaves_open_products
+from .network.products import is_slow_of_open_sizes
 from .network.sparse_kernels import MODES
 from .network.torch_importer import export_module
 from .precision import DEFAULT, NETWORK_WORDS
@@ -263,7 +263,7 @@ class _Built:
 def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
     """Return whether these inputs of a model have an open batch, and all convolutions and products kernels for any."""
     resolved = resolve_target(target)
-    if leaves_open_products(model.mod, resolved) or _has_open_weights(model.mod):
+    if is_slow_of_open_sizes(model.mod, resolved) or _has_open_weights(model.mod):
         return False
     return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
         each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)

@@ -16,6 +16,7 @@ from ..dtypes import FLOATS
 from ..errors import InvalidArgumentError
 from ..precision import DEFAULT
 from ..problem import ASSUMED_BATCH, Problem
+from ..targets import backend_of
 from ..workload import ConvWorkload
 from .constants import constant_value, same_size, sizes_of, static_shape
 from .convolutions import GIVE_SIZES, Assumed, assumed_sizes, is_linear, shape_text, size_text
@@ -112,11 +113,15 @@ def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convol
     return Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
 
 
-def leaves_open_products(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
-    """Return whether a module has products of sizes that are known only when it runs, which no kernel takes."""
+def is_slow_of_open_sizes(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
+    """Return whether a module has products of open sizes for which known ones give faster kernels.
+
+    Those are all on a GPU, where `OpenProducts` has no tensor cores, and on a CPU those that no kernel takes.
+    """
     form = form_for(target)
     return any(
-        isinstance(found_product(value.args, str(value.ty.dtype), form, target, DEFAULT), str)
+        backend_of(target).on_gpu
+        or isinstance(found_product(value.args, str(value.ty.dtype), form, target, DEFAULT), str)
         for block in blocks_of(mod)
         for value in block.values.values()
         if call_of(value, "matmul") is not None and not _is_linear_layer(value)
