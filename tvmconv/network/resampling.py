@@ -144,7 +144,7 @@ def smoothed(
     """
 
     def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
-        size, zero = x.shape[axis], tirx.const(0, x.dtype)
+        size, zero = x.shape[axis], tirx.const(0.0, x.dtype)
 
         def total(name: str, shape: Sequence[tirx.Expr], axis: int, of: Callable[..., tirx.Expr]) -> te.Tensor:
             (_, taps, _) = kernel(tirx.const(0, "int64"), size, _as_index(outputs), *numbers)
@@ -174,7 +174,7 @@ def _as_index(size: Any) -> tirx.Expr:
 def cubic_kernel(distance: tirx.Expr, a: float) -> tirx.Expr:
     """Return the weight of an element of cubic convolution with the coefficient `a` by its distance, at least 0."""
     near, far = _cubic_pieces(distance, a)
-    return tirx.Select(distance < 1, near, tirx.Select(distance < 2, far, tirx.const(0, distance.ty.dtype)))
+    return tirx.Select(distance < 1, near, tirx.Select(distance < 2, far, tirx.const(0.0, distance.ty.dtype)))
 
 
 def cubic_weights(fraction: tirx.Expr, a: float) -> list[tirx.Expr]:

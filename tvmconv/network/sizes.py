@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, floor, sqrt, trunc
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,9 +112,24 @@ def _choice(test: bool, first: int, second: int) -> int:
     return first if test else second
 
 
+def _cast(dtype: str, value: float) -> float:
+    return float(value) if dtype.startswith("float") else int(value)
+
+
 FUNCTIONS: dict[str, Any] = {
     "__builtins__": {},
-    "T": SimpleNamespace(max=max, min=min, if_then_else=_choice, Select=_choice),
+    "T": SimpleNamespace(
+        max=max,
+        min=min,
+        if_then_else=_choice,
+        Select=_choice,
+        Cast=_cast,
+        ceil=ceil,
+        float64=float,
+        floor=floor,
+        sqrt=sqrt,
+        trunc=trunc,
+    ),
 }
 """The names of functions in sizes as TVM writes them."""
 

@@ -41,7 +41,7 @@ CONVOLUTIONS = {
 RANDOM = ("bernoulli", "dropout", "dropout_", "exponential", "native_dropout", "randn", "randn_like")
 """Operators for which Relax's importer makes something that is not random."""
 
-MADE = ("eye", "hamming_window", "linspace", "scalar_tensor")
+MADE = ("eye", "hamming_window", "linspace")
 """Operators that make tensors from numbers alone."""
 
 FILLED = {
@@ -59,6 +59,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def __init__(self, program: torch.export.ExportedProgram, sizes: TorchSizes) -> None:
         """Start the import of a program with these sizes."""
+        self._program = program
         super().__init__()
         self._sizes = sizes
         self._builder = ImportBuilder(sizes.facts)
@@ -77,9 +78,20 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def block_builder(self, _: object) -> None:
         pass
 
-    def _process_derived_symbol(self, symbol: Any, _: object) -> tuple[str, tirx.PrimExpr]:
-        """Return the name and the expression of a size of an input, which may have turned out to be a number."""
-        return str(symbol), as_expr(self._sizes.of_input(symbol))
+    def create_input_vars(
+        self, program: torch.export.ExportedProgram
+    ) -> tuple[dict[str, relax.Var], dict[str, relax.Var], dict[str, Any]]:
+        """Return variables for weights and for inputs, by name, and no ranges, by which TVM would plan memory."""
+        values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+        weights, inputs = {}, {}
+        for spec in program.graph_signature.input_specs:
+            name, tensor = spec.arg.name, values.get(spec.arg.name)
+            if not isinstance(tensor, torch.Tensor):
+                raise ValueError(f"the input {name} is no tensor")
+            shape = [size if isinstance(size, int) else self._sizes.of_input(size.node.expr) for size in tensor.shape]
+            var = relax.Var(name, relax.TensorType(shape, relax_dtype(tensor.dtype)))
+            (inputs if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT else weights)[name] = var
+        return weights, inputs, {}
 
     def create_convert_map(self) -> dict[str, Converter]:
         table: dict[str, Converter] = super().create_convert_map()
@@ -116,6 +128,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
             "_to_copy.default": self._cast,
+            "scalar_tensor.default": partial(self._scalar_tensor, table["scalar_tensor.default"]),
             "scatter_add.default": self._scatter_add,
             "sort.stable": table["sort.default"],
             "squeeze.dim": self._squeeze_ones,
@@ -136,13 +149,16 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
         for name in resampling.OPERATORS:
             table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
+        for node in self._program.graph.nodes:
+            if node.op == "call_function" and _is_number(node.meta.get("val")):
+                table.setdefault(node.target.__name__, self._unknown_number)
         return {name: partial(self._checked, convert) for name, convert in table.items()}
 
     def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
         """Convert a node with its tensors in the dtype that torch computes in; raise if its type is not torch's."""
         self.block_builder.enter(node.name, node_words(node))
         expected, dtype = node.meta.get("val"), computed_in(node)
-        if isinstance(expected, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if _is_number(expected):
             return self._number(convert, node)
         with self._operands_as(node, dtype and relax_dtype(dtype)):
             value = self._settled(convert(node))
@@ -162,6 +178,14 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             result = convert(node)
             self._sizes.define(value, result)
             return result
+
+    def _unknown_number(self, node: torch.fx.Node) -> Any:
+        raise ValueError("its operands are numbers that are known only when the model runs")
+
+    def _scalar_tensor(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+        if not node.all_input_nodes:
+            return self._made(otherwise, node)
+        return self._scalar(self._plain(node.args[0]), relax_dtype(node.meta["val"].dtype))
 
     def _plain(self, argument: Any) -> Any:
         """Return an argument of a node with numbers and expressions for nodes of numbers."""
@@ -484,6 +508,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
 
 MOVES: dict[str, Callable[..., Any]] = {
+    "constant_pad_nd.default": shapes.pad,
     "expand.default": shapes.expand,
     "repeat.default": shapes.repeat,
     "reshape.default": shapes.reshape,
@@ -501,6 +526,10 @@ MOVES: dict[str, Callable[..., Any]] = {
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _is_one(size: Any) -> bool:

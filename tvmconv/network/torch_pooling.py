@@ -76,8 +76,9 @@ def average_pool(
     if not node.meta["val"].is_floating_point():
         raise ValueError("such means of integers are not supported")
     if axes is None:
-        windows = [Sliding(*numbers, counts_padding=padded) for numbers in _columns(spatial, kernel, stride, padding)]
-        return means(builder, x, shape[-spatial:], windows, divisor)
+        columns = _columns(spatial, kernel, stride, padding)
+        sliding = [Sliding(size, step, before, counts_padding=padded) for size, step, before in columns]
+        return means(builder, x, shape[-spatial:], sliding, divisor)
 
     def pooled(x: relax.Expr) -> relax.Expr:
         inside = _padded(builder, x, axes, 0.0)
@@ -102,8 +103,8 @@ def max_pool(
         return None
     axes = _axes(x, shape, spatial, kernel, stride, padding, dilation)
     if axes is None:
-        windows = [Sliding(*numbers) for numbers in _columns(spatial, kernel, stride, padding, dilation)]
-        return _maxima_and_places(builder, x, shape, windows)
+        columns = _columns(spatial, kernel, stride, padding, dilation)
+        return _maxima_and_places(builder, x, shape, [Sliding(*numbers[:3], numbers[3]) for numbers in columns])
     before = [axis.padding for axis in axes]
     reaches_out = any(axis.missing > axis.padding for axis in axes)
     after = [axis.missing if reaches_out else axis.padding for axis in axes]

@@ -137,7 +137,7 @@ class _Places:
     """Whether the centers of the elements at the ends have the same coordinates in input and output."""
 
     def number(self, value: Any) -> tirx.Expr:
-        return tirx.const(value, self.dtype) if isinstance(value, (int, float)) else value.astype(self.dtype)
+        return tirx.const(float(value), self.dtype) if isinstance(value, (int, float)) else value.astype(self.dtype)
 
     def step(self, size: tirx.Expr, outputs: tirx.Expr, scale: Any = None) -> tirx.Expr:
         """Return the number of inputs for each output."""
@@ -146,7 +146,7 @@ class _Places:
             return tirx.if_then_else(outputs > 1, quotient, self.number(0))
         if scale is None:
             return self.number(size) / self.number(outputs)
-        return self.number(1 / scale if isinstance(scale, float) else tirx.const(1, "float64") / scale)
+        return self.number(1 / scale if isinstance(scale, float) else tirx.const(1.0, "float64") / scale)
 
     def center(self, output: tirx.Expr, *sizes: Any) -> tirx.Expr:
         step, half = self.step(*sizes), self.number(0.5)
@@ -180,7 +180,7 @@ class _Places:
 
         def weight(index: tirx.Expr) -> tirx.Expr:
             distance = tirx.abs((self.number(index) - middle + half) / width)
-            near = cubic_kernel(distance, CUBIC_SMOOTH) if cubic else tirx.max(self.number(1) - distance, 0)
+            near = cubic_kernel(distance, CUBIC_SMOOTH) if cubic else tirx.max(self.number(1) - distance, self.number(0))
             return tirx.if_then_else(index < end, near, self.number(0))
 
         return first, 2 * tirx.ceil(support).astype("int64") + 1, weight

@@ -144,9 +144,27 @@ def repeat(builder: ImportBuilder, x: relax.Expr, shape: Shape, times: Sequence[
     return moved(builder, x, shape, source, "repeat")
 
 
-def squeeze(builder: ImportBuilder, x: relax.Expr, shape: Shape, *_: Any) -> relax.Expr:
-    """Return x without the axes that torch takes away: those of size 1 in each call."""
-    return reshape(builder, x, shape)
+def pad(builder: ImportBuilder, x: relax.Expr, shape: Shape, widths: Sequence[Any], value: Any = 0) -> relax.Expr:
+    """Return x with a value around it: widths in front and behind, those of the last axis first; some cut off."""
+    pairs = list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+    pairs = [(0, 0)] * (x.ty.ndim - len(pairs)) + pairs
+    value = 0 if value is None else value
+    if all(isinstance(width, int) and width >= 0 for pair in pairs for width in pair):
+        return relax.op.nn.pad(x, [width for pair in pairs for width in pair], "constant", float(value))
+    padded = [i for i, pair in enumerate(pairs) if pair != (0, 0)]
+
+    def compute(x: te.Tensor, shape: Sequence[tirx.Expr], before: Sequence[Any]) -> te.Tensor:
+        def element(*at: tirx.Expr) -> tirx.Expr:
+            index = list(at)
+            for axis, width in zip(padded, before, strict=True):
+                index[axis] = index[axis] - width
+            inside = [index[axis] >= 0 for axis in padded] + [index[axis] < x.shape[axis] for axis in padded]
+            return tirx.if_then_else(tirx.all(*inside), x(*index), tirx.const(type_of(value), x.dtype))
+
+        type_of = float if "float" in x.dtype else int
+        return te.compute(shape, element, tag=topi.tag.INJECTIVE)
+
+    return builder.emit_te(compute, x, list(shape), [pairs[i][0] for i in padded], primfunc_name_hint="pad")
 
 
 def split(builder: ImportBuilder, x: relax.Expr, shapes: Sequence[Shape], sections: Any, dim: int = 0) -> relax.Expr:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import sympy
 import torch
 from torch.utils._sympy import functions
@@ -20,7 +21,10 @@ TORCH_LEAST = 2
 """The lower bound that torch gives to open sizes, since it makes other programs for 0 and 1."""
 
 EXACT = 2**20
-"""The largest numerator and denominator of a factor by which integers take the place of torch's float64."""
+"""The largest numerator and denominator of a factor by which integers certainly take the place of float64."""
+
+SIMPLE, TRIED = 1000, 2**22
+"""The largest denominator of other factors, and the number of its multiples that are tried out."""
 
 
 class TorchSizes:
@@ -54,7 +58,8 @@ class TorchSizes:
                 self._known[symbol] = (var - rest) // factor
         self.facts = SizeFacts(open_sizes)
         """The bounds of the open sizes."""
-        self._environment = next((each.fake_mode.shape_env for each in tensors if hasattr(each, "fake_mode")), None)
+        modes = (getattr(each, "fake_mode", None) for each in tensors)
+        self._environment = next((mode.shape_env for mode in modes if mode is not None), None)
 
     def of_input(self, size: sympy.Expr) -> Size:
         """Return the size of an input as Relax declares it, a number or a variable."""
@@ -122,13 +127,39 @@ class TorchSizes:
         """Return an integer that torch rounds a float64 to, by integers where that is certain to be the same."""
         (inner,) = expression.args
         up = isinstance(expression, functions.CeilToInt)
-        ratio = _ratio(inner)
+        ratio = self._ratio(inner)
         if ratio is None:
-            value = self._operand(inner)
             operator = tirx.ceil if up else tirx.trunc if isinstance(expression, functions.TruncToInt) else tirx.floor
-            return operator(value).astype("int64")
+            return operator(self._operand(inner)).astype("int64")
         above, below = map(self._operand, ratio)
         return (above + below - 1) // below if up else above // below
+
+    def _ratio(self, value: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
+        """Return numerator and denominator, integers, of a float64 whose rounding error cannot reach an integer.
+
+        For sizes below 2**31 that is so for a quotient of two sizes, and for a size times a fraction of few bits; for
+        other fractions, such as 0.7, it is tried out, and required that the size is not larger than was tried.
+        """
+        if isinstance(value, functions.ToFloat):
+            return value.args[0], sympy.Integer(1)
+        if isinstance(value, functions.IntTrueDiv):
+            above, below = value.args
+            return above, below
+        if not (isinstance(value, sympy.Mul) and len(value.args) == 2 and value.args[0].is_Float):
+            return None
+        factor, size = float(value.args[0]), value.args[1]
+        if not isinstance(size, functions.ToFloat) or factor <= 0:
+            return None
+        exact = Fraction(factor)
+        if max(exact.numerator, exact.denominator) > EXACT:
+            exact = exact.limit_denominator(SIMPLE)
+            multiples = np.arange(1, TRIED + 1, dtype="float64")  # of the denominator; no other size is near an integer
+            if not np.array_equal(np.trunc(multiples * exact.denominator * factor), multiples * exact.numerator):
+                return None
+            most = TRIED * exact.denominator
+            need = f"times {factor}, is rounded, and may be at most {most}"
+            self.facts.require(self._operand(size.args[0]) <= most, "a size that,", need)
+        return size.args[0] * exact.numerator, sympy.Integer(exact.denominator)
 
 
 def _bounded(name: str, expression: sympy.Expr, ranges: Any) -> OpenSize:
@@ -151,22 +182,6 @@ def _line(expression: sympy.Expr, symbol: sympy.Symbol) -> tuple[int, int]:
         raise ValueError(f"the size {expression} is no multiple of {symbol} with a constant added")
     factor, rest = map(int, coefficients)
     return factor, rest
-
-
-def _ratio(value: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr] | None:
-    """Return numerator and denominator, integers, of a float64 whose rounding error cannot reach an integer.
-
-    For sizes below 2**31 that is so for a quotient of two sizes, and for a size times a fraction of few bits.
-    """
-    if isinstance(value, functions.ToFloat):
-        return value.args[0], sympy.Integer(1)
-    if isinstance(value, functions.IntTrueDiv):
-        return value.args
-    if isinstance(value, sympy.Mul) and len(value.args) == 2 and value.args[0].is_Float:
-        factor, size = Fraction(float(value.args[0])), value.args[1]
-        if isinstance(size, functions.ToFloat) and 0 < factor.numerator <= EXACT and factor.denominator <= EXACT:
-            return size.args[0] * factor.numerator, sympy.Integer(factor.denominator)
-    return None
 
 
 def _number(expression: Any) -> Any:
