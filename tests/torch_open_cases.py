@@ -174,7 +174,7 @@ FUNCTIONS |= {
 }
 
 
-class Function_(torch.nn.Module):
+class Applied(torch.nn.Module):
     """A function of an image as a module."""
 
     def __init__(self, function: Function) -> None:

@@ -83,7 +83,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     ) -> tuple[dict[str, relax.Var], dict[str, relax.Var], dict[str, Any]]:
         """Return variables for weights and for inputs, by name, and no ranges, by which TVM would plan memory."""
         values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
-        weights, inputs = {}, {}
+        weights: dict[str, relax.Var] = {}
+        inputs: dict[str, relax.Var] = {}
         for spec in program.graph_signature.input_specs:
             name, tensor = spec.arg.name, values.get(spec.arg.name)
             if not isinstance(tensor, torch.Tensor):

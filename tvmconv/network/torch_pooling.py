@@ -104,7 +104,7 @@ def max_pool(
     axes = _axes(x, shape, spatial, kernel, stride, padding, dilation)
     if axes is None:
         columns = _columns(spatial, kernel, stride, padding, dilation)
-        return _maxima_and_places(builder, x, shape, [Sliding(*numbers[:3], numbers[3]) for numbers in columns])
+        return _maxima_and_places(builder, x, shape, [Sliding(size, step, before, apart) for size, step, before, apart in columns])
     before = [axis.padding for axis in axes]
     reaches_out = any(axis.missing > axis.padding for axis in axes)
     after = [axis.missing if reaches_out else axis.padding for axis in axes]

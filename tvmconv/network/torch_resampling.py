@@ -142,8 +142,7 @@ class _Places:
     def step(self, size: tirx.Expr, outputs: tirx.Expr, scale: Any = None) -> tirx.Expr:
         """Return the number of inputs for each output."""
         if self.align:
-            quotient = self.number(size - 1) / self.number(tirx.max(outputs - 1, 1))
-            return tirx.if_then_else(outputs > 1, quotient, self.number(0))
+            return self.number(size - 1) / self.number(tirx.max(outputs - 1, 1))
         if scale is None:
             return self.number(size) / self.number(outputs)
         return self.number(1 / scale if isinstance(scale, float) else tirx.const(1.0, "float64") / scale)

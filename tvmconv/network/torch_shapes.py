@@ -161,7 +161,7 @@ def pad(builder: ImportBuilder, x: relax.Expr, shape: Shape, widths: Sequence[An
             inside = [index[axis] >= 0 for axis in padded] + [index[axis] < x.shape[axis] for axis in padded]
             return tirx.if_then_else(tirx.all(*inside), x(*index), tirx.const(type_of(value), x.dtype))
 
-        type_of = float if "float" in x.dtype else int
+        type_of = float if "float" in str(x.dtype) else int
         return te.compute(shape, element, tag=topi.tag.INJECTIVE)
 
     return builder.emit_te(compute, x, list(shape), [pairs[i][0] for i in padded], primfunc_name_hint="pad")
