@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
+from torch.nn import functional as fun
 
 import tvmconv
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
@@ -27,7 +27,7 @@ def grid(x: torch.Tensor) -> torch.Tensor:
 
 
 def padded_to(x: torch.Tensor, multiple: int) -> torch.Tensor:
-    return functional.pad(x, (0, -x.shape[3] % multiple, 0, -x.shape[2] % multiple))
+    return fun.pad(x, (0, -x.shape[3] % multiple, 0, -x.shape[2] % multiple))
 
 
 def windows(x: torch.Tensor) -> torch.Tensor:
@@ -43,72 +43,68 @@ def scattered(x: torch.Tensor) -> torch.Tensor:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "adaptive-avg-pool-1d": lambda x: functional.adaptive_avg_pool1d(x.flatten(2), 7),
-    "adaptive-avg-pool-2d": lambda x: functional.adaptive_avg_pool2d(x, (3, 7)),
-    "adaptive-avg-pool-1": lambda x: functional.adaptive_avg_pool2d(x, 1),
-    "adaptive-avg-pool-one-axis": lambda x: functional.adaptive_avg_pool2d(x, (None, 1)),
-    "adaptive-avg-pool-half": lambda x: functional.adaptive_avg_pool2d(x, (x.shape[2] // 2, x.shape[3] // 3)),
-    "adaptive-avg-pool-3d": lambda x: functional.adaptive_avg_pool3d(x[:, None], 3),
-    "adaptive-max-pool-places": lambda x: functional.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+    "adaptive-avg-pool-1d": lambda x: fun.adaptive_avg_pool1d(x.flatten(2), 7),
+    "adaptive-avg-pool-2d": lambda x: fun.adaptive_avg_pool2d(x, (3, 7)),
+    "adaptive-avg-pool-1": lambda x: fun.adaptive_avg_pool2d(x, 1),
+    "adaptive-avg-pool-one-axis": lambda x: fun.adaptive_avg_pool2d(x, (None, 1)),
+    "adaptive-avg-pool-half": lambda x: fun.adaptive_avg_pool2d(x, (x.shape[2] // 2, x.shape[3] // 3)),
+    "adaptive-avg-pool-3d": lambda x: fun.adaptive_avg_pool3d(x[:, None], 3),
+    "adaptive-max-pool-places": lambda x: fun.adaptive_max_pool2d(x, (3, 4), return_indices=True),
     "arange": lambda x: x + torch.arange(x.shape[3]) * 2 - torch.arange(1, 1 + x.shape[3], dtype=x.dtype),
     "arange-step": lambda x: torch.arange(0, x.shape[2], 3, dtype=x.dtype) * x.sum(),
     "argmax": lambda x: x.argmax(3),
-    "avg-pool": lambda x: functional.avg_pool2d(x, 3, 2, 1),
-    "avg-pool-ceil": lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
-    "avg-pool-ceil-1d": lambda x: functional.avg_pool1d(x.flatten(2), 5, 3, 2, ceil_mode=True, count_include_pad=False),
-    "avg-pool-divisor": lambda x: functional.avg_pool2d(x, 2, divisor_override=3),
-    "avg-pool-unpadded": lambda x: functional.avg_pool2d(x, (3, 2), (2, 3), 1, ceil_mode=True, count_include_pad=False),
-    "batch-norm": lambda x: functional.batch_norm(x, torch.zeros(6), torch.ones(6) * 2),
+    "avg-pool": lambda x: fun.avg_pool2d(x, 3, 2, 1),
+    "avg-pool-ceil": lambda x: fun.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "avg-pool-ceil-1d": lambda x: fun.avg_pool1d(x.flatten(2), 5, 3, 2, ceil_mode=True, count_include_pad=False),
+    "avg-pool-divisor": lambda x: fun.avg_pool2d(x, 2, divisor_override=3),
+    "avg-pool-unpadded": lambda x: fun.avg_pool2d(x, (3, 2), (2, 3), 1, ceil_mode=True, count_include_pad=False),
+    "batch-norm": lambda x: fun.batch_norm(x, torch.zeros(6), torch.ones(6) * 2),
     "cat": lambda x: torch.cat([x, x[:, :2], x.mean(1, keepdim=True)], 1),
     "cat-of-parts": lambda x: torch.cat([x[:, :, 1:], x, x[:, :, ::2]], 2),
-    "cat-flat": lambda x: torch.cat([functional.max_pool2d(x, s).flatten(2) for s in (1, 2, 3)], 2),
-    "channel-shuffle": lambda x: functional.channel_shuffle(x, 3),
+    "cat-flat": lambda x: torch.cat([fun.max_pool2d(x, s).flatten(2) for s in (1, 2, 3)], 2),
+    "channel-shuffle": lambda x: fun.channel_shuffle(x, 3),
     "chunk": lambda x: x.chunk(2, 1)[1] * x.chunk(3, 1)[0].mean(),
     "clamp": lambda x: x.clamp(min=x.mean((2, 3), keepdim=True)),
     "compare-size": lambda x: torch.where(torch.arange(x.shape[3]) < x.shape[2], x, -x),
-    "conv-same": lambda x: functional.conv2d(x, torch.ones(4, 6, 3, 3), padding="same"),
-    "conv-transpose": lambda x: functional.conv_transpose2d(
-        x, torch.ones(6, 4, 3, 3), stride=2, padding=1, output_padding=1
-    ),
+    "conv-same": lambda x: fun.conv2d(x, torch.ones(4, 6, 3, 3), padding="same"),
+    "conv-transpose": lambda x: fun.conv_transpose2d(x, torch.ones(6, 4, 3, 3), stride=2, padding=1, output_padding=1),
     "cumsum": lambda x: x.cumsum(2),
     "diff": lambda x: x.diff(dim=3),
     "einsum": lambda x: torch.einsum("nchw,nchv->nwv", x, x),
     "expand": lambda x: x.mean(0, keepdim=True).expand_as(x) + x[:, :1].expand(-1, 6, -1, -1),
     "flip": lambda x: x.flip(2, 3),
     "float-sizes": lambda x: x[:, :, : int(x.shape[2] * 0.7), int(x.shape[3] * 0.5) :],
-    "fold": lambda x: functional.fold(
-        functional.unfold(x, 2, stride=2), (x.shape[2] // 2 * 2, x.shape[3] // 2 * 2), 2, stride=2
-    ),
+    "fold": lambda x: fun.fold(fun.unfold(x, 2, stride=2), (x.shape[2] // 2 * 2, x.shape[3] // 2 * 2), 2, stride=2),
     "full": lambda x: x * torch.full((x.shape[2], 1), 3.0) + torch.ones(x.shape[0], 1, 1, x.shape[3]),
     "gather": lambda x: x.gather(3, x.argsort(3)),
-    "glu": lambda x: functional.glu(x, 1),
+    "glu": lambda x: fun.glu(x, 1),
     "grid": grid,
-    "grid-sample": lambda x: functional.grid_sample(
+    "grid-sample": lambda x: fun.grid_sample(
         x, torch.linspace(-1, 1, 24).reshape(1, 3, 4, 2).expand(x.shape[0], 3, 4, 2)
     ),
-    "group-norm": lambda x: functional.group_norm(x, 3),
+    "group-norm": lambda x: fun.group_norm(x, 3),
     "index-select": lambda x: x.index_select(2, torch.tensor([3, 0, 5])),
     "index-range": lambda x: x[:, :, torch.arange(x.shape[2]) // 2],
-    "instance-norm": lambda x: functional.instance_norm(x),
-    "layer-norm": lambda x: functional.layer_norm(x.permute(0, 2, 3, 1), (6,)),
+    "instance-norm": lambda x: fun.instance_norm(x),
+    "layer-norm": lambda x: fun.layer_norm(x.permute(0, 2, 3, 1), (6,)),
     "masked-fill": lambda x: x.masked_fill(torch.ones(x.shape[2], x.shape[3], dtype=torch.bool).triu(1), -1),
     "matmul": lambda x: x @ x.transpose(2, 3),
     "max-min-of-sizes": lambda x: x[:, :, : min(x.shape[2], 12), : max(x.shape[3] // 2, 3)],
-    "max-pool-ceil": lambda x: functional.max_pool2d(x, 3, 2, ceil_mode=True),
-    "max-pool-ceil-padded": lambda x: functional.max_pool2d(x, 3, 2, 1, ceil_mode=True),
-    "max-pool-places": lambda x: functional.max_pool2d(x, 2, return_indices=True),
-    "max-pool-places-padded": lambda x: functional.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True),
-    "max-pool-3d-ceil": lambda x: functional.max_pool3d(x[:, None], (2, 3, 3), 2, ceil_mode=True),
+    "max-pool-ceil": lambda x: fun.max_pool2d(x, 3, 2, ceil_mode=True),
+    "max-pool-ceil-padded": lambda x: fun.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "max-pool-places": lambda x: fun.max_pool2d(x, 2, return_indices=True),
+    "max-pool-places-padded": lambda x: fun.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True),
+    "max-pool-3d-ceil": lambda x: fun.max_pool3d(x[:, None], (2, 3, 3), 2, ceil_mode=True),
     "mean-by-size": lambda x: x.sum((2, 3)) / (x.shape[2] * x.shape[3]),
     "narrow": lambda x: x.narrow(2, 3, x.shape[2] - 5),
-    "norm": lambda x: functional.normalize(x, dim=1),
-    "pad": lambda x: functional.pad(x, (1, 2, 3, 0), value=2.0),
-    "pad-circular": lambda x: functional.pad(x, (1, 2, 3, 0), mode="circular"),
-    "pad-reflect": lambda x: functional.pad(x, (1, 2, 3, 0), mode="reflect"),
-    "pad-replicate": lambda x: functional.pad(x, (1, 2, 3, 0), mode="replicate"),
+    "norm": lambda x: fun.normalize(x, dim=1),
+    "pad": lambda x: fun.pad(x, (1, 2, 3, 0), value=2.0),
+    "pad-circular": lambda x: fun.pad(x, (1, 2, 3, 0), mode="circular"),
+    "pad-reflect": lambda x: fun.pad(x, (1, 2, 3, 0), mode="reflect"),
+    "pad-replicate": lambda x: fun.pad(x, (1, 2, 3, 0), mode="replicate"),
     "pad-to-multiple": lambda x: padded_to(x, 8),
-    "pixel-shuffle": lambda x: functional.pixel_shuffle(x.repeat(1, 2, 1, 1), 2),
-    "pixel-unshuffle": lambda x: functional.pixel_unshuffle(x[:, :, : x.shape[2] // 2 * 2, : x.shape[3] // 2 * 2], 2),
+    "pixel-shuffle": lambda x: fun.pixel_shuffle(x.repeat(1, 2, 1, 1), 2),
+    "pixel-unshuffle": lambda x: fun.pixel_unshuffle(x[:, :, : x.shape[2] // 2 * 2, : x.shape[3] // 2 * 2], 2),
     "repeat": lambda x: x.repeat(2, 1, 1, 3),
     "repeat-interleave": lambda x: x.repeat_interleave(2, 3),
     "roll": lambda x: x.roll((1, -2), (2, 3)),
@@ -119,7 +115,7 @@ FUNCTIONS: dict[str, Function] = {
     "select-by-size": lambda x: x[:, :, x.shape[2] // 2],
     "slice": lambda x: x[:, :, 2:-3, -7:],
     "slice-steps": lambda x: x[:, 1::2, 1::2, ::3],
-    "softmax": lambda x: functional.softmax(x.flatten(2), 2),
+    "softmax": lambda x: fun.softmax(x.flatten(2), 2),
     "split": lambda x: x.split([1, 2, 3], 1),
     "split-size": lambda x: x.split([5, x.shape[2] - 5], 2)[1],
     "squeeze": lambda x: x.mean(2, keepdim=True).squeeze(2).unsqueeze(1),
@@ -131,7 +127,7 @@ FUNCTIONS: dict[str, Function] = {
     "tril": lambda x: x.tril(),
     "unbind": lambda x: x.unbind(1)[2],
     "unfold": lambda x: x.unfold(2, 3, 2).unfold(3, 4, 1),
-    "unfold-windows": lambda x: functional.unfold(x, 3, padding=1, stride=2),
+    "unfold-windows": lambda x: fun.unfold(x, 3, padding=1, stride=2),
     "unflatten": lambda x: x.flatten(2).unflatten(2, (x.shape[2], x.shape[3])),
     "view": lambda x: x.view(x.shape[0], 3, 2, -1).mean(2),
     "where": lambda x: torch.where(x > 0, x, x.mean((2, 3), keepdim=True)),
@@ -164,25 +160,18 @@ RESAMPLED: dict[str, dict[str, Any]] = {
 def resampled(options: dict[str, Any]) -> Function:
     def function(x: torch.Tensor) -> torch.Tensor:
         size = {"size": (x.shape[2] // 2 + 3, x.shape[3] * 3 - 1)} if options.get("size", 0) is None else {}
-        return functional.interpolate(x, **{**options, **size})
+        return fun.interpolate(x, **{**options, **size})
 
     return function
 
 
 FUNCTIONS |= {f"interpolate-{name}": resampled(options) for name, options in RESAMPLED.items()}
 FUNCTIONS |= {
-    "interpolate-linear": lambda x: functional.interpolate(x.flatten(2), scale_factor=0.6, mode="linear"),
-    "interpolate-trilinear": lambda x: functional.interpolate(
-        x[:, None], size=(4, x.shape[2] + 1, 11), mode="trilinear"
-    ),
-    "interpolate-like-another": lambda x: (
-        x + functional.interpolate(functional.max_pool2d(x, 3, 2, 1), size=x.shape[2:])
-    ),
+    "interpolate-linear": lambda x: fun.interpolate(x.flatten(2), scale_factor=0.6, mode="linear"),
+    "interpolate-trilinear": lambda x: fun.interpolate(x[:, None], size=(4, x.shape[2] + 1, 11), mode="trilinear"),
+    "interpolate-like-another": lambda x: x + fun.interpolate(fun.max_pool2d(x, 3, 2, 1), size=x.shape[2:]),
     "interpolate-twice-and-crop": lambda x: (
-        x
-        + functional.interpolate(functional.avg_pool2d(x, 2, ceil_mode=True), scale_factor=2)[
-            :, :, : x.shape[2], : x.shape[3]
-        ]
+        x + fun.interpolate(fun.avg_pool2d(x, 2, ceil_mode=True), scale_factor=2)[:, :, : x.shape[2], : x.shape[3]]
     ),
 }
 

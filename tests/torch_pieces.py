@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn import functional as fun
 
 EXAMPLE = (2, 3, 32, 40)
 SIZES = (EXAMPLE, (3, 3, 48, 36), (1, 3, 33, 27), (2, 3, 24, 56))
@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        return functional.relu(self.b(self.a(x)) + self.down(x))
+        return fun.relu(self.b(self.a(x)) + self.down(x))
 
 
 class SqueezeExcite(nn.Module):
@@ -41,7 +41,7 @@ class SqueezeExcite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.depthwise(self.expand(x))
-        s = functional.hardsigmoid(self.excite(functional.relu(self.squeeze(functional.adaptive_avg_pool2d(x, 1)))))
+        s = fun.hardsigmoid(self.excite(fun.relu(self.squeeze(fun.adaptive_avg_pool2d(x, 1)))))
         return self.project(x * s)
 
 
@@ -55,7 +55,7 @@ class ConvNeXt(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
-        return x + (self.scale * self.down(functional.gelu(self.up(y)))).permute(0, 3, 1, 2)
+        return x + (self.scale * self.down(fun.gelu(self.up(y)))).permute(0, 3, 1, 2)
 
 
 class UNet(nn.Module):
@@ -69,12 +69,8 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         a = self.a(x)
-        y = self.c(self.b(functional.max_pool2d(a, 2, ceil_mode=True)))
-        y = (
-            functional.interpolate(y, size=a.shape[2:], mode="bilinear", align_corners=True)
-            if self.up is None
-            else self.up(y)
-        )
+        y = self.c(self.b(fun.max_pool2d(a, 2, ceil_mode=True)))
+        y = fun.interpolate(y, size=a.shape[2:], mode="bilinear", align_corners=True) if self.up is None else self.up(y)
         return self.out(torch.cat([a, y[:, :, : a.shape[2], : a.shape[3]]], 1))
 
 
@@ -92,7 +88,7 @@ class Pyramid(nn.Module):
             x = level(x)
             found.append(lateral(x))
         for i in (1, 0):
-            found[i] = found[i] + functional.interpolate(found[i + 1], size=found[i].shape[-2:], mode="nearest")
+            found[i] = found[i] + fun.interpolate(found[i + 1], size=found[i].shape[-2:], mode="nearest")
         return found
 
 
@@ -105,15 +101,13 @@ class TextNeck(nn.Module):
         self.head = nn.Sequential(nn.ConvTranspose2d(24, 4, 2, 2), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> Tensor:
-        x = functional.pad(x, (0, -x.shape[3] % 8, 0, -x.shape[2] % 8))
+        x = fun.pad(x, (0, -x.shape[3] % 8, 0, -x.shape[2] % 8))
         a = self.levels[0](x)
         b = self.levels[1](a)
         c = self.levels[2](b)
-        b = b + functional.interpolate(c, scale_factor=2)
-        a = a + functional.interpolate(b, scale_factor=2)
-        return self.head(
-            torch.cat([a, functional.interpolate(b, scale_factor=2), functional.interpolate(c, scale_factor=4)], 1)
-        )
+        b = b + fun.interpolate(c, scale_factor=2)
+        a = a + fun.interpolate(b, scale_factor=2)
+        return self.head(torch.cat([a, fun.interpolate(b, scale_factor=2), fun.interpolate(c, scale_factor=4)], 1))
 
 
 class Atrous(nn.Module):
@@ -127,11 +121,9 @@ class Atrous(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stem(x)
-        whole = functional.interpolate(
-            self.whole(functional.adaptive_avg_pool2d(y, 1)), size=y.shape[-2:], mode="bilinear"
-        )
+        whole = fun.interpolate(self.whole(fun.adaptive_avg_pool2d(y, 1)), size=y.shape[-2:], mode="bilinear")
         y = self.out(torch.cat([*(branch(y) for branch in self.branches), whole], 1))
-        return functional.interpolate(y, size=x.shape[-2:], mode="bilinear", align_corners=False)
+        return fun.interpolate(y, size=x.shape[-2:], mode="bilinear", align_corners=False)
 
 
 class PyramidPooling(nn.Module):
@@ -142,8 +134,8 @@ class PyramidPooling(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        pooled = [part(functional.adaptive_avg_pool2d(x, n)) for part, n in zip(self.parts, (1, 2, 3, 6), strict=True)]
-        return torch.cat([x, *(functional.interpolate(y, x.shape[2:], mode="bilinear") for y in pooled)], 1)
+        pooled = [part(fun.adaptive_avg_pool2d(x, n)) for part, n in zip(self.parts, (1, 2, 3, 6), strict=True)]
+        return torch.cat([x, *(fun.interpolate(y, x.shape[2:], mode="bilinear") for y in pooled)], 1)
 
 
 class ShiftedWindows(nn.Module):
@@ -160,7 +152,7 @@ class ShiftedWindows(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x).permute(0, 2, 3, 1)
         n, h, w, c = x.shape
-        x = functional.pad(x, (0, 0, 0, -w % 4, 0, -h % 4))
+        x = fun.pad(x, (0, 0, 0, -w % 4, 0, -h % 4))
         rows, columns = x.shape[1] // 4, x.shape[2] // 4
         x = x.roll((-2, -2), (1, 2)).view(n, rows, 4, columns, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c)
         q, k, v = self.qkv(x).reshape(-1, 16, 3, 2, 8).permute(2, 0, 3, 1, 4)
@@ -182,7 +174,7 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x)
-        x = x + functional.interpolate(self.positions, size=x.shape[2:], mode="bicubic", align_corners=False)
+        x = x + fun.interpolate(self.positions, size=x.shape[2:], mode="bicubic", align_corners=False)
         x = torch.cat([self.token.expand(x.shape[0], -1, -1), x.flatten(2).transpose(1, 2)], 1)
         return self.block(x)[:, 0]
 
@@ -193,7 +185,7 @@ class PatchMerging(nn.Module):
         self.norm, self.reduce = nn.LayerNorm(12), nn.Linear(12, 6, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = functional.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)).permute(0, 2, 3, 1)
+        x = fun.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)).permute(0, 2, 3, 1)
         parts = [x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]]
         return self.reduce(self.norm(torch.cat(parts, -1)))
 
@@ -232,9 +224,7 @@ class SuperResolution(nn.Module):
         self.a, self.b = conv(3, 8), nn.Conv2d(8, 12, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.pixel_shuffle(self.b(self.a(x)), 2) + functional.interpolate(
-            x, scale_factor=2, mode="bicubic"
-        )
+        return fun.pixel_shuffle(self.b(self.a(x)), 2) + fun.interpolate(x, scale_factor=2, mode="bicubic")
 
 
 class Unshuffled(nn.Module):
@@ -244,8 +234,8 @@ class Unshuffled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h, w = x.shape[2:]
-        x = functional.pad(x, (0, -w % 2, 0, -h % 2), mode="replicate")
-        return functional.pixel_shuffle(self.conv(functional.pixel_unshuffle(x, 2)), 2)[:, :, :h, :w]
+        x = fun.pad(x, (0, -w % 2, 0, -h % 2), mode="replicate")
+        return fun.pixel_shuffle(self.conv(fun.pixel_unshuffle(x, 2)), 2)[:, :, :h, :w]
 
 
 class Detector(nn.Module):
@@ -297,10 +287,10 @@ class Inception(nn.Module):
         self.stem, self.a, self.b, self.c = conv(3, 8), conv(8, 4, 1), conv(8, 4, 5), conv(8, 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = functional.max_pool2d(self.stem(x), 3, 2, ceil_mode=True)
-        pooled = self.c(functional.max_pool2d(x, 3, 1, 1, ceil_mode=True))
-        y = torch.cat([self.a(x), self.b(x), pooled, functional.avg_pool2d(x, 3, 1, 1, count_include_pad=False)], 1)
-        return functional.max_pool2d(y, 2, 2, ceil_mode=True)
+        x = fun.max_pool2d(self.stem(x), 3, 2, ceil_mode=True)
+        pooled = self.c(fun.max_pool2d(x, 3, 1, 1, ceil_mode=True))
+        y = torch.cat([self.a(x), self.b(x), pooled, fun.avg_pool2d(x, 3, 1, 1, count_include_pad=False)], 1)
+        return fun.max_pool2d(y, 2, 2, ceil_mode=True)
 
 
 class SpatialPools(nn.Module):
@@ -312,8 +302,8 @@ class SpatialPools(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.stem(x)
-        same = torch.cat([x, *(functional.max_pool2d(x, k, 1, k // 2) for k in (5, 9))], 1)
-        return same, self.out(torch.cat([functional.adaptive_max_pool2d(x, n).flatten(1) for n in (1, 2, 3)], 1))
+        same = torch.cat([x, *(fun.max_pool2d(x, k, 1, k // 2) for k in (5, 9))], 1)
+        return same, self.out(torch.cat([fun.adaptive_max_pool2d(x, n).flatten(1) for n in (1, 2, 3)], 1))
 
 
 class BlurPool(nn.Module):
@@ -324,9 +314,7 @@ class BlurPool(nn.Module):
         self.register_buffer("kernel", (line[:, None] * line / 16).expand(8, 1, 3, 3).contiguous())
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.conv2d(
-            functional.pad(self.stem(x), (1, 1, 1, 1), mode="reflect"), self.kernel, stride=2, groups=8
-        )
+        return fun.conv2d(fun.pad(self.stem(x), (1, 1, 1, 1), mode="reflect"), self.kernel, stride=2, groups=8)
 
 
 class SamePadding(nn.Module):
@@ -342,7 +330,7 @@ class SamePadding(nn.Module):
             for size, k in zip(x.shape[:1:-1], layer.kernel_size, strict=True):
                 total = max((math.ceil(size / 2) - 1) * 2 + k - size, 0)
                 pads += [total // 2, total - total // 2]
-            x = functional.relu(layer(functional.pad(x, pads)))
+            x = fun.relu(layer(fun.pad(x, pads)))
         return x
 
 
@@ -354,10 +342,10 @@ class Halo(nn.Module):
         self.stem, self.q, self.kv = conv(3, 8), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 16, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(functional.pad(x, (0, -x.shape[3] % 4, 0, -x.shape[2] % 4)))
+        x = self.stem(fun.pad(x, (0, -x.shape[3] % 4, 0, -x.shape[2] % 4)))
         n, c, h, w = x.shape
         q = self.q(x).reshape(n, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1).reshape(n, -1, 16, c)
-        kv = functional.pad(self.kv(x), (1, 1, 1, 1)).unfold(2, 6, 4).unfold(3, 6, 4)
+        kv = fun.pad(self.kv(x), (1, 1, 1, 1)).unfold(2, 6, 4).unfold(3, 6, 4)
         k, v = kv.reshape(n, 2 * c, -1, 36).permute(0, 2, 3, 1).split([c, c], -1)
         y = (q @ k.transpose(-1, -2) / math.sqrt(c)).softmax(-1) @ v
         return y.reshape(n, h // 4, w // 4, 4, 4, c).permute(0, 5, 1, 3, 2, 4).reshape(n, c, h, w)
@@ -372,7 +360,7 @@ class Causal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.mean(2)
-        return rows + self.out(functional.glu(self.conv(functional.pad(rows, (4, 0))), 1))
+        return rows + self.out(fun.glu(self.conv(fun.pad(rows, (4, 0))), 1))
 
 
 class Spectrogram(nn.Module):
@@ -384,8 +372,8 @@ class Spectrogram(nn.Module):
         self.register_buffer("waves", torch.cat([angles.cos(), -angles.sin()])[:, None] * torch.hann_window(16))
 
     def forward(self, x: Tensor) -> Tensor:
-        sound = functional.pad(x.flatten(1)[:, None], (8, 8), mode="reflect")
-        real, imaginary = functional.conv1d(sound, self.waves, stride=8).chunk(2, 1)
+        sound = fun.pad(x.flatten(1)[:, None], (8, 8), mode="reflect")
+        real, imaginary = fun.conv1d(sound, self.waves, stride=8).chunk(2, 1)
         return torch.log(real**2 + imaginary**2 + 1e-3)
 
 
@@ -398,7 +386,7 @@ class Reader(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.b(self.a(x))
-        x = functional.avg_pool2d(x, (2, 1), (2, 1)).mean(2).permute(0, 2, 1)
+        x = fun.avg_pool2d(x, (2, 1), (2, 1)).mean(2).permute(0, 2, 1)
         return self.classes(x).log_softmax(2)
 
 
@@ -417,7 +405,7 @@ class EfficientAttention(nn.Module):
         q = self.q(rows).reshape(n, h * w, 2, 8).permute(0, 2, 1, 3)
         small = self.norm(self.reduce(rows.transpose(1, 2).reshape(n, c, h, w)).flatten(2).transpose(1, 2))
         k, v = self.kv(small).reshape(n, -1, 2, 2, 8).permute(2, 0, 3, 1, 4)
-        y = functional.scaled_dot_product_attention(q, k, v)
+        y = fun.scaled_dot_product_attention(q, k, v)
         return y.transpose(1, 2).reshape(n, h * w, c).transpose(1, 2).reshape(n, c, h, w)
 
 
@@ -430,9 +418,9 @@ class Mixer(nn.Module):
         self.norm, self.tokens, self.channels = nn.LayerNorm(8), nn.Linear(16, 16), nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.patches(functional.interpolate(x, size=(32, 32), mode="bilinear")).flatten(2).transpose(1, 2)
+        x = self.patches(fun.interpolate(x, size=(32, 32), mode="bilinear")).flatten(2).transpose(1, 2)
         x = x + self.tokens(self.norm(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.channels(functional.gelu(x))
+        return x + self.channels(fun.gelu(x))
 
 
 class Norms(nn.Module):
@@ -442,7 +430,7 @@ class Norms(nn.Module):
         self.group, self.instance = nn.GroupNorm(4, 8), nn.InstanceNorm2d(8, affine=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.silu(self.instance(self.b(functional.silu(self.group(self.a(x))))))
+        return fun.silu(self.instance(self.b(fun.silu(self.group(self.a(x))))))
 
 
 class Axes(nn.Module):
@@ -485,7 +473,7 @@ class Dynamic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
         mixed = self.route(x.mean((2, 3))).softmax(1) @ self.weights
-        columns = functional.unfold(x, 3, padding=1)
+        columns = fun.unfold(x, 3, padding=1)
         return (mixed.view(n, 8, c * 9) @ columns).view(n, 8, h, w)
 
 
