@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
+
+ROUNDINGS = {f"{room}.{name}": getattr(math, name) for room in ("tirx", "prim") for name in ("ceil", "floor", "trunc")}
+"""The functions for TVM's operators that round floating-point numbers."""
 
 CHOICE = tvm.ir.Op.get("prim.if_then_else")
 """The operator that reads one of two values on a condition."""
@@ -27,7 +31,16 @@ def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
 
 def evaluated(size: Any, values: Mapping[tvm.ir.Var, int]) -> int:
     """Return the number that an expression is with numbers for all of its variables."""
-    return int(Analyzer().simplify(substitute(size, values)))
+    return int(Analyzer().simplify(tvm_ffi.structural_map(substitute(size, values), (tvm.ir.Call, _folded))))
+
+
+def _folded(call: tvm.ir.Call) -> Any:
+    """Return the number that a rounding of a number in floating point is; other calls as they are."""
+    rounding = ROUNDINGS.get(getattr(call.op, "name", ""))
+    value = Analyzer().simplify(call.args[0]) if rounding else None
+    return (
+        tirx.FloatImm(value.ty.dtype, rounding(value.value)) if rounding and isinstance(value, tirx.FloatImm) else call
+    )
 
 
 def factors(product: Any) -> list[Any]:

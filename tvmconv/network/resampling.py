@@ -1,18 +1,26 @@
 """Resampling along an axis: each output is the weighted sum of a few elements of the input.
 
-NumPy makes the tables of elements and weights beforehand.
+NumPy makes the tables of elements and weights beforehand; of an open size, formulas take their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import floor
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm import relax, te, tirx, topi
 
 from .constants import Array
+from .size_facts import Size
+
+Taps: TypeAlias = Callable[..., Sequence[tuple[tirx.Expr, tirx.Expr | None]]]
+"""A function that returns the elements and weights of an output: see `by_formula`."""
+
+Kernel: TypeAlias = Callable[..., tuple[tirx.Expr, tirx.Expr, Callable[[tirx.Expr], tirx.Expr]]]
+"""A function that returns the elements of an output and their weights: see `smoothed`."""
 
 SAMPLE = 16
 """The number of inputs from which it is read how outputs follow from any number of them.
@@ -99,6 +107,86 @@ def repeat(
         return te.compute(_resized(x.shape, axis, x.shape[axis] * scale), element, tag=topi.tag.INJECTIVE)
 
     return builder.emit_te(compute, x, primfunc_name_hint="repeat")
+
+
+def by_formula(
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, outputs: Size, taps: Taps, *numbers: Any
+) -> relax.Expr:
+    """Return weighted sums of a few elements of x along an axis of any size.
+
+    `taps` returns the elements of one output: the index of each, which is moved into the axis, and its weight, None for
+    1. Its arguments are the output's index, the sizes of input and output, and the numbers, which may be expressions.
+    """
+
+    def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
+        def element(*at: tirx.Var) -> tirx.Expr:
+            last = x.shape[axis] - 1
+            terms = []
+            for index, weight in taps(at[axis], x.shape[axis], _as_index(outputs), *numbers):
+                inside = te.max(te.min(index.astype(last.ty.dtype), last), 0)
+                term = x(*at[:axis], inside, *at[axis + 1 :])
+                terms.append(term if weight is None else term * weight.astype(x.dtype))
+            return reduce(lambda a, b: a + b, terms)
+
+        return te.compute(_resized(x.shape, axis, outputs), element, tag=topi.tag.INJECTIVE)
+
+    return builder.emit_te(compute, x, outputs, *numbers, primfunc_name_hint="resample")
+
+
+def smoothed(
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, outputs: Size, kernel: Kernel, *numbers: Any
+) -> relax.Expr:
+    """Return means of x along an axis of any size, weighted by a kernel, which leaves elements outside the axis out.
+
+    `kernel` returns for an output the index of the first element, perhaps one before the axis, the largest number of
+    elements for any output, and a function that returns the weight of an element, by its index. Its arguments are those
+    of `by_formula`'s `taps`.
+    """
+
+    def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
+        size, zero = x.shape[axis], tirx.const(0.0, x.dtype)
+
+        def total(name: str, shape: Sequence[tirx.Expr], axis: int, of: Callable[..., tirx.Expr]) -> te.Tensor:
+            (_, taps, _) = kernel(tirx.const(0, "int64"), size, _as_index(outputs), *numbers)
+            tap = te.reduce_axis((0, taps), "tap")
+
+            def element(*at: tirx.Var) -> tirx.Expr:
+                first, _, weight = kernel(at[axis], size, _as_index(outputs), *numbers)
+                index = first + tap
+                inside = te.all(index >= 0, index < size)
+                term = of(at, index, weight(index).astype(x.dtype))
+                return te.sum(tirx.if_then_else(inside, term, zero), axis=tap)
+
+            return te.compute(shape, element, name)
+
+        shape = _resized(x.shape, axis, outputs)
+        whole = total("whole", [outputs], 0, lambda at, index, weight: weight)
+        sums = total("sums", shape, axis, lambda at, index, weight: x(*at[:axis], index, *at[axis + 1 :]) * weight)
+        return te.compute(shape, lambda *at: sums(*at) / whole[at[axis]])
+
+    return builder.emit_te(compute, x, outputs, *numbers, primfunc_name_hint="smoothed")
+
+
+def _as_index(size: Any) -> tirx.Expr:
+    return tirx.const(size, "int64") if isinstance(size, int) else size
+
+
+def cubic_kernel(distance: tirx.Expr, a: float) -> tirx.Expr:
+    """Return the weight of an element of cubic convolution with the coefficient `a` by its distance, at least 0."""
+    near, far = _cubic_pieces(distance, a)
+    return tirx.Select(distance < 1, near, tirx.Select(distance < 2, far, tirx.const(0.0, distance.ty.dtype)))
+
+
+def cubic_weights(fraction: tirx.Expr, a: float) -> list[tirx.Expr]:
+    """Return the weights of the four elements around a coordinate, by its distance from the second one."""
+    (_, first), (second, _) = _cubic_pieces(fraction + 1, a), _cubic_pieces(fraction, a)
+    (third, _), (_, fourth) = _cubic_pieces(1 - fraction, a), _cubic_pieces(2 - fraction, a)
+    return [first, second, third, fourth]
+
+
+def _cubic_pieces(d: tirx.Expr, a: float) -> tuple[tirx.Expr, tirx.Expr]:
+    """Return the weights of cubic convolution by a distance below 1, and by one from 1 to 2."""
+    return ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
 
 def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:

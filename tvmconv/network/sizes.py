@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil, floor, sqrt, trunc
 from typing import Any
 
 from ..errors import InvalidArgumentError
@@ -110,7 +111,23 @@ def _choice(test: bool, first: int, second: int) -> int:
     return first if test else second
 
 
-FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "if_then_else": _choice, "max": max, "min": min, "Select": _choice}
+def _cast(dtype: str, value: float) -> float:
+    return float(value) if dtype.startswith("float") else int(value)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "__builtins__": {},
+    "Cast": _cast,
+    "Select": _choice,
+    "ceil": ceil,
+    "float64": float,
+    "floor": floor,
+    "if_then_else": _choice,
+    "max": max,
+    "min": min,
+    "sqrt": sqrt,
+    "trunc": trunc,
+}
 """The functions in conditions, by their names; no size has one of these."""
 
 

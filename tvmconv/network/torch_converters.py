@@ -10,14 +10,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from tvm import relax, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from . import torch_pooling as pooling
 from . import torch_quantization as quantization
 from . import torch_recurrent as recurrent
 from . import torch_resampling as resampling
-from .torch_types import base_name, computed_in, first_tensor, given, relax_dtype, type_problem
+from . import torch_shapes as shapes
+from .agreement import broadcastable, joined
+from .constants import sizes_of
+from .import_builder import ImportBuilder
+from .size_facts import equal, python_text
+from .torch_sizes import TorchSizes
+from .torch_types import (
+    BROADCASTING,
+    base_name,
+    computed_in,
+    first_tensor,
+    given,
+    node_words,
+    relax_dtype,
+    type_problem,
+)
 
 Converter = Callable[[torch.fx.Node], Any]
 
@@ -34,7 +49,7 @@ CONVOLUTIONS = {
 RANDOM = ("bernoulli", "dropout", "dropout_", "exponential", "native_dropout", "randn", "randn_like")
 """Operators for which Relax's importer makes something that is not random."""
 
-MADE = ("arange", "eye", "hamming_window", "linspace", "scalar_tensor")
+MADE = ("eye", "hamming_window", "linspace")
 """Operators that make tensors from numbers alone."""
 
 FILLED = {
@@ -50,23 +65,42 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     Its errors have the node in their frames, as Relax's own errors do.
     """
 
-    def from_exported_program(self, program: torch.export.ExportedProgram, *options: Any) -> Any:
+    def __init__(self, program: torch.export.ExportedProgram, sizes: TorchSizes) -> None:
+        """Start the import of a program with these sizes."""
+        self._program = program
+        super().__init__()
+        self._sizes = sizes
+        self._builder = ImportBuilder(sizes.facts)
         signature = program.graph_signature
         kept = {**program.state_dict, **program.constants}
         names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         names |= signature.inputs_to_lifted_tensor_constants
         self._kept = {name: kept[target] for name, target in names.items() if target in kept}
-        return super().from_exported_program(program, *options)
 
-    def _process_derived_symbol(self, symbol: Any, sizes: dict[str, tirx.Var]) -> tuple[str, tirx.PrimExpr | None]:
-        """Return the name and the expression of a size that torch left open, which may have turned out to be a number.
+    @property
+    def block_builder(self) -> ImportBuilder:
+        """The builder, which TVM's importer would take a plain one for."""
+        return self._builder
 
-        Relax's importer would make that an open size named "12".
-        """
-        if symbol.is_Integer:
-            return str(symbol), tirx.IntImm("int64", int(symbol))
-        found: tuple[str, tirx.PrimExpr | None] = super()._process_derived_symbol(symbol, sizes)
-        return found
+    @block_builder.setter
+    def block_builder(self, _: object) -> None:
+        pass
+
+    def create_input_vars(
+        self, program: torch.export.ExportedProgram
+    ) -> tuple[dict[str, relax.Var], dict[str, relax.Var], dict[str, Any]]:
+        """Return variables for weights and for inputs, by name, and no ranges, by which TVM would plan memory."""
+        values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
+        weights: dict[str, relax.Var] = {}
+        inputs: dict[str, relax.Var] = {}
+        for spec in program.graph_signature.input_specs:
+            name, tensor = spec.arg.name, values.get(spec.arg.name)
+            if not isinstance(tensor, torch.Tensor):
+                raise ValueError(f"the input {name} is no tensor")
+            shape = [size if isinstance(size, int) else self._sizes.of_input(size.node.expr) for size in tensor.shape]
+            var = relax.Var(name, relax.TensorType(shape, relax_dtype(tensor.dtype)))
+            (inputs if spec.kind is torch.export.graph_signature.InputKind.USER_INPUT else weights)[name] = var
+        return weights, inputs, {}
 
     def create_convert_map(self) -> dict[str, Converter]:
         table: dict[str, Converter] = super().create_convert_map()
@@ -74,6 +108,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             base = name.partition(".")[0]
             if base in RANDOM:
                 table[name] = self._random
+            elif base == "arange":
+                table[name] = partial(self._range, table[name])
             elif base in MADE:
                 table[name] = partial(self._made, table[name])
             elif base in FILLED:
@@ -81,11 +117,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         table |= {
             "amax.default": partial(self._extreme, relax.op.max),
             "amin.default": partial(self._extreme, relax.op.min),
+            "_assert_scalar.default": self._assertion,
             "as_strided.default": partial(self._with_strides, table["as_strided.default"]),
             "addmm.default": self._scaled_product,
             "baddbmm.default": self._scaled_product,
             "bmm.default": self._product,
-            "expand.default": partial(self._expanded, table["expand.default"]),
+            "cat.default": self._joined,
+            "copy.default": self._copied,
             "convert_element_type.default": self._cast,
             "convolution.default": self._any_convolution,
             "div.Tensor_mode": self._rounded_quotient,
@@ -99,14 +137,19 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
             "_to_copy.default": self._cast,
+            "scalar_tensor.default": partial(self._scalar_tensor, table["scalar_tensor.default"]),
             "scatter_add.default": self._scatter_add,
             "sort.stable": table["sort.default"],
             "squeeze.dim": self._squeeze_ones,
             "squeeze.dims": self._squeeze_ones,
             "tanh.default": self._tanh,
         }
+        for name, move in MOVES.items():
+            table[name] = partial(self._moved, move)
         for rank in (1, 2, 3):
             for name, pool in (
+                (f"_adaptive_avg_pool{rank}d.default", pooling.adaptive_average_pool),
+                (f"adaptive_avg_pool{rank}d.default", pooling.adaptive_average_pool),
                 (f"adaptive_max_pool{rank}d.default", pooling.adaptive_max_pool),
                 (f"avg_pool{rank}d.default", pooling.average_pool),
                 (f"max_pool{rank}d_with_indices.default", pooling.max_pool),
@@ -117,19 +160,77 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             table[f"{name}.input"] = self._recurrent
         for name in resampling.OPERATORS:
             table |= {f"{name}.vec": self._resample, f"{name}.default": self._resample}
+        for node in self._program.graph.nodes:
+            if node.op == "call_function" and _is_number(node.meta.get("val")):
+                table.setdefault(node.target.__name__, self._unknown_number)
         return {name: partial(self._checked, convert) for name, convert in table.items()}
 
     def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
         """Convert a node with its tensors in the dtype that torch computes in; raise if its type is not torch's."""
+        self.block_builder.enter(node.name, node_words(node))
         expected, dtype = node.meta.get("val"), computed_in(node)
-        if dtype is None:
+        if _is_number(expected):
+            return self._number(convert, node)
+        with self._operands_as(node, dtype and relax_dtype(dtype)):
             value = self._settled(convert(node))
-        else:
-            with self._operands_as(node, relax_dtype(dtype)):
-                value = self._as_torch(self._settled(convert(node)), expected)
+            if dtype is not None:
+                value = self._as_torch(value, expected)
         if problem := type_problem(value, expected):
             raise ValueError(problem)
+        self._require_shape(value, expected)
         return value
+
+    def _number(self, convert: Converter, node: torch.fx.Node) -> Any:
+        """Return a number of torch, such as a size, by torch's expression of it; by Relax where tensors decide it."""
+        value = node.meta["val"]
+        try:
+            return self._sizes.expression(value)
+        except KeyError:
+            result = convert(node)
+            self._sizes.define(value, result)
+            return result
+
+    def _unknown_number(self, node: torch.fx.Node) -> Any:
+        raise ValueError("its operands are numbers that are known only when the model runs")
+
+    def _scalar_tensor(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+        if not node.all_input_nodes:
+            return self._made(otherwise, node)
+        return self._scalar(self._plain(node.args[0]), relax_dtype(node.meta["val"].dtype))
+
+    def _plain(self, argument: Any) -> Any:
+        """Return an argument of a node with numbers and expressions for nodes of numbers."""
+        if isinstance(argument, torch.fx.Node):
+            return self.env[argument]
+        return [self._plain(each) for each in argument] if isinstance(argument, (list, tuple)) else argument
+
+    def _shape(self, tensor: Any) -> list[Any]:
+        return self._sizes.shape(tensor)
+
+    def _require_shape(self, value: Any, expected: Any) -> None:
+        """Require that the result has torch's shape; raise `ValueError` where Relax has no such shape."""
+        if isinstance(expected, (tuple, list)):
+            fields = value if isinstance(value, (tuple, list)) else getattr(value.ty, "fields", [])
+            for ty, each in zip([getattr(field, "ty", field) for field in fields], expected, strict=False):
+                self._require_type(ty, each)
+        else:
+            self._require_type(getattr(value, "ty", None), expected)
+
+    def _require_type(self, ty: Any, expected: Any) -> None:
+        if not isinstance(expected, torch.Tensor) or not isinstance(ty, relax.TensorType):
+            return
+        try:
+            wanted = self._shape(expected)
+        except KeyError:  # which elements of tensors decide
+            return
+        sizes = sizes_of(ty)
+        if sizes is None or len(sizes) != len(wanted):
+            raise ValueError(f"Relax does not know its shape, which is {tuple(map(python_text, wanted))}")
+        for size, other in zip(sizes, wanted, strict=True):
+            if not self._sizes.facts.are_equal(size, other):
+                if isinstance(size, int):
+                    raise ValueError(f"Relax gives it the size {size}, torch {python_text(other)}")
+                self.block_builder.require(equal(size, other), f"has the size {python_text(other)} in torch")
 
     def _as_torch(self, value: relax.Expr, expected: Any) -> relax.Expr:
         """Return the tensor, or the tuple of tensors, in torch's dtypes."""
@@ -144,17 +245,42 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         )
 
     @contextmanager
-    def _operands_as(self, node: torch.fx.Node, dtype: str) -> Iterator[None]:
-        """Hold the node's tensors, except for a condition, in another dtype during the block."""
+    def _operands_as(self, node: torch.fx.Node, dtype: str | None) -> Iterator[None]:
+        """Hold the node's tensors, except for a condition, in another dtype during the block, where there is one.
+
+        Those of operators that broadcast have shapes that fit, and sizes among them are tensors.
+        """
         before = {argument: self.env[argument] for argument in node.all_input_nodes}
         try:
-            for argument, value in before.items():
-                is_condition = base_name(node) == "where" and argument is node.args[0]
-                if isinstance(getattr(value, "ty", None), relax.TensorType) and not is_condition:
-                    self.env[argument] = self._as(value, dtype)
+            if dtype is not None:
+                for argument, value in before.items():
+                    is_condition = base_name(node) == "where" and argument is node.args[0]
+                    if _is_tensor(value) and not is_condition:
+                        self.env[argument] = self._as(value, dtype)
+            if (kept := BROADCASTING.get(base_name(node))) is not None:
+                operands = [argument for argument in before if argument in node.args]
+                for argument in operands:
+                    if not _is_tensor(self.env[argument]):
+                        is_real = isinstance(argument.meta.get("val"), torch.SymFloat)
+                        self.env[argument] = self._scalar(
+                            self.env[argument], dtype or ("float32" if is_real else "int64")
+                        )
+                if len(operands) > 1:
+                    brought = broadcastable(self.block_builder, [self.env[each] for each in operands], kept)
+                    self.env.update(zip(operands, brought, strict=True))
             yield
         finally:
             self.env.update(before)
+
+    def _scalar(self, number: Any, dtype: str) -> relax.Expr:
+        """Return a number, or an expression of sizes, as a tensor without axes."""
+        if isinstance(number, (int, float)):
+            return relax.const(number, dtype)
+
+        def compute(number: tirx.Expr) -> te.Tensor:
+            return te.compute((), lambda: number.astype(dtype), tag=topi.tag.INJECTIVE)
+
+        return self.block_builder.emit_te(compute, number, primfunc_name_hint="number")
 
     def _settled(self, value: Any) -> Any:
         """Return the value, bound to a variable if it is an expression, whose type is not known otherwise."""
@@ -177,6 +303,31 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         _require_elements(node, value)
         return self._constant(value)
 
+    def _range(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+        """Return the numbers from a start in equal steps; of an open length, by a formula."""
+        if not node.all_input_nodes:
+            return self._made(otherwise, node)
+        start, step = 0, 1
+        arguments = [self._plain(argument) for argument in node.args]
+        if len(arguments) > 1:
+            start, step = arguments[0], arguments[2] if len(arguments) > 2 else 1
+        dtype = relax_dtype(node.meta["val"].dtype)
+
+        def compute(length: Any, start: Any, step: Any) -> te.Tensor:
+            def element(i: tirx.Expr) -> tirx.Expr:
+                # Torch computes in float64, or in int64.
+                wide = "float64" if "float" in dtype else "int64"
+                first, distance = (
+                    tirx.const(each, wide) if isinstance(each, (int, float)) else each.astype(wide)
+                    for each in (start, step)
+                )
+                return (first + i.astype(wide) * distance).astype(dtype)
+
+            return te.compute([length], element, tag=topi.tag.INJECTIVE)
+
+        (length,) = self._shape(node.meta["val"])
+        return self.block_builder.emit_te(compute, length, start, step, primfunc_name_hint="arange")
+
     def _constant(self, value: torch.Tensor) -> relax.Expr:
         array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
         return self.block_builder.emit(relax.const(array, relax_dtype(value.dtype)))
@@ -185,11 +336,35 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         result = node.meta["val"]
         if value is None:
             value = node.args[1]
-        if isinstance(value, torch.fx.Node) or not all(isinstance(size, int) for size in result.shape):
+        if isinstance(value, torch.fx.Node):
             return otherwise(node)
         _require_elements(node, result)
         filling = self._constant(torch.tensor(value, dtype=result.dtype))
-        return relax.op.full(relax.ShapeExpr(list(result.shape)), filling, relax_dtype(result.dtype))
+        return relax.op.full(relax.ShapeExpr(self._shape(result)), filling, relax_dtype(result.dtype))
+
+    def _moved(self, move: Callable[..., Any], node: torch.fx.Node) -> Any:
+        """Return a node's tensor with its elements moved, by one of the functions of `torch_shapes`."""
+        result = node.meta["val"]
+        shape = [self._shape(each) for each in result] if isinstance(result, (list, tuple)) else self._shape(result)
+        return move(self.block_builder, self.env[node.args[0]], shape, *map(self._plain, node.args[1:]))
+
+    def _joined(self, node: torch.fx.Node) -> relax.Expr:
+        axis = given(node, dim=0)[0]
+        parts = [self.env[each] for each in node.args[0]]
+        rank = node.meta["val"].dim()
+        # Torch leaves out tensors of shape (0,), whatever the rank of the others.
+        parts = [part for part in parts if part.ty.ndim == rank]
+        return relax.op.concat(joined(self.block_builder, parts, axis), axis)
+
+    def _copied(self, node: torch.fx.Node) -> relax.Expr:
+        return shapes.expand(self.block_builder, self.env[node.args[1]], self._shape(node.meta["val"]))
+
+    def _assertion(self, node: torch.fx.Node) -> None:
+        """Require what torch asserts of sizes; what it asserts of elements of tensors is not checked."""
+        test = self.env[node.args[0]]
+        is_of_sizes = not isinstance(test, bool) and isinstance(node.args[0], torch.fx.Node) and not _is_tensor(test)
+        if is_of_sizes and self.block_builder.facts.are_of_inputs(test):
+            self.block_builder.require(test, f"asserts {node.args[1]}")
 
     def _item_of(self, convert: Converter, node: torch.fx.Node) -> Any:
         """Return one of an operator's results; raise where Relax has only the first."""
@@ -211,7 +386,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         x, dims = self.env[node.args[0]], node.args[1]
         shape = node.args[0].meta["val"].shape
         places = {dim % max(1, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)}
-        ones = sorted(place for place in places if place < len(shape) and shape[place] == 1)
+        ones = sorted(place for place in places if place < len(shape) and _is_one(shape[place]))
         return relax.op.squeeze(x, ones) if ones else x
 
     # --- Reductions and elementwise ---
@@ -264,12 +439,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return relax.op.where(is_near, relax.op.multiply(x, total), far)
 
     # --- Products ---
-
-    def _expanded(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
-        """Return an operand in the shape that torch expands it to: itself where it has that, as before products."""
-        operand = node.args[0]
-        is_same = operand.meta["val"].shape == node.meta["val"].shape
-        return self.env[operand] if is_same else otherwise(node)
 
     def _product(self, node: torch.fx.Node) -> relax.Expr:
         return relax.op.matmul(*(self.env[argument] for argument in node.args[:2]))
@@ -333,7 +502,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         )
 
     def _resample(self, node: torch.fx.Node) -> relax.Expr:
-        return resampling.resample(self.block_builder, self.env[node.args[0]], base_name(node), node)
+        sizes = self._shape(node.meta["val"])[2:]
+        return resampling.resample(self.block_builder, self.env[node.args[0]], node, sizes, self._plain)
 
     def _recurrent(self, node: torch.fx.Node) -> relax.Expr:
         return recurrent.convert(self.block_builder, node, self.env, self._parameter)
@@ -349,8 +519,38 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return (kept.float() if kept.dtype is torch.bfloat16 else kept).detach().cpu().numpy()
 
     def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
-        pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial)
+        shape = self._shape(first_tensor(node.meta["val"]))
+        pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial, shape)
         return otherwise(node) if pooled is None else self._settled(pooled)
+
+
+MOVES: dict[str, Callable[..., Any]] = {
+    "constant_pad_nd.default": shapes.pad,
+    "expand.default": shapes.expand,
+    "repeat.default": shapes.repeat,
+    "reshape.default": shapes.reshape,
+    "roll.default": shapes.roll,
+    "select.int": shapes.select,
+    "slice.Tensor": shapes.cut,
+    "split.Tensor": shapes.split,
+    "split_with_sizes.default": shapes.split,
+    "unfold.default": shapes.unfold,
+    "view.default": shapes.reshape,
+    "_unsafe_view.default": shapes.reshape,
+}
+"""The functions for operators that move elements."""
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
 
 
 def _require_elements(node: torch.fx.Node, value: torch.Tensor) -> None:

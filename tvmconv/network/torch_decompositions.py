@@ -230,6 +230,21 @@ def variance_and_mean(x: Tensor, dim: Any = None, *, correction: Any = None, kee
     )
 
 
+def variance(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    """Return the variance along axes of open sizes, by the number of their elements."""
+    dims = list(range(x.dim())) if not dim else [dim] if isinstance(dim, int) else list(dim)
+    count = prod(x.shape[each] for each in dims)
+    if isinstance(count, int):
+        return NotImplemented
+    squares = (x - x.mean(dims, keepdim=True)) ** 2
+    return squares.sum(dims, keepdim) / (count - (1 if correction is None else correction))
+
+
+def deviation(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    found = variance(x, dim, correction=correction, keepdim=keepdim)
+    return found if found is NotImplemented else found.sqrt()
+
+
 def instance_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -300,5 +315,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.sub.Tensor: subtract,
     aten.take.default: take,
     aten.trunc.default: unless_float,
+    aten.std.correction: deviation,
+    aten.var.correction: variance,
     aten.var_mean.correction: variance_and_mean,
 }

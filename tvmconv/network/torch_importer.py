@@ -8,24 +8,16 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, is_zipfile
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
-from .constants import sizes_of
+from .faults import Refused
 from .import_builder import Imported
 from .importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
-from .size_facts import SizeFacts
-from .sizes import OpenSize
 
 if TYPE_CHECKING:
     import torch
-
-BOUNDS = ("tir_var_lower_bound", "tir_var_upper_bound")
-"""The attributes with the bounds of a function's open sizes, by name."""
-
-TORCH_LEAST = 2
-"""The lower bound that torch gives to open sizes, since it makes programs of their own for 0 and 1."""
 
 HINT = "write the model without it, or with operators that Relax has"
 
@@ -91,6 +83,8 @@ def import_program(program: torch.export.ExportedProgram) -> Imported:
 
     from .torch_converters import Importer
     from .torch_decompositions import decompositions
+    from .torch_sizes import TorchSizes
+    from .torch_types import node_words
 
     with quiet():
         try:
@@ -101,36 +95,22 @@ def import_program(program: torch.export.ExportedProgram) -> Imported:
         if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
             raise unsupported(changed, "the model changes them, as in training", "export it in eval mode")
         try:
-            mod = Importer().from_exported_program(program, False, True, False, None)
+            sizes = TorchSizes(program)
+            sizes.require_guards()
+            importer = Importer(program, sizes)
+            mod = importer.from_exported_program(program, False, True, False, None)
+        except Refused as refusal:
+            at_fault = node_at_fault(refusal, torch.fx.Node)
+            raise unsupported([node_words(at_fault)] if at_fault else [], refusal.problem, HINT) from refusal
         except IMPORT_ERRORS as error:
             at_fault = node_at_fault(error, torch.fx.Node)
             nodes = [at_fault] if at_fault else _unknown_nodes(program, error)
-            raise unsupported([_words(node) for node in nodes], summary(error), HINT) from error
+            raise unsupported([node_words(node) for node in nodes], summary(error), HINT) from error
     # The importer shares memory with the program, which may be trained on.
-    main = _CopyConstants(mod).visit_expr(mod["main"])
-    facts = SizeFacts(_open_sizes(main))
-    for bounds in BOUNDS:  # by which TVM would keep memory for the largest sizes
-        main = main.without_attr(bounds)
-    mod["main"] = main
-    inputs, outputs = program.graph_signature.user_inputs, program.graph_signature.user_outputs
-    return Imported(mod, list(inputs), list(outputs), facts, {})
-
-
-def _open_sizes(main: relax.Function) -> list[OpenSize]:
-    """Return the open sizes of a function's inputs, with the bounds that its attributes have.
-
-    To torch a size that is open is at least 2, whatever it was told, and larger lower bounds alone are meant.
-    """
-    least, most = (main.attrs.get(name, {}) if main.attrs else {} for name in BOUNDS)
-    names = {str(size.name) for each in main.params for size in sizes_of(each.ty) or () if isinstance(size, tirx.Var)}
-    return [
-        OpenSize(
-            name,
-            int(low) if (low := least.get(name, 0)) > TORCH_LEAST else 1,
-            int(most[name]) if name in most else None,
-        )
-        for name in sorted(names)
-    ]
+    mod["main"] = _CopyConstants(mod).visit_expr(mod["main"])
+    return Imported(
+        mod, list(signature.user_inputs), list(signature.user_outputs), sizes.facts, importer.block_builder.words
+    )
 
 
 @mutator
@@ -143,9 +123,3 @@ def _unknown_nodes(program: torch.export.ExportedProgram, error: BaseException) 
     """Return the nodes of operators that the error names, as in "Unsupported function types ['fft.default']"."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     return [node for node in calls if f"'{node.target.__name__}'" in str(error)]
-
-
-def _words(node: torch.fx.Node) -> str:
-    """Describe a node, as in "aten.fft.default (node 'fft' in encoder.0)"."""
-    modules = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
-    return f"{node.target} (node {node.name!r}{f' in {modules[-1]}' if modules else ''})"

@@ -1,4 +1,7 @@
-"""Pooling of torch that Relax's importer does not know: divisors, rounding up, places of maxima, adaptive windows."""
+"""Pooling of torch that Relax's importer does not know: divisors, rounding up, places of maxima, adaptive windows.
+
+Each function takes the shape of the result, in which sizes may be open; formulas then take the place of tables.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ import numpy as np
 import torch
 from tvm import relax
 
+from .constants import sizes_of
+from .import_builder import ImportBuilder
+from .open_pooling import Adaptive, Sliding, Windows, maxima, means, places_of_maxima
+from .size_facts import Size
 from .torch_types import given
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +57,9 @@ class Axis:
         return np.asarray(begin[:, None] + np.arange(self.kernel) * self.dilation)
 
 
-def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr | None:
+def average_pool(
+    builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int, shape: Sequence[Size]
+) -> relax.Expr | None:
     """Return means of windows as torch's `avg_pool` takes them; None where Relax's are the same.
 
     They are the means of windows inside a padded x, times a factor that corrects the number of elements.
@@ -60,25 +69,31 @@ def average_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node
     )
     if divisor is None and not ceiling and not (spatial == 3 and padding):
         return None
-    axes = _axes(node.args[0].meta["val"], node.meta["val"], spatial, kernel, stride, padding)
-    reaches_out = any(axis.missing > axis.padding or (spatial == 3 and axis.padding) for axis in axes)
-    if divisor is None and not reaches_out:
+    axes = _axes(x, shape, spatial, kernel, stride, padding)
+    reaches_out = axes and any(axis.missing > axis.padding or (spatial == 3 and axis.padding) for axis in axes)
+    if axes and divisor is None and not reaches_out:
         return None
     if not node.meta["val"].is_floating_point():
         raise ValueError("such means of integers are not supported")
+    if axes is None:
+        columns = _columns(spatial, kernel, stride, padding)
+        sliding = [Sliding(size, step, before, counts_padding=padded) for size, step, before in columns]
+        return means(builder, x, shape[-spatial:], sliding, divisor)
 
     def pooled(x: relax.Expr) -> relax.Expr:
         inside = _padded(builder, x, axes, 0.0)
         kernel = [axis.kernel for axis in axes]
-        means = AVERAGE[spatial](inside, kernel, [axis.stride for axis in axes], layout=LAYOUTS[spatial])
+        averages = AVERAGE[spatial](inside, kernel, [axis.stride for axis in axes], layout=LAYOUTS[spatial])
         counts = reduce(np.multiply.outer, [axis.counts(padded) for axis in axes])
         factors = prod(kernel) / (np.full_like(counts, divisor) if divisor else counts)
-        return relax.op.multiply(builder.emit(means), relax.const(factors.astype(str(x.ty.dtype))))
+        return relax.op.multiply(builder.emit(averages), relax.const(factors.astype(str(x.ty.dtype))))
 
     return _in_batch(builder, x, spatial, pooled)
 
 
-def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr | None:
+def max_pool(
+    builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int, shape: Sequence[Size]
+) -> relax.Expr | None:
     """Return the maxima of windows and their places within a plane; None where Relax's maxima are enough."""
     kernel, stride, padding, dilation, ceiling = given(
         node, kernel_size=None, stride=(), padding=0, dilation=1, ceil_mode=False
@@ -86,7 +101,12 @@ def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, sp
     has_stride = len(node.args) < 3 or node.args[2]  # Relax does not know one that is given as empty
     if has_stride and not ceiling and all(user.args[1] == 0 for user in node.users):
         return None
-    axes = _axes(node.args[0].meta["val"], node.meta["val"][0], spatial, kernel, stride, padding, dilation)
+    axes = _axes(x, shape, spatial, kernel, stride, padding, dilation)
+    if axes is None:
+        columns = _columns(spatial, kernel, stride, padding, dilation)
+        return _maxima_and_places(
+            builder, x, shape, [Sliding(size, step, before, apart) for size, step, before, apart in columns]
+        )
     before = [axis.padding for axis in axes]
     reaches_out = any(axis.missing > axis.padding for axis in axes)
     after = [axis.missing if reaches_out else axis.padding for axis in axes]
@@ -102,19 +122,33 @@ def max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, sp
         shifted = [place + axis.padding for place, axis in zip(found, axes, strict=True)]
         return _place_of_largest(builder, inside, _joined(shifted, sizes), _joined(found, [axis.size for axis in axes]))
 
-    shape = [axis.target for axis in axes]
+    targets = [axis.target for axis in axes]
     return relax.Tuple(
         [
             builder.emit(_in_batch(builder, x, spatial, pooled)),
-            builder.emit(_in_batch(builder, x, spatial, lambda x: _reshaped(builder, places(x), shape))),
+            builder.emit(_in_batch(builder, x, spatial, lambda x: _reshaped(builder, places(x), targets))),
         ]
     )
 
 
-def adaptive_max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int) -> relax.Expr:
+def adaptive_average_pool(
+    builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int, shape: Sequence[Size]
+) -> relax.Expr | None:
+    """Return the means of as many windows as are wanted; None where Relax has them."""
+    outputs, sizes = shape[-spatial:], (sizes_of(x.ty) or ())[-spatial:]
+    if all(size == 1 for size in outputs) or all(isinstance(size, int) for size in [*outputs, *sizes]):
+        return None
+    return means(builder, x, outputs, [Adaptive()] * spatial)
+
+
+def adaptive_max_pool(
+    builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, spatial: int, shape: Sequence[Size]
+) -> relax.Expr:
     """Return the maxima of as many windows as are wanted, and their places within a plane."""
-    sizes = list(node.args[0].meta["val"].shape[-spatial:])
-    targets = list(node.meta["val"][0].shape[-spatial:])
+    known, wanted = (sizes_of(x.ty) or ())[-spatial:], shape[-spatial:]
+    sizes, targets = ([size for size in each if isinstance(size, int)] for each in (known, wanted))
+    if len(sizes) + len(targets) < 2 * spatial:
+        return _maxima_and_places(builder, x, shape, [Adaptive()] * spatial)
     found = []
     for size, target in zip(sizes, targets, strict=True):
         begin, end = np.arange(target) * size // target, -(-(np.arange(target) + 1) * size // target)
@@ -131,19 +165,37 @@ def adaptive_max_pool(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx
     return relax.Tuple([builder.emit(_in_batch(builder, x, spatial, each)) for each in (values, places)])
 
 
-def _axes(x: Any, result: Any, spatial: int, *attributes: Any) -> list[Axis]:
-    """Return the windows along each spatial axis; an attribute is one number or one for each axis.
+def _maxima_and_places(
+    builder: ImportBuilder, x: relax.Expr, shape: Sequence[Size], windows: Sequence[Windows]
+) -> relax.Expr:
+    largest = maxima(builder, x, shape[-len(windows) :], windows)
+    return relax.Tuple([largest, places_of_maxima(builder, x, largest, windows)])
 
-    Without a stride, the stride is the kernel.
+
+def _columns(spatial: int, *attributes: Any) -> list[tuple[int, ...]]:
+    """Return the attributes of windows along each axis; an attribute is one number or one for each axis.
+
+    The first two are kernel and stride; without a stride, the stride is the kernel.
     """
     kernel, stride, *rest = attributes
-    columns = [x.shape[-spatial:], result.shape[-spatial:]]
+    columns = []
     for attribute in (kernel, stride or kernel, *rest):
         values = [attribute] if isinstance(attribute, int) else list(attribute)
         columns.append(values * (spatial // len(values)))
-    if not all(isinstance(size, int) for column in columns for size in column):
-        raise ValueError("sizes of images have to be known")
-    return [Axis(*numbers) for numbers in zip(*columns, strict=True)]
+    return list(zip(*columns, strict=True))
+
+
+def _axes(x: relax.Expr, shape: Sequence[Size], spatial: int, *attributes: Any) -> list[Axis] | None:
+    """Return the windows along each spatial axis of x, and of a result's shape; None where a size is open."""
+    sizes = (sizes_of(x.ty) or ())[-spatial:]
+    known = [
+        (size, target)
+        for size, target in zip(sizes, shape[-spatial:], strict=True)
+        if isinstance(size, int) and isinstance(target, int)
+    ]
+    if len(known) < spatial:
+        return None
+    return [Axis(*pair, *numbers) for pair, numbers in zip(known, _columns(spatial, *attributes), strict=True)]
 
 
 def _in_batch(

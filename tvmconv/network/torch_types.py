@@ -48,6 +48,19 @@ LEFT_IN_FLOAT16 = frozenset(
 MOVING = frozenset(("cat", "stack", "where"))
 """Operators that compute nothing but take tensors of one dtype only."""
 
+BROADCASTING = {
+    **dict.fromkeys(
+        (
+            "add", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "div", "eq", "floor_divide", "fmod", "ge", "gt",
+            "le", "logaddexp", "logical_and", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul", "ne",
+            "pow", "remainder", "sub", "where",
+        ),
+        0,
+    ),
+    **dict.fromkeys(("baddbmm", "bmm"), 2),
+}  # fmt: skip
+"""Operators of tensors that are broadcast to one shape, with the number of last axes that are not."""
+
 LOGICAL = frozenset(
     ("bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_not", "logical_or", "logical_xor")
 )
@@ -85,6 +98,12 @@ def computed_in(node: torch.fx.Node) -> torch.dtype | None:
     if common in HALF or (name in OF_FLOATS and not common.is_floating_point):
         return torch.float32
     return torch.int32 if common is torch.bool and name not in LOGICAL else common
+
+
+def node_words(node: torch.fx.Node) -> str:
+    """Describe a node, as in "aten.fft.default (node 'fft' in encoder.0)"."""
+    modules = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
+    return f"{node.target} (node {node.name!r}{f' in {modules[-1]}' if modules else ''})"
 
 
 def _operands(node: torch.fx.Node) -> list[torch.fx.Node]:
