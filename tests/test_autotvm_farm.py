@@ -134,7 +134,7 @@ def test_the_next_batch_is_proposed_before_the_last_one_ends() -> None:
 
 @pytest.mark.parametrize("tuner_type", [GridSearchTuner, XGBTuner])
 def test_a_search_that_stops_takes_back_what_was_not_measured(tuner_type: type[Tuner]) -> None:
-    scripted, tuner = Scripted(failing=frozenset({3})), tuner_type(TASK, 0)
+    scripted, tuner = Scripted(failing=frozenset({3})), tuner_type(TASK, seed=0)
     ended: list[MeasureResult] = []
 
     def note(of: Tuner, inputs: object, results: list[MeasureResult]) -> None:

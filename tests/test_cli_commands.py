@@ -131,7 +131,7 @@ def test_run_model(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = tmp_path / "y.npz"
     report = tvmconv_json("run", model, "-o", path, "--verify", "onnxruntime", "--print-time", "--repeat", 3)
-    assert report.keys() == {"target", "outputs", "seconds", "comparisons"}
+    assert report.keys() == {"target", "outputs", "seconds", "comparisons", "profile"}
     assert len(report["seconds"]) == 3
     assert min(report["seconds"]) > 0
     for comparison in report["comparisons"]:

@@ -55,11 +55,14 @@ def pool(**attributes: Any) -> onnx.ModelProto:
 
 
 WINDOWS: dict[str, tuple[onnx.ModelProto, str]] = {
-    "negative-dilation": (conv(dilations=[-(2**31), 1]), r"nn\.conv2d has dilation \[-2147483648, 1\]; expected 1"),
-    "negative-padding": (conv(pads=[0, -1, 0, 0]), r"nn\.conv2d has padding .*; expected 0"),
-    "no-output": (conv(dilations=[5, 1]), r"nn\.conv2d would have the shape \(1, 8, -1, 7\)"),
-    "empty-output": (conv(pads=[0, 0, 0, 0], dilations=[1, 5], strides=[1, 2]), r"would have the shape \(1, 8, 7, 0\)"),
-    "pool-dilation": (pool(dilations=[-3, 1]), r"MaxPool \(node .*dilations \(-3, 1\)"),
+    "negative-dilation": (
+        conv(dilations=[-(2**31), 1]),
+        r"Conv \(node .*dilations \[-2147483648, 1\] has numbers below 1",
+    ),
+    "negative-padding": (conv(pads=[0, -1, 0, 0]), r"Conv \(node .*pads \[0, -1, 0, 0\] has numbers below 0"),
+    "no-output": (conv(dilations=[5, 1]), r"needs windows that fit; its output has the shape \(1, 8, -1, 7\)"),
+    "empty-output": (conv(pads=[0, 0, 0, 0], dilations=[1, 5], strides=[1, 2]), r"output has the shape \(1, 8, 7, 0\)"),
+    "pool-dilation": (pool(dilations=[-3, 1]), r"MaxPool \(node .*dilations \[-3, 1\]"),
 }
 
 
@@ -74,7 +77,7 @@ def test_windows_that_cannot_slide(name: str) -> None:
 def test_constants_that_fit_no_memory(size: int) -> None:
     graph = Graph((1, 4, 9, 9))
     huge = graph.node("ConstantOfShape", graph.constant([size], "int64"))
-    with pytest.raises(UnsupportedModelError, match=r"ConstantOfShape \(node .*(Unable to allocate|array is too big)"):
+    with pytest.raises(UnsupportedModelError, match=r"ConstantOfShape \(node .*has over 1073741824 elements"):
         tvmconv.import_model(graph.model(graph.node("Add", "x", huge)))
 
 

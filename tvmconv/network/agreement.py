@@ -22,7 +22,7 @@ class _Axis:
     size: Size
     target: Size
     may_repeat: bool = False
-    """Whether the size may turn out to be 1 in a call, and its one element is then repeated."""
+    """True if the size may be 1 in a call; its one element is then repeated."""
 
 
 def joined(builder: ImportBuilder, tensors: Sequence[relax.Expr], axis: int) -> list[relax.Expr]:

@@ -27,7 +27,7 @@ MOVING = (
 
 @dataclass(frozen=True)
 class Values:
-    """What is known of a function's variables."""
+    """The facts about a function's variables."""
 
     lookup_binding: Callable[[relax.Var], relax.Expr | None]
     """The function that returns the value of a variable; None for a parameter."""

@@ -20,6 +20,7 @@ from .constants import constant_value
 from .faults import Refused, tvm_at_work
 from .graph import operator_name
 from .import_builder import ImportBuilder, parameter_name
+from .importer_errors import summary
 from .onnx_converters import CONVERTERS
 from .onnx_node import Node
 from .onnx_refusals import (
@@ -87,7 +88,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         for index, node in enumerate(graph.node):
             of_model = self._nodes_of_model.get(next(iter(node.output), ""), node)
             self.bb.enter(variable_name(of_model), node_text(of_model))
-            operands = [self._value(name) if name else None for name in node.input]
+            operands = self._operands(node)
             known = evaluated(node, operands, self.opset, self.bb.facts)
             if known is not None:
                 self._nodes.update(known)
@@ -101,12 +102,19 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
 
     # --- Values ---
 
+    def _operands(self, node: onnx.NodeProto) -> list[Known | relax.Expr | None]:
+        """Return the values that a node reads; raise `Refused`, with the node, for one that nothing makes."""
+        return [self._value(name) if name else None for name in node.input]
+
     def _value(self, name: str) -> Known | relax.Expr:
         """Return the value of a tensor; raise `Refused` for one that nothing makes."""
         if name not in self._nodes:
             if name not in self._tensors:
                 raise Refused(f"nothing makes its input {name!r}")
-            self._nodes[name] = numpy_helper.to_array(self._tensors[name])
+            try:
+                self._nodes[name] = numpy_helper.to_array(self._tensors[name])
+            except (ValueError, TypeError) as error:
+                raise Refused(f"its constant {name!r} is damaged: {summary(error)}") from None
         return self._nodes[name]
 
     def _expression(self, name: str, value: Any) -> Any:

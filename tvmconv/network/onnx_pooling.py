@@ -40,7 +40,7 @@ class Window:
 
     @property
     def is_known(self) -> bool:
-        """Whether the padding is the same for all sizes of the input."""
+        """True if the padding is the same for all sizes of the input."""
         return isinstance(self.before, int) and isinstance(self.reach, int)
 
     @property

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from tvm import relax, te, tirx, topi
 
+from ..workload import MAX_ELEMENTS
 from .agreement import broadcastable
 from .faults import Refused
 from .onnx_node import Node
@@ -95,8 +97,13 @@ def constant_of_shape(node: Node) -> relax.Expr:
 
     value = node.attributes.get("value")
     filling = np.zeros((), "float32") if value is None else numpy_helper.to_array(value).reshape(())
-    sizes = [as_expr(size) for size in node.sizes(0, "shape") or []]
-    return relax.op.full(relax.ShapeExpr(sizes), relax.const(filling, str(filling.dtype)), str(filling.dtype))
+    sizes = node.sizes(0, "shape") or []
+    known = prod(size for size in sizes if isinstance(size, int))
+    if known > MAX_ELEMENTS:
+        raise Refused(f"its shape {_text(sizes)} has over {MAX_ELEMENTS} elements")
+    return relax.op.full(
+        relax.ShapeExpr(list(map(as_expr, sizes))), relax.const(filling, str(filling.dtype)), str(filling.dtype)
+    )
 
 
 def range_(node: Node) -> relax.Expr:
@@ -204,7 +211,7 @@ class _Cut:
     step: int
     length: Size
     is_inside: bool
-    """Whether the start is at most the end in each call, and the step positive."""
+    """True if the start is at most the end in each call, and the step positive."""
 
 
 def _cut(node: Node, axis: int, size: Size, start: Size, end: Size, step: int) -> _Cut:

@@ -59,7 +59,7 @@ class Sizes:
 
 
 Known: TypeAlias = Array | Sizes
-"""What is known when a model is imported: a constant, or an array with expressions of open sizes."""
+"""A value that is known when a model is imported: a constant, or an array with expressions of open sizes."""
 
 
 def evaluated(

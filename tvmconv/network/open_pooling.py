@@ -37,7 +37,7 @@ class Sliding:
     padding: int
     dilation: int = 1
     counts_padding: bool = False
-    """Whether padding counts for means; what is behind it never does."""
+    """True if padding counts for means; elements behind the padding never do."""
 
     def taps(self, size: tirx.Expr, outputs: tirx.Expr) -> Any:
         return self.kernel

@@ -156,8 +156,10 @@ def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
     *batch, terms, columns = factor.ty.shape
     value = block.values.get(factor) if isinstance(factor, relax.Var) else factor
     swapped = [*range(len(batch)), len(batch) + 1, len(batch)]
-    if (made := call_of(value, "permute_dims")) is not None and [int(axis) for axis in made.attrs.axes] == swapped:
-        return made.args[0]
+    if (made := call_of(value, "permute_dims")) is not None:
+        axes = reversed(range(factor.ty.ndim)) if made.attrs.axes is None else map(int, made.attrs.axes)
+        if list(axes) == swapped:
+            return made.args[0]
     if (made := call_of(value, "reshape")) is not None and list(made.args[0].ty.shape)[-2:] == [terms, columns]:
         return relax.op.reshape(transposed(made.args[0], block), (*batch, columns, terms))
     return relax.op.permute_dims(factor, swapped)

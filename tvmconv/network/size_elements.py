@@ -24,7 +24,7 @@ class Ratio:
 
     @property
     def is_exact(self) -> bool:
-        """Whether floating point has the number exactly: it is divided by a power of two."""
+        """True if floating point has the number exactly: the divisor is a power of two."""
         return self.below & (self.below - 1) == 0
 
 

@@ -43,7 +43,7 @@ class SizeFacts:
 
     def bounds(self, name: str) -> OpenSize:
         """Return the open size of the inputs that has a name, with its bounds."""
-        return self._inputs[name]
+        return self._inputs.get(name, OpenSize(name))
 
     def are_of_inputs(self, size: Size) -> bool:
         """Return whether the sizes of the inputs decide on a size; elements of tensors decide on all others."""

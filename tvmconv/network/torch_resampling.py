@@ -134,7 +134,7 @@ class _Places:
     dtype: str
     """The dtype that torch computes coordinates in."""
     align: bool
-    """Whether the centers of the elements at the ends have the same coordinates in input and output."""
+    """True if the centers of the elements at the ends have the same coordinates in input and output."""
 
     def number(self, value: Any) -> tirx.Expr:
         return tirx.const(float(value), self.dtype) if isinstance(value, (int, float)) else value.astype(self.dtype)

@@ -82,9 +82,9 @@ class Replaced:
     """The depthwise layers of a model by their names, which are "" for a model that is a layer itself."""
 
     ours: tuple[str, ...]
-    """Those that are tvmconv's."""
+    """The names of the layers that are tvmconv's."""
     others: Mapping[str, str]
-    """Those that are not, each with the reason why `replace` leaves it."""
+    """The names of the other layers, each with the reason why `replace` leaves it."""
 
     def __str__(self) -> str:
         lines = [f"{len(self.ours)} of {len(self.ours) + len(self.others)} depthwise layers are tvmconv's"]

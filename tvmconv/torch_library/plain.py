@@ -1,4 +1,4 @@
-"""What tvmconv's operators of torch compute, in torch's own operators: for programs that others import or run.
+"""The operators of tvmconv in torch, written in torch's own operators, for programs that others import or run.
 
 Arguments and results are those of the operators in `tvmconv.nn`.
 """
