@@ -168,6 +168,40 @@ def _topk(call: relax.Call) -> Tests:
     yield size >= k, f"needs {k} elements; it has {python_text(size)}"
 
 
+def _gather_elements(call: relax.Call) -> Tests:
+    """Yield the tests of indices beside the axis that they choose from, and of what is scattered by them."""
+    data, indices, *updates = map(_sizes_of_argument, call.args)
+    yield len(data) == len(indices), f"needs indices of {len(data)} axes, not {len(indices)}"
+    for axis, (size, count) in enumerate(zip(data, indices, strict=False)):
+        if axis != int(call.attrs.axis) % max(len(data), 1):
+            yield (
+                count <= size,
+                f"needs at most {python_text(size)} indices along axis {axis}, not {python_text(count)}",
+            )
+    for other in updates:
+        for one, another in zip(indices, other, strict=False):
+            yield one <= another, f"needs updates for indices {_shape_text(indices)}, not {_shape_text(other)}"
+
+
+def _gather_nd(call: relax.Call) -> Tests:
+    data, indices = map(_sizes_of_argument, call.args)
+    for axis in range(int(call.attrs.batch_dims)):
+        one, other = data[axis], indices[axis]
+        yield equal(one, other), f"needs batches of one size, not {python_text(one)} and {python_text(other)}"
+
+
+def _scatter_nd(call: relax.Call) -> Tests:
+    data, indices, updates = map(_sizes_of_argument, call.args)
+    if indices and isinstance(indices[-1], int):
+        wanted = (*indices[:-1], *data[indices[-1] :])
+        yield (
+            len(wanted) == len(updates),
+            f"needs updates of the shape {_shape_text(wanted)}, not {_shape_text(updates)}",
+        )
+        for one, other in zip(wanted, updates, strict=False):
+            yield equal(one, other), f"needs updates of the shape {_shape_text(wanted)}, not {_shape_text(updates)}"
+
+
 AXES = ("channel_axis", "axis", "axes")
 """The attributes of normalizations with the axes of their factors, the first one that an operator has."""
 
@@ -196,8 +230,12 @@ OPERATORS: dict[str, Callable[[relax.Call], Tests]] = {
     **dict.fromkeys(REDUCTIONS, _reduction),
     "broadcast_to": _broadcast_to,
     "concat": _concat,
+    "gather_elements": _gather_elements,
+    "gather_nd": _gather_nd,
     "matmul": _matmul,
     "reshape": _reshape,
+    "scatter_elements": _gather_elements,
+    "scatter_nd": _scatter_nd,
     "squeeze": _squeeze,
     "topk": _topk,
 }
