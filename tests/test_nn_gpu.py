@@ -186,8 +186,8 @@ def test_wrong_devices_are_refused() -> None:
     layer = LAYERS["3x3"]
     x, w, bias = layer.tensors()
     for given, message in (
-        ((x.cuda(), w, bias), "w is on cpu; expected it on cuda:0"),
-        ((x.cuda(), w.cuda(), bias), "bias is on cpu"),
+        ((x.cuda(), w, bias), "w is .on cpu.; expected a tensor on cuda:0"),
+        ((x.cuda(), w.cuda(), bias), "bias is .on cpu."),
         ((x, w.cuda(), bias), "w is on cuda:0; expected it on cpu"),
     ):
         with pytest.raises(RuntimeError, match=message):
