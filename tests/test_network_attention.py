@@ -165,7 +165,7 @@ def test_parts_are_slices() -> None:
         return y[0] * y[2]
 
     mod = tvmconv.import_model(Function(parts), (torch.zeros(2, 5, 12),)).mod
-    assert operators(mod).count("relax.take") == 2
+    assert "relax.take" not in operators(mod)
     names = operators(permute_parts(slice_parts(mod)))
     assert "relax.take" not in names
     assert [names.count(f"relax.{each}") for each in ("permute_dims", "strided_slice")] == [2, 2]

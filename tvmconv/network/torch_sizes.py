@@ -84,7 +84,10 @@ class TorchSizes:
         return [self.expression(size) for size in tensor.shape]
 
     def require_guards(self) -> None:
-        """Require in each call the guards that torch's export has put on the sizes, beside their bounds."""
+        """Require in each call the guards that torch's export has put on the sizes, beside their bounds.
+
+        To torch each open size is at least 2, so that a test of that alone decides on no branch of a program.
+        """
         for expression, var in self._of_inputs.items():
             if not expression.is_Symbol:
                 self.facts.require(tirx.EQ(var, self._translated(expression)), "the input", "is derived from others")
@@ -92,7 +95,7 @@ class TorchSizes:
             return
         for guard in self._environment.guards:
             test = self._environment.replace(guard.expr)
-            if test is not sympy.true and test.free_symbols <= self._known.keys():
+            if test is not sympy.true and not _is_least(test) and test.free_symbols <= self._known.keys():
                 need = "made the program for such sizes alone"
                 self.facts.require(self._translated(test), "torch.export", need)
 
@@ -240,3 +243,11 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     functions.OpaqueUnaryFn_sqrt: tirx.sqrt,
 }
 """TVM's operator for each of torch's; those of a list of operands are applied from left to right."""
+
+
+def _is_least(test: Any) -> bool:
+    """Return whether a test is that a size is no 0 or 1, in one of the forms in which torch writes it."""
+    if not isinstance(test, sympy.core.relational.Relational) or len(test.free_symbols) != 1:
+        return False
+    (size,) = test.free_symbols
+    return test.canonical in [each.canonical for each in (size > 1, size >= 2, sympy.Ne(size, 0), sympy.Ne(size, 1))]
