@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import relax, te, tirx, topi
+from tvm import relax, tirx
 
 from .constants import sizes_of
-from .import_builder import ImportBuilder
+from .import_builder import ImportBuilder, moved
 from .size_facts import Size, as_expr, equal, is_number, python_text
 
 NAME = "in_agreement"
@@ -102,14 +102,11 @@ def _with_sizes(builder: ImportBuilder, tensor: relax.Expr, axes: Sequence[_Axis
     if all(_is_same(axis) for axis in axes):
         return tensor
 
-    def compute(x: te.Tensor, targets: Sequence[tirx.Expr]) -> te.Tensor:
-        def element(*at: tirx.Expr) -> tirx.Expr:
-            each = zip(at, x.shape, axes, strict=True)
-            return x(*(tirx.if_then_else(size == 1, 0, i) if axis.may_repeat else i for i, size, axis in each))
+    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+        each = zip(at, sizes, axes, strict=True)
+        return [tirx.if_then_else(size == 1, 0, i) if axis.may_repeat else i for i, size, axis in each]
 
-        return te.compute(targets, element, tag=topi.tag.INJECTIVE)
-
-    return builder.emit_te(compute, tensor, [axis.target for axis in axes], primfunc_name_hint=NAME)
+    return moved(builder, tensor, [axis.target for axis in axes], source, NAME)
 
 
 def _is_same(axis: _Axis) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx, topi
 
-from .size_facts import SizeFacts
+from .size_facts import Size, SizeFacts
 
 
 class Imported(NamedTuple):
@@ -65,3 +65,21 @@ class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]
         `need` goes on after the node's name, as in "needs 6 rows, not h". Raises `Refused` as `SizeFacts.require` does.
         """
         self.facts.require(test, self.node, need)
+
+
+Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]
+"""A function of indices in a result, of the sizes of an operand and of further numbers: the indices in the operand."""
+
+
+def moved(
+    builder: relax.BlockBuilder, x: relax.Expr, shape: Sequence[Size], source: Source, name: str, *numbers: Any
+) -> relax.Expr:
+    """Return a tensor of a shape whose elements are those of x at the indices that `source` returns.
+
+    Its arguments are the indices in the result, the sizes of x, and the numbers: integers and expressions of sizes.
+    """
+
+    def compute(x: te.Tensor, shape: Sequence[tirx.Expr], *numbers: Any) -> te.Tensor:
+        return te.compute(shape, lambda *at: x(*source(at, x.shape, *numbers)), tag=topi.tag.INJECTIVE)
+
+    return builder.emit_te(compute, x, list(shape), *numbers, primfunc_name_hint=name)

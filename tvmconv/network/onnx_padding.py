@@ -11,7 +11,7 @@ from tvm import relax, te, tirx, topi
 from .constants import constant_value, sizes_of
 from .faults import Refused
 from .import_builder import ImportBuilder
-from .onnx_node import OPEN_HINT, Node
+from .onnx_node import Node
 from .size_facts import Size, as_expr, python_text
 
 MODES = ("constant", "edge", "reflect", "wrap")
@@ -28,9 +28,7 @@ class Padding:
 def pad(node: Node) -> relax.Expr:
     """Convert Pad. What is cropped is so first, and the rest is padded, as in ONNX Runtime."""
     x, mode = node.operands[0], node.text("mode", "constant")
-    sizes = sizes_of(x.ty)
-    if sizes is None:
-        raise Refused("the rank of its input is known only when the model runs", OPEN_HINT)
+    sizes = node.shape_of()
     if mode not in MODES:
         raise Refused(f"its mode {mode!r} is unknown", f"one of {', '.join(MODES)}")
     if node.opset < 11:

@@ -13,7 +13,7 @@ from tvm import relax, te, tirx, topi
 
 from .constants import Array, sizes_of
 from .faults import Refused
-from .onnx_node import OPEN_HINT, Node
+from .onnx_node import Node
 from .onnx_padding import lowest, shifted
 from .onnx_windows import SAME, read_windows, same_padding
 from .size_facts import Size, SizeFacts, as_expr, python_text
@@ -73,8 +73,7 @@ def windows(node: Node) -> list[Window]:
     kernel, x = node.attributes.get("kernel_shape"), node.operand(0)
     if kernel is None or x is None:
         raise Refused(f"it has no {'input' if x is None else 'kernel_shape'}", "a model with one")
-    if (sizes := sizes_of(x.ty)) is None:
-        raise Refused("the rank of its input is known only when the model runs", OPEN_HINT)
+    sizes = node.shape_of()
     sizes = sizes[2:]
     if len(sizes) != len(kernel):
         raise Refused(f"its kernel_shape has {len(kernel)} numbers for {len(sizes)} axes", "one for each")

@@ -13,6 +13,7 @@ from tvm import relax, te, tirx, topi
 from ..workload import MAX_ELEMENTS
 from .agreement import broadcastable
 from .faults import Refused
+from .import_builder import moved
 from .onnx_node import Node
 from .onnx_sizes import Sizes
 from .size_elements import Ratio
@@ -192,13 +193,10 @@ def tile(node: Node) -> relax.Expr:
         return relax.op.tile(x, repeats)
     wanted = [node.facts.simplified(product([size, times])) for size, times in zip(sizes, repeats, strict=True)]
 
-    def compute(x: te.Tensor, wanted: Sequence[tirx.Expr]) -> te.Tensor:
-        def element(*at: tirx.Expr) -> tirx.Expr:
-            return x(*(i % size for i, size in zip(at, x.shape, strict=True)))
+    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+        return [i % size for i, size in zip(at, sizes, strict=True)]
 
-        return te.compute(wanted, element, tag=topi.tag.INJECTIVE)
-
-    return node.builder.emit_te(compute, x, list(map(as_expr, wanted)), primfunc_name_hint="tile")
+    return moved(node.builder, x, wanted, source, "tile")
 
 
 @dataclass(frozen=True)
@@ -261,14 +259,10 @@ def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut
     starts = [by_axis[axis].start if axis in by_axis else 0 for axis in range(len(sizes))]
     strides = [by_axis[axis].step if axis in by_axis else 1 for axis in range(len(sizes))]
 
-    def compute(x: te.Tensor, wanted: Sequence[tirx.Expr], starts: Sequence[tirx.Expr]) -> te.Tensor:
-        def element(*at: tirx.Expr) -> tirx.Expr:
-            return x(*(start + i * step for i, start, step in zip(at, starts, strides, strict=True)))
+    def source(at: Sequence[tirx.Expr], _: object, *starts: tirx.Expr) -> list[tirx.Expr]:
+        return [start + i * step for i, start, step in zip(at, starts, strides, strict=True)]
 
-        return te.compute(wanted, element, tag=topi.tag.INJECTIVE)
-
-    expressions = [[as_expr(each) for each in sizes] for sizes in (wanted, starts)]
-    return node.builder.emit_te(compute, x, *expressions, primfunc_name_hint="taken")
+    return moved(node.builder, x, wanted, source, "taken", *starts)
 
 
 def _axis(axis: int, rank: int) -> int:

@@ -5,31 +5,16 @@ Each function takes the builder, a tensor of Relax, the shape that torch gives t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from tvm import relax, te, tirx, topi
 
 from .constants import sizes_of
-from .import_builder import ImportBuilder
+from .import_builder import ImportBuilder, moved
 from .size_facts import Size, as_expr
 
 Shape: TypeAlias = Sequence[Size]
-
-Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]
-"""A function of indices in a result, of the sizes of an operand and of further numbers: the indices in the operand."""
-
-
-def moved(builder: ImportBuilder, x: relax.Expr, shape: Shape, source: Source, name: str, *numbers: Any) -> relax.Expr:
-    """Return a tensor of a shape whose elements are those of x at the indices that `source` returns.
-
-    Its arguments are the indices in the result, the sizes of x, and the numbers: integers and expressions of sizes.
-    """
-
-    def compute(x: te.Tensor, shape: Sequence[tirx.Expr], *numbers: Any) -> te.Tensor:
-        return te.compute(shape, lambda *at: x(*source(at, x.shape, *numbers)), tag=topi.tag.INJECTIVE)
-
-    return builder.emit_te(compute, x, list(shape), *numbers, primfunc_name_hint=name)
 
 
 def size(x: relax.Expr, axis: int) -> Size:
