@@ -12,7 +12,7 @@ from ..targets import backend_of
 from .conditions import with_tests_before_loops
 from .divisions import with_multiplications, with_quotients_rounded_to_zero
 from .intrinsics import with_intrinsics
-from .networks import build_network
+from .networks import build_network, library_for_cpu
 from .side_by_side import library_for_gpu
 from .signatures import with_channels_last
 from .tiles import with_tiles
@@ -40,4 +40,6 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.
     with tvm.transform.PassContext(current.opt_level, config=config):
         if pipeline is not None:
             return build_network(mod, target, pipeline)
-        return Executable(library_for_gpu(mod, target, keeps=False)) if on_gpu else tvm.compile(mod, target)
+        if on_gpu:
+            return Executable(library_for_gpu(mod, target, keeps=False))
+        return Executable(library_for_cpu(mod, target, checked={var.name_hint for var in mod.functions}))

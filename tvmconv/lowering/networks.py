@@ -10,6 +10,7 @@ from tvm.tirx.build import codegen_build
 
 from ..targets import backend_of
 from .arguments import functions_of_inputs, without_checks
+from .remainders import with_hidden_masks
 from .side_by_side import library_for_gpu
 
 
@@ -30,16 +31,17 @@ def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.tr
     elif backend_of(target).on_gpu:
         library = library_for_gpu(functions, target, keeps=True)
     else:
-        library = _library_for_cpu(functions, target, called_with_inputs)
+        library = library_for_cpu(functions, target, called_with_inputs)
     attributes = dict(mod.attrs or {})
     others, constants = attributes.get("external_mods", []), attributes.get("const_name_to_constant", {})
     return vm_build.VMExecutable(relax._ffi_api.VMLink(builder, target, library, others, dict(constants)))
 
 
-def _library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[str]) -> Module:
-    """Return a module of a network's functions, of which those with the names `checked` check their arguments."""
+def library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[str]) -> Module:
+    """Return a module of functions for a CPU, of which those with the names `checked` check their arguments."""
     pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
     mod = pipeline(tirx.transform.BindTarget(target.with_host(target))(mod))
-    functions = mod.functions.items()
-    mod.update(tvm.IRModule({var: without_checks(func) for var, func in functions if var.name_hint not in checked}))
+    functions = {var: with_hidden_masks(func) for var, func in mod.functions.items()}
+    unchecked = {var: without_checks(func) for var, func in functions.items() if var.name_hint not in checked}
+    mod.update(tvm.IRModule({**functions, **unchecked}))
     return codegen_build(finalize()(mod), target)
