@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import relax, tirx
@@ -75,6 +75,21 @@ def broadcastable(builder: ImportBuilder, tensors: Sequence[relax.Expr], kept: i
             axes.append(_Axis(size, size) if isinstance(size, int) else _agreed(builder, size, target))
         brought.append(_with_sizes(builder, tensor, axes))
     return brought
+
+
+def with_sizes(builder: ImportBuilder, x: relax.Expr, sizes: Mapping[int, Size]) -> relax.Expr:
+    """Return x with these sizes of axes, which it has to have in each call; x itself where its shape is unknown.
+
+    Before: `x: (n, c, h // 2)`, `{1: 8, 2: 4}`. After: `x: (n, 8, 4)`, and calls require c == 8 and h // 2 == 4.
+    """
+    shapes = _known_shapes([x])
+    if shapes is None:
+        return x
+    axes = [_Axis(size, sizes.get(index, size)) for index, size in enumerate(shapes[0])]
+    for index, axis in enumerate(axes):
+        need = f"needs an axis {index} of {python_text(axis.target)}, not {python_text(axis.size)}"
+        builder.require(equal(axis.size, axis.target), need)
+    return _with_sizes(builder, x, axes)
 
 
 def _agreed(builder: ImportBuilder, size: Size, target: Size) -> _Axis:

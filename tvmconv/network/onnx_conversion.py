@@ -15,8 +15,8 @@ from onnx import numpy_helper
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
 
-from .agreement import broadcastable, joined
-from .constants import constant_value
+from .agreement import broadcastable, joined, with_sizes
+from .constants import constant_value, sizes_of
 from .faults import Refused, tvm_at_work
 from .graph import operator_name
 from .import_builder import ImportBuilder, parameter_name
@@ -49,6 +49,9 @@ BROADCASTING = frozenset(
 
 PRODUCTS = ("MatMul", "MatMulInteger")
 """Operators that broadcast so all axes but the last two, which have matrices."""
+
+OF_CHANNELS = ("BatchNormalization", "InstanceNormalization")
+"""Operators whose second operand has a number for each channel of the first."""
 
 
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
@@ -164,6 +167,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             inputs[:] = broadcastable(self.bb, inputs)
         elif name in PRODUCTS and all(each.ty.ndim > 2 for each in inputs[:2]):
             inputs[:2] = broadcastable(self.bb, inputs[:2], kept=2)
+        elif name in OF_CHANNELS and (channels := sizes_of(inputs[1].ty)):
+            inputs[0] = with_sizes(self.bb, inputs[0], {1: channels[0]})
         node = Node(self.bb, name, inputs, attrs, opset, attrs["tvm_custom"]["num_outputs"])
         refuse_misread(node)
         if name == "NonMaxSuppression" and node.operand(3) is not None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from tvm import relax
 
 from ..dtypes import NARROW
+from .agreement import with_sizes
 from .constants import same_sizes, sizes_of
 from .faults import Refused
 from .onnx_node import Node
+from .size_facts import is_number
 
 
 def layer_normalization(node: Node) -> relax.Expr:
     """Convert LayerNormalization, with the mean and the inverse deviation where they are wanted."""
-    x, scale, bias = node.operands[0], node.operands[1], node.operand(2)
+    x, scale, bias = _of_the_scale(node), node.operands[1], node.operand(2)
     axes, epsilon = _axes(node), node.attributes.get("epsilon", 1e-5)
     wide, dtype = _wide(node, x), str(x.ty.dtype)
     row = (sizes_of(x.ty) or ())[axes[0] :]
@@ -31,7 +33,7 @@ def layer_normalization(node: Node) -> relax.Expr:
 
 def rms_normalization(node: Node) -> relax.Expr:
     """Convert RMSNormalization."""
-    x, scale = node.operands[:2]
+    x, scale = _of_the_scale(node), node.operands[1]
     wide = _wide(node, x)
     squares = relax.op.mean(relax.op.multiply(wide, wide), _axes(node), keepdims=True)
     epsilon = relax.const(node.attributes.get("epsilon", 1e-5), wide.ty.dtype)
@@ -58,6 +60,16 @@ def group_normalization(node: Node) -> relax.Expr:
         return relax.op.reshape(relax.op.add(relax.op.multiply(y, scale), bias), x.ty.shape)
     scale, bias = (relax.op.reshape(each, [-1] + [1] * (x.ty.ndim - 2)) for each in (scale, bias))
     return relax.op.add(relax.op.multiply(relax.op.reshape(y, x.ty.shape), scale), bias)
+
+
+def _of_the_scale(node: Node) -> relax.Expr:
+    """Return x with the last sizes of the scale, which it has to have; 1 is repeated."""
+    x, scale = node.operands[:2]
+    sizes = reversed(sizes_of(scale.ty) or ())
+    last = int(x.ty.ndim) - 1
+    return with_sizes(
+        node.builder, x, {last - index: size for index, size in enumerate(sizes) if not is_number(size, 1)}
+    )
 
 
 def _axes(node: Node) -> list[int]:
