@@ -13,6 +13,7 @@ from tvm import relax
 from ..errors import InvalidArgumentError, UnsupportedModelError
 from .constants import fold_constants
 from .convolutions import size_text
+from .fixed_sizes import with_fixed_sizes
 from .import_builder import Imported, parameter_name
 from .index_ranges import with_indices_in_range
 from .layers import TensorSpec
@@ -93,7 +94,7 @@ def _finish(imported: Imported) -> Model:
     sizes = [size for spec in specs for size in spec.shape if isinstance(size, str)]
     names = [name for name in dict.fromkeys(sizes) if open_size(name)]
     if fixed := {name: value for name, value in facts.fixed.items() if name in names}:
-        mod["main"] = mod["main"].bind_symbolic_vars(fixed)
+        mod = with_fixed_sizes(mod, fixed)
     mod = with_indices_in_range(fold_constants(keep_integers(mod)), facts, words)
     mod = spread_transposed(mod)
     mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
