@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import takewhile
 from math import prod
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.error import InternalError
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
@@ -38,7 +40,8 @@ def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
     """Join as many of the last loops of an elementwise block as may be one, of at most `most`, for LLVM's vectors."""
     loops, value = sch.get_loops(block), sch.get(block)
     if (joined := min(_joined(value), most)) > 1:
-        sch.fuse(*loops[len(loops) - joined :])
+        with suppress(InternalError):  # TVM's, of quotients of sizes that it cannot simplify
+            sch.fuse(*loops[len(loops) - joined :])
     elif joined == 1 and _moves(value):
         extent = sch.get(loops[-1]).extent
         if isinstance(extent, tirx.IntImm) and int(extent) <= WINDOW:

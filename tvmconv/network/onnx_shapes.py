@@ -17,7 +17,7 @@ from .import_builder import moved
 from .onnx_node import Node
 from .onnx_sizes import Sizes
 from .size_elements import Ratio
-from .size_facts import Size, SizeFacts, as_expr, equal, is_number, product, python_text
+from .size_facts import Size, SizeFacts, as_expr, choice, equal, is_number, product, python_text
 
 FARTHEST = 2**31
 """A start or an end of a slice from which on it is beyond any axis."""
@@ -231,7 +231,7 @@ def _from_begin(node: Node, index: Size, size: Size) -> Size:
         return index if index >= 0 else node.facts.simplified(index + size)
     is_negative = node.facts.proves(index < 0)
     if is_negative is None:
-        return tirx.if_then_else(index < 0, index + size, index)
+        return choice(index < 0, index + size, index)
     return node.facts.simplified(index + size) if is_negative else index
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tvm import tirx
 
-from .size_facts import Size, SizeFacts, as_expr
+from .size_facts import Size, SizeFacts, as_expr, choice
 
 MOST_EXACT = 256
 """The largest factor by which float32 multiplies sizes exactly, as those have up to 16 bits."""
@@ -116,7 +116,7 @@ def _quotient(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Eleme
         raise UnknownElementError
     if facts.proves(a >= 0) is True:
         return a // b
-    return tirx.if_then_else(as_expr(a) >= 0, as_expr(a) // b, 0 - (0 - as_expr(a)) // b)
+    return choice(as_expr(a) >= 0, as_expr(a) // b, 0 - (0 - as_expr(a)) // b)
 
 
 def _remainder(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Element:
@@ -181,7 +181,7 @@ def _chosen(facts: SizeFacts, is_float: bool, test: Element, a: Element, b: Elem
         return a if test else b
     if is_float or isinstance(a, bool) or isinstance(b, bool):
         raise UnknownElementError
-    return tirx.if_then_else(test, as_expr(a), as_expr(b))
+    return choice(test, a, b)
 
 
 def _both(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Element:

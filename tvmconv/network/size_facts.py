@@ -35,6 +35,8 @@ class SizeFacts:
         self._conditions = {each.text: each for each in conditions}
         self.fixed: dict[str, int] = {}
         """The only value that an open size may have, by its name, where conditions leave one."""
+        self._least: dict[str, int] = {}
+        """The smallest values that conditions leave of open sizes, by name."""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -104,8 +106,23 @@ class SizeFacts:
             raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
         if isinstance(simple, tirx.EQ) and isinstance(simple.a, tvm.ir.Var) and isinstance(simple.b, tirx.IntImm):
             self.fixed[simple.a.name] = int(simple.b)
+        if (
+            isinstance(simple, tirx.LE | tirx.LT)
+            and isinstance(simple.b, tvm.ir.Var)
+            and isinstance(simple.a, tirx.IntImm)
+        ):
+            least = int(simple.a) + isinstance(simple, tirx.LT)
+            self._least[simple.b.name] = max(least, self._least.get(simple.b.name, least))
         text = python_text(simple)
         self._conditions.setdefault(text, Condition(text, f"{node} {need}"))
+
+    def _learn(self, test: tirx.Expr) -> None:
+        """Remember of a condition, in its simplest form, the only or the smallest value that it leaves of a size."""
+        if isinstance(test, tirx.EQ) and isinstance(test.a, tvm.ir.Var) and isinstance(test.b, tirx.IntImm):
+            self.fixed[test.a.name] = int(test.b)
+        if isinstance(test, (tirx.LE, tirx.LT)) and isinstance(test.b, tvm.ir.Var) and isinstance(test.a, tirx.IntImm):
+            least = int(test.a) + isinstance(test, tirx.LT)
+            self._least[test.b.name] = max(least, self._least.get(test.b.name, least))
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
         """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
@@ -118,6 +135,7 @@ class SizeFacts:
         for var in undefined_vars(expression):
             size = self._inputs.get(var.name)
             least, most = (size.least, size.most) if size else (0, None)
+            least = max(least, self._least.get(var.name, least))
             extent = (LARGEST if most is None else most) - least + 1
             bounds = tvm.ir.Range.from_min_extent(tirx.const(least, var.ty.dtype), tirx.const(extent, var.ty.dtype))
             analyzer.bind(var, bounds)
@@ -156,6 +174,11 @@ def is_number(size: Size, number: int) -> bool:
 def equal(a: Size, b: Size) -> bool | tirx.Expr:
     """Return the test whether two sizes are equal."""
     return a == b if isinstance(a, int) and isinstance(b, int) else tirx.EQ(as_expr(a), as_expr(b))
+
+
+def choice(test: tirx.Expr, a: Size, b: Size) -> tirx.Expr:
+    """Return the size a if a test holds, else b, by arithmetic: shapes of Relax take no calls of `if_then_else`."""
+    return as_expr(b) + (as_expr(a) - as_expr(b)) * tirx.Cast("int64", test)
 
 
 def without_common(sizes: Iterable[Size], others: Iterable[Size]) -> tuple[list[Size], list[Size]]:

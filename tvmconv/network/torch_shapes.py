@@ -12,7 +12,7 @@ from tvm import relax, te, tirx, topi
 
 from .constants import sizes_of
 from .import_builder import ImportBuilder, moved
-from .size_facts import Size, as_expr
+from .size_facts import Size, as_expr, choice
 
 Shape: TypeAlias = Sequence[Size]
 
@@ -170,4 +170,4 @@ def _from_start(builder: ImportBuilder, index: Any, length: Size) -> Any:
         return builder.facts.simplified(tirx.max(length + index, 0)) if not isinstance(length, int) else length + index
     if builder.facts.proves(index >= 0) is True:
         return index
-    return builder.facts.simplified(tirx.if_then_else(index < 0, tirx.max(index + length, 0), index))
+    return builder.facts.simplified(choice(index < 0, tirx.max(index + length, 0), index))
