@@ -216,6 +216,9 @@ def pool(m: Maker) -> str:
     if "pads" in margins:
         more["ceil_mode"] = m.whole(0, 1)
     stride = m.one_of([1, 1], [2, 2], kernel)
+    pads = margins.get("pads", [2] * 4)
+    if any(size + a + b < k for size, k, a, b in zip(m.shape_of(x)[2:], kernel, pads[:2], pads[2:], strict=True)):
+        raise Unfit  # ONNX Runtime rounds the negative size of the output up to 1
     return m.node(operator, x, kernel_shape=kernel, strides=stride, keeps=operator == "MaxPool", **margins, **more)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import tvm
+from tvm.error import InternalError
 from tvm.relax.backend.cpu_generic import pipeline as cpu
 from tvm.relax.backend.cuda import pipeline as cuda
 
@@ -17,6 +19,10 @@ from .memory_plan import plan_memory
 def source_of(target: tvm.target.Target) -> Any:
     """Return TVM's module with the passes for a target."""
     return cuda if backend_of(target).on_gpu else cpu
+
+
+RESHAPES = "RewriteDataflowReshape"
+"""The name of TVM's pass by which functions that only reshape become views."""
 
 
 def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
@@ -36,7 +42,12 @@ def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
 
     def run(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         left_out = ("StaticPlanBlockMemory",) if has_branches(mod) else ()
+        kept = [each for each in passes if each.info.name not in left_out]
+        at = next(index for index, each in enumerate(kept) if each.info.name == RESHAPES)
         with target:
-            return tvm.transform.Sequential([each for each in passes if each.info.name not in left_out])(mod)
+            mod = tvm.transform.Sequential(kept[:at])(mod)
+            with suppress(InternalError):  # of sizes that TVM cannot divide by each other; reshapes are copies then
+                mod = kept[at](mod)
+            return tvm.transform.Sequential(kept[at + 1 :])(mod)
 
     return tvm.transform.module_pass(run, opt_level=0, name="network_pipeline")

@@ -22,6 +22,7 @@ from .loop_nests import LEAST_WORK, WINDOW, assumed, join_last
 from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .row_loops import spread_rows
+from .simple_shapes import simplify_shapes
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
 
@@ -38,6 +39,7 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
                 passes.LegalizeOps(LOWERINGS),
                 passes.AnnotateTIROpPattern(),
                 passes.FoldConstant(),
+                simplify_shapes,
                 passes.FuseOps(),
                 passes.FuseTIR(),
             ]

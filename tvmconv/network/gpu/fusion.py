@@ -13,6 +13,7 @@ from ...lowering import OPAQUE, is_scheduled
 from ..graph import blocks_of, call_of, calls
 from ..norms import LOWERINGS
 from ..pipeline import source_of
+from ..simple_shapes import simplify_shapes
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .choice import is_window
@@ -38,7 +39,7 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]
-    fuse = tvm.transform.Sequential([passes.FuseOps(), passes.FuseTIR()])
+    fuse = tvm.transform.Sequential([simplify_shapes, passes.FuseOps(), passes.FuseTIR()])
     with target:
         mod = fuse(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
         return fuse(_with_patterns(mod, REDUCTION))
