@@ -14,9 +14,10 @@ import tvm_ffi
 from onnx import numpy_helper
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
+from tvm.sym import Analyzer
 
 from .agreement import broadcastable, joined
-from .constants import constant_value
+from .constants import constant_value, sizes_of
 from .faults import Refused, tvm_at_work
 from .graph import operator_name
 from .import_builder import ImportBuilder, parameter_name
@@ -177,10 +178,25 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             inputs[:] = [self._expression("", each) for each in inputs]
             with tvm_at_work():
                 result = super()._convert_operator(name, inputs, attrs, opset)
+            if name == "Concat":
+                result = self._with_simple_sizes(result)
         refuse_dtype(result)
         is_computed = isinstance(result, (relax.Call, relax.TupleGetItem)) and isinstance(result.ty, relax.TensorType)
         # What computes shapes the importer looks through.
         return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
+
+    def _with_simple_sizes(self, result: relax.Expr) -> relax.Expr:
+        """Return a call whose type has sizes in their simplest form: n for 1 + (n - 1), as TVM's function has them.
+
+        Functions that read the result are fused with that one only if the sizes are written alike.
+        """
+        result = self.bb.normalize(result)
+        sizes, dtype = sizes_of(result.ty), result.ty.dtype
+        if sizes is not None and isinstance(result, relax.Call):
+            simple = [size if isinstance(size, int) else Analyzer().simplify(size) for size in sizes]
+            result = relax.Call(result.op, result.args, result.attrs, result.ty_args)
+            relax.expr._update_type(result, relax.TensorType(simple, dtype))
+        return result
 
     # --- If ---
 
