@@ -32,6 +32,7 @@ from .onnx_refusals import (
     refuse_unknown,
     refuse_values,
 )
+from .onnx_shapes import RANK_NEED
 from .onnx_sizes import Known, Sizes, evaluated, tensor_of
 from .size_facts import SizeFacts
 
@@ -210,17 +211,27 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             chosen = branches["then_branch" if condition.reshape(-1)[0] else "else_branch"]
             with self._scope(chosen):
                 return self._results(chosen)
+        if isinstance(condition, Sizes) and not self._have_same_ranks(list(branches.values())):
+            holds = self.bb.facts.choose(condition.listed()[0], True, self.bb.node, RANK_NEED)
+            chosen = branches["then_branch" if holds else "else_branch"]
+            with self._scope(chosen):
+                return self._results(chosen)
         condition = self._expression(node.input[0], condition)
         if condition.ty.ndim:
             condition = self.bb.emit(relax.op.reshape(condition, ()))
         parts = [self._sequence(branches[name]) for name in ("then_branch", "else_branch")]
-        ranks = [[field.ndim for field in _fields(part.body.ty)] for part in parts]
+        ranks = [_ranks(part) for part in parts]
         if ranks[0] != ranks[1]:
             raise Refused("its branches have results of different ranks, and its condition is known only in a call")
         choice, types = relax.If(condition, *parts), [part.body.ty for part in parts]
         if tvm_ffi.structural_equal(*types):  # TVM itself would forget the open sizes
             relax.expr._update_type(choice, types[0])
         return self.bb.emit(choice)
+
+    def _have_same_ranks(self, branches: Sequence[onnx.GraphProto]) -> bool:
+        with self.bb.facts.aside():
+            ranks = [_ranks(self._sequence(branch)) for branch in branches]
+        return all(each == ranks[0] for each in ranks)
 
     def _sequence(self, branch: onnx.GraphProto) -> relax.SeqExpr:
         """Return a branch as bindings of its own, which are computed where the condition chooses it."""
@@ -267,6 +278,10 @@ def _is_computed(operand: Any) -> bool:
 
 def _fields(ty: tvm.ir.Type) -> Sequence[relax.TensorType]:
     return ty.fields if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _ranks(branch: relax.SeqExpr) -> list[int]:
+    return [int(field.ndim) for field in _fields(branch.body.ty)]
 
 
 def variable_name(node: onnx.NodeProto) -> str:

@@ -253,8 +253,10 @@ def _cast(operand: Known, dtype: np.dtype[Any], facts: SizeFacts) -> Known:
             if operand.dtype.kind == "b":
                 raise UnknownElementError
             return element if isinstance(element, Ratio) else Ratio(element)
-        if dtype.kind == "b" or operand.dtype.kind == "b":
+        if operand.dtype.kind == "b" or (dtype.kind == "b" and isinstance(element, Ratio)):
             raise UnknownElementError
+        if dtype.kind == "b":
+            return simple(tirx.NE(element, as_expr(0)), facts)
         return whole(facts, element) if isinstance(element, Ratio) else element
 
     elements: Any = np.frompyfunc(cast, 1, 1)(_elements(operand))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TypeAlias
 
@@ -29,9 +30,20 @@ class SizeFacts:
     An importer has one; its converters simplify sizes by the bounds, and require conditions of them.
     """
 
-    def __init__(self, inputs: Iterable[OpenSize] = (), conditions: Iterable[Condition] = ()) -> None:
-        """Start with some conditions; `inputs` are the open sizes of the model's inputs."""
+    def __init__(
+        self,
+        inputs: Iterable[OpenSize] = (),
+        conditions: Iterable[Condition] = (),
+        choices: Sequence[bool] = (),
+    ) -> None:
+        """Start with some conditions; `inputs` are the open sizes of the model's inputs.
+
+        `choices` are the results of the first calls of `choose`.
+        """
         self._inputs = merged(inputs)
+        self._told = tuple(choices)
+        self.choices: list[bool] = []
+        """What was chosen so far, in order."""
         self._conditions = {each.text: each for each in conditions}
         self.fixed: dict[str, int] = {}
         """The only value that an open size may have, by its name, where conditions leave one."""
@@ -106,6 +118,30 @@ class SizeFacts:
             self.fixed[simple.a.name] = int(simple.b)
         text = python_text(simple)
         self._conditions.setdefault(text, Condition(text, f"{node} {need}"))
+
+    def choose(self, test: bool | tirx.Expr, preferred: bool, node: str, need: str) -> bool:
+        """Return whether a test holds; where open sizes decide, one of both is chosen, and required of each call.
+
+        An importer chooses where the rank of a tensor follows from the test, as there is no module for both. It tries
+        the other choice if the rest of the model does not take the preferred one. `node` and `need` are as in
+        `require`. Raises `Refused` where elements of tensors decide.
+        """
+        if (known := self.proves(test)) is not None:
+            return known
+        place = len(self.choices)
+        holds = self._told[place] if place < len(self._told) else preferred
+        self.choices.append(holds)
+        self.require(test if holds else tirx.Not(test), node, need)
+        return holds
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Forget what is required and chosen inside."""
+        conditions, fixed, choices = dict(self._conditions), dict(self.fixed), list(self.choices)
+        try:
+            yield
+        finally:
+            self._conditions, self.fixed, self.choices = conditions, fixed, choices
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
         """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
