@@ -74,6 +74,11 @@ class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]
         self.words[name] = words
 
     @property
+    def entered(self) -> tuple[str, str]:
+        """The arguments of the last `enter`."""
+        return self._name, self.node
+
+    @property
     def node(self) -> str:
         """The node that is being imported, in words."""
         return self.words.get(self._name, self._name)

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
+from .bound_functions import with_bound_functions
 from .constants import fold_constants
 from .convolutions import size_text
 from .import_builder import Imported, parameter_name
@@ -94,6 +95,7 @@ def _finish(imported: Imported) -> Model:
     names = [name for name in dict.fromkeys(sizes) if open_size(name)]
     if fixed := {name: value for name, value in facts.fixed.items() if name in names}:
         mod["main"] = mod["main"].bind_symbolic_vars(fixed)
+        mod = with_bound_functions(mod)
     mod = with_indices_in_range(fold_constants(keep_integers(mod)), facts, words)
     mod = spread_transposed(mod)
     mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))

@@ -248,7 +248,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
     @contextmanager
     def _scope(self, branch: onnx.GraphProto) -> Iterator[None]:
         """Import a branch, which sees the values outside of it, and whose values nothing outside sees."""
-        before = self._nodes, self._tensors, self._constants
+        before, node = (self._nodes, self._tensors, self._constants), self.bb.entered
         self._nodes, self._constants = dict(self._nodes), dict(self._constants)
         self._tensors = {**self._tensors, **{tensor.name: tensor for tensor in branch.initializer}}
         for tensor in branch.initializer:
@@ -257,6 +257,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             yield
         finally:
             self._nodes, self._tensors, self._constants = before
+        self.bb.enter(*node)
 
 
 TAKES_SIZES = {
