@@ -86,21 +86,27 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Do nothing: what cannot be imported is refused where it is not computed here and now."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        """Import the nodes in order, and make expressions of the graph's outputs."""
+        self._import(graph)
+        self.bb.enter("", "")
+        for value in graph.output:
+            self._nodes[value.name] = self._expression(value.name, self._value(value.name))
+
+    def _import(self, graph: onnx.GraphProto) -> None:
         """Import the nodes in order; tensors that they compute from constants and sizes need no operators."""
         for index, node in enumerate(graph.node):
             of_model = self._nodes_of_model.get(next(iter(node.output), ""), node)
             self.bb.enter(variable_name(of_model), node_text(of_model))
             operands = self._operands(node)
             known = evaluated(node, operands, self.opset, self.bb.facts)
+            if node.op_type == "If" and (branch := self._chosen(node, operands[0])) is not None:
+                known = self._of_branch(node, branch)
             if known is not None:
                 self._nodes.update(known)
                 continue
             refuse_unknown(graph.node[index:] if node.op_type not in self.operators else [node], self.operators)
             with tvm_at_work():
                 self._bind(node, self._if(node, operands) if node.op_type == "If" else self._converted(node, operands))
-        self.bb.enter("", "")
-        for value in graph.output:
-            self._nodes[value.name] = self._expression(value.name, self._value(value.name))
 
     # --- Values ---
 
@@ -192,30 +198,41 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         Functions that read the result are fused with that one only if the sizes are written alike.
         """
         result = self.bb.normalize(result)
-        sizes, dtype = sizes_of(result.ty), result.ty.dtype
-        if sizes is not None and isinstance(result, relax.Call):
-            simple = [size if isinstance(size, int) else Analyzer().simplify(size) for size in sizes]
-            result = relax.Call(result.op, result.args, result.attrs, result.ty_args)
-            relax.expr._update_type(result, relax.TensorType(simple, dtype))
+        if isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType):
+            sizes, dtype = sizes_of(result.ty), result.ty.dtype
+            if sizes is not None:
+                simple = [size if isinstance(size, int) else Analyzer().simplify(size) for size in sizes]
+                result = relax.Call(result.op, result.args, result.attrs, result.ty_args)
+                relax.expr._update_type(result, relax.TensorType(simple, dtype))
         return result
 
     # --- If ---
 
-    def _if(self, node: onnx.NodeProto, operands: Sequence[Any]) -> relax.Expr:
-        """Return the results of the branch that a condition chooses: now if it is known, else when the model runs."""
+    def _chosen(self, node: onnx.NodeProto, condition: Any) -> onnx.GraphProto | None:
+        """Return the branch that a condition chooses if it is known now, None if it is known when the model runs.
+
+        Where the branches have results of different ranks, and sizes decide, one is chosen for all calls.
+        """
         branches = {attribute.name: attribute.g for attribute in node.attribute}
-        condition = operands[0]
-        if isinstance(condition, relax.Expr) and (value := constant_value(condition)) is not None:
-            condition = value
+        if isinstance(condition, relax.Expr):
+            condition = constant_value(condition)
         if isinstance(condition, np.ndarray):
-            chosen = branches["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-            with self._scope(chosen):
-                return self._results(chosen)
-        if isinstance(condition, Sizes) and not self._have_same_ranks(list(branches.values())):
+            holds = bool(condition.reshape(-1)[0])
+        elif isinstance(condition, Sizes) and not self._have_same_ranks(list(branches.values())):
             holds = self.bb.facts.choose(condition.listed()[0], True, self.bb.node, RANK_NEED)
-            chosen = branches["then_branch" if holds else "else_branch"]
-            with self._scope(chosen):
-                return self._results(chosen)
+        else:
+            return None
+        return branches["then_branch" if holds else "else_branch"]
+
+    def _of_branch(self, node: onnx.NodeProto, branch: onnx.GraphProto) -> dict[str, Any]:
+        """Return the results of a branch that is imported now, by the names of an If's outputs."""
+        with self._scope(branch):
+            self._import(branch)
+            return {name: self._value(value.name) for name, value in zip(node.output, branch.output, strict=False)}
+
+    def _if(self, node: onnx.NodeProto, operands: Sequence[Any]) -> relax.Expr:
+        """Return the results of the branch that a condition chooses when the model runs."""
+        branches, condition = {attribute.name: attribute.g for attribute in node.attribute}, operands[0]
         condition = self._expression(node.input[0], condition)
         if condition.ty.ndim:
             condition = self.bb.emit(relax.op.reshape(condition, ()))
@@ -237,13 +254,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Return a branch as bindings of its own, which are computed where the condition chooses it."""
         with self._scope(branch):
             self.bb._begin_binding_block()
-            result = self.bb.emit(self._results(branch))
+            self._construct_nodes(branch)
+            values = [self._nodes[value.name] for value in branch.output]
+            result = self.bb.emit(values[0] if len(values) == 1 else relax.Tuple(values))
             return self.bb.normalize(relax.SeqExpr([self.bb._end_block()], result))
-
-    def _results(self, branch: onnx.GraphProto) -> relax.Expr:
-        self._construct_nodes(branch)
-        values = [self._nodes[value.name] for value in branch.output]
-        return values[0] if len(values) == 1 else relax.Tuple(values)
 
     @contextmanager
     def _scope(self, branch: onnx.GraphProto) -> Iterator[None]:
