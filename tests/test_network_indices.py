@@ -116,6 +116,47 @@ def test_constant_indices_are_compared_when_the_model_is_imported() -> None:
         network(numbers(3, 4))
 
 
+@pytest.mark.parametrize(("opset", "k"), [(9, 2), (10, 3), (17, 5)])
+def test_largest_elements(opset: int, k: int) -> None:
+    """The number of elements is an attribute up to opset 9, and an operand since."""
+    graph = Graph((5, 4), opset=opset)
+    operands, attributes = ([], {"k": k}) if opset < 10 else ([graph.constant([k], "int64")], {})
+    values = graph.node("TopK", "x", *operands, axis=0, **attributes)
+    graph.nodes[-1].output.append("indices")
+    np.testing.assert_array_equal(build(graph.model(values))(numbers(5, 4)), -np.sort(-numbers(5, 4), axis=0)[:k])
+
+
+def test_more_elements_than_there_are() -> None:
+    graph = Graph((5, 4))
+    values = graph.node("TopK", "x", graph.constant([6], "int64"), axis=0)
+    graph.nodes[-1].output.append("indices")
+    with pytest.raises(UnsupportedModelError, match=r"TopK \(node 'topk0'\): it needs a k from 1 to the 5 elements"):
+        import_model(graph.model(values))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_any_number_of_chosen_elements(count: int) -> None:
+    """What follows an operator whose result has as many rows as numbers decide is right for none as well."""
+    graph = Graph((5, 4))
+    places = graph.node("NonZero", graph.node("Greater", "x", graph.constant(0.0)))
+    rows = graph.node("Transpose", places, perm=[1, 0])
+    chosen = graph.node("Unsqueeze", graph.node("GatherND", "x", rows), graph.constant([1], "int64"))
+    product = graph.node("Softmax", graph.node("MatMul", chosen, graph.random(1, 3)), axis=1)
+    model = graph.model(graph.node("Concat", product, graph.random(2, 3), axis=0))
+    x = np.full((5, 4), -1, "float32")
+    x.reshape(-1)[2 : 2 + count] = np.arange(1, count + 1)
+    np.testing.assert_allclose(build(model)(x), expected(model, {"x": x}), rtol=0, atol=1e-6)
+
+
+def test_sums_of_elements_that_may_be_none_are_refused() -> None:
+    graph = Graph((5, 4))
+    places = graph.node("Cast", graph.node("NonZero", "x"), to=onnx.TensorProto.FLOAT)
+    with pytest.raises(
+        UnsupportedModelError, match=r"ReduceSum \(node .*needs elements along axis 1"
+    ):
+        import_model(graph.model(graph.node("ReduceSum", places, graph.constant([1], "int64"))))
+
+
 PADS: dict[str, tuple[int, Callable[[Array, int], Array]]] = {
     "reflect": (4, lambda x, n: np.pad(x, ((0, 0), (n, 0)), "reflect")),
     "wrap": (12, lambda x, n: np.pad(x, ((0, 0), (n, 0)), "wrap")),

@@ -146,6 +146,25 @@ def of_three_axes(g: Graph, x: str) -> str:
     return g.node("Concat", x, g.random(1, 3, 2), axis=2)
 
 
+def largest_rows(g: Graph) -> str:
+    """Keep the three largest numbers of each column, fewer where there are fewer rows."""
+    values = g.node("TopK", "x", g.node("Min", size(g, 2), g.constant([3], "int64")), axis=2)
+    g.nodes[-1].output.append("indices")
+    return values
+
+
+def one_hot_of_rows(g: Graph) -> str:
+    rows = g.node("Squeeze", size(g, 2), g.constant([0], "int64"))
+    return g.node("OneHot", g.node("ArgMax", "x", axis=2, keepdims=0), rows, g.constant([-1.0, 2.0]), axis=1)
+
+
+def twice_the_rows(g: Graph, operator: str, *first: str) -> str:
+    """Resize by scales that are the quotients of sizes, as torch's exporters of old opsets wrote them."""
+    sizes = g.node("Cast", g.node("Shape", "x"), to=FLOAT)
+    doubled = g.node("Floor", g.node("Mul", sizes, g.constant([1, 1, 2, 1.5], "float32")))
+    return g.node(operator, "x", *first, g.node("Div", doubled, sizes), mode="nearest")
+
+
 CHANNELS = {"shape": (2, "h", 5, 4), "fitting": [3], "refused": [1, 4]}
 EVEN = {"fitting": [2, 6], "refused": [3, 7]}
 PAIRS = {"fitting": [2, 6], "refused": [1, 7]}
@@ -204,6 +223,10 @@ CASES = [
         node="Squeeze (node 'squeeze",
         shape=(1, "h", 4),
     ),
+    Case("largest rows", largest_rows),
+    Case("one hot of rows", one_hot_of_rows),
+    Case("twice the rows, opset 9", lambda g: twice_the_rows(g, "Upsample"), opset=9, expected=[1, 3, "h * 2", 6]),
+    Case("twice the rows, opset 10", lambda g: twice_the_rows(g, "Resize"), opset=10, expected=[1, 3, "h * 2", 6]),
     Case("by rows of opset 11", by_rows_of_opset_11, opset=11, expected=["h", 12]),
     Case("by rows", by_rows, expected=["h", 12]),
     Case("channels", lambda g: g.conv("x", (4, 3, 1, 1)), node="Conv (node 'conv0')", **CHANNELS),

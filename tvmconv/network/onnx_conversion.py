@@ -275,8 +275,8 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
 
 
 TAKES_SIZES = {
-    "ConstantOfShape": 0, "Expand": 1, "Pad": 1, "Range": 0, "Reshape": 1, "Resize": 1, "Slice": 1, "Split": 1,
-    "Tile": 1,
+    "ConstantOfShape": 0, "Expand": 1, "OneHot": 1, "Pad": 1, "Range": 0, "Reshape": 1, "Resize": 1, "Slice": 1,
+    "Split": 1, "Tile": 1, "TopK": 1, "Upsample": 1,
 }  # fmt: skip
 """Operators whose converters take sizes as they are, and the first operand that may be some.
 
