@@ -29,7 +29,8 @@ import tvmconv
 from tvmconv.errors import TvmconvError, UnsupportedModelError
 
 KINDS = ("static", "batch", "images")
-"""The kinds of graphs: all sizes known; an open batch; open batch, height and width, for one in six channels as well."""
+"""The kinds of graphs: with all sizes known, with an open batch, and with open images: height, width, often the batch, in
+one of six the channels."""
 
 SECONDS = 120.0
 """The seconds that a graph may take, with the start of its process."""
@@ -79,8 +80,9 @@ def sizes_to_try(maker: Maker) -> list[dict[str, int]]:
     if not example:
         return [{}]
     rng, sets = maker.rng, [dict(example)]
-    sets.append({name: size + int(rng.integers(1, 4)) if name != "channels" else size for name, size in example.items()})
-    sets.append({name: 2 * size if name != "channels" else size for name, size in example.items()})
+    larger = {name: size for name, size in example.items() if name != "channels"}
+    sets.append({**example, **{name: size + int(rng.integers(1, 4)) for name, size in larger.items()}})
+    sets.append({**example, **{name: 2 * size for name, size in larger.items()}})
     sets.append({name: int(rng.integers(1, 2 * size + 2)) for name, size in example.items()})
     sets.append({name: int(rng.integers(1, 5)) for name in example})
     sets.append({**example, [*example][int(rng.integers(len(example)))]: 1})

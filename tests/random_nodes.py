@@ -72,7 +72,7 @@ class Maker:
         return int(self.rng.integers(low, high + 1))
 
     def any(self, rank: int | None = None, kinds: str = "f", exact: bool = False) -> str:
-        """Return an array of the graph, more often one of the last; raise `Unfit` where none is of that rank."""
+        """Return an array of the graph, more often one of the last; raise `UnfitError` where none is of that rank."""
         names = [
             name
             for name, value in self.values.items()
@@ -83,7 +83,7 @@ class Maker:
             and (not exact or name in self.exact)
         ]
         if not names:
-            raise Unfit
+            raise UnfitError
         if self.rng.random() < 0.7:
             return names[-1]
         return names[int(self.rng.integers(len(names)))]
@@ -94,7 +94,7 @@ class Maker:
     def axis_of(self, name: str) -> int:
         rank = self.values[name].ndim
         if not rank:
-            raise Unfit
+            raise UnfitError
         return self.whole(-rank, rank - 1)
 
     def weight(self, *shape: int) -> str:
@@ -112,7 +112,7 @@ class Maker:
     def node(self, operator: str, *inputs: str, outputs: int = 1, keeps: bool = False, **attributes: Any) -> str:
         """Add a node and return its first output, the others of which have numbers behind the name.
 
-        Of exact numbers a node that `keeps` them makes exact ones. Raise `Unfit` if ONNX Runtime refuses it.
+        Of exact numbers a node that `keeps` them makes exact ones. Raise `UnfitError` if ONNX Runtime refuses it.
         """
         name = f"v{len(self.nodes)}"
         names = [name, *(f"{name}_{each}" for each in range(1, outputs))]
@@ -129,12 +129,12 @@ class Maker:
             run = session(_model([node], given, names, weights)).run
             results = run(None, {each: value for each, value in operands.items() if each not in kept})
         except REFUSALS as error:
-            raise Unfit from error
+            raise UnfitError from error
         for value in results:
             if not value.size or value.size > ELEMENTS or value.ndim > 6:
-                raise Unfit
+                raise UnfitError
             if value.dtype.kind == "f" and not np.abs(value).max() <= LARGEST:
-                raise Unfit
+                raise UnfitError
         self.nodes.append(node)
         self.values.update(zip(names, results, strict=True))
         if keeps and all(each in self.exact or each in self.weights for each in operands):
@@ -173,7 +173,7 @@ REFUSALS = tuple(
 )
 
 
-class Unfit(Exception):
+class UnfitError(Exception):
     """What was to be added does not fit what is there."""
 
 
@@ -218,7 +218,7 @@ def pool(m: Maker) -> str:
     stride = m.one_of([1, 1], [2, 2], kernel)
     pads = margins.get("pads", [2] * 4)
     if any(size + a + b < k for size, k, a, b in zip(m.shape_of(x)[2:], kernel, pads[:2], pads[2:], strict=True)):
-        raise Unfit  # ONNX Runtime rounds the negative size of the output up to 1
+        raise UnfitError  # ONNX Runtime rounds the negative size of the output up to 1
     return m.node(operator, x, kernel_shape=kernel, strides=stride, keeps=operator == "MaxPool", **margins, **more)
 
 
@@ -380,7 +380,7 @@ def of_rank(m: Maker) -> str:
         return m.node("Unsqueeze", x, m.ints(m.whole(0, rank)), keeps=True)
     ones = [axis for axis, size in enumerate(m.shape_of(x)) if size == 1]
     if not ones:
-        raise Unfit
+        raise UnfitError
     axes = (m.ints(m.one_of(*ones)),) if m.rng.random() < 0.7 else ()
     return m.node("Squeeze", x, *axes, keeps=True)
 
@@ -402,7 +402,7 @@ def linear(m: Maker) -> str:
     x = m.any()
     rows = m.shape_of(x)[-1] if m.values[x].ndim > 1 else 0
     if not rows:
-        raise Unfit
+        raise UnfitError
     y = m.node("MatMul", x, m.weight(rows, m.one_of(4, 8, 6)))
     return m.node("Add", y, m.weight(m.shape_of(y)[-1])) if m.rng.random() < 0.5 else y
 
@@ -411,7 +411,7 @@ def attention(m: Maker) -> str:
     x = m.any()
     rank = m.values[x].ndim
     if rank not in (3, 4):
-        raise Unfit
+        raise UnfitError
     order = [*range(rank - 2), rank - 1, rank - 2]
     scores = m.node("MatMul", x, m.node("Transpose", x, perm=order, keeps=True))
     return m.node("MatMul", m.node("Softmax", scores, axis=-1), x)
@@ -513,6 +513,6 @@ def grow(maker: Maker) -> None:
         step = steps[int(maker.rng.choice(len(steps), p=chances / chances.sum()))]
         try:
             step(maker)
-        except Unfit:
+        except UnfitError:
             continue
         left -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import onnx
 import pytest
 import tvm
 from network_graph import Graph
+from onnx import helper
 from tvm import te, topi
 
 from tvmconv.errors import UnsupportedModelError
@@ -17,6 +19,10 @@ from tvmconv.targets import resolve_target
 
 X = (1, 8, 9, 11)
 CUDA = {"kind": "cuda", "arch": "sm_90"}
+
+
+def tensor(name: str, shape: tuple[int, ...] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
 
 def small() -> onnx.ModelProto:
@@ -129,3 +135,28 @@ def test_the_search_for_an_operator_ends() -> None:
     model = import_model(small())
     place, problem = compiling.operator_at_fault(model.mod, resolve_target("llvm"), "not today", seconds=-1.0)
     assert (place, problem) == ("it (the first 0 operators that were tried in -1 s compile alone)", "not today")
+
+
+def refused_in_a_branch() -> onnx.ModelProto:
+    branches = {
+        name: helper.make_graph([helper.make_node(operator, ["x"], ["z"])], name, [], [tensor("z", None)])
+        for name, operator in (("then_branch", "Relu"), ("else_branch", "Unknown"))
+    }
+    nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("If", ["c"], ["y"], **branches)]
+    inputs = [tensor("x", (2, 3)), helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, ())]
+    return helper.make_model(helper.make_graph(nodes, "branches", inputs, [tensor("y", None)]))
+
+
+def refused_behind_a_node() -> onnx.ModelProto:
+    graph = Graph(X)
+    return graph.model(graph.node("Unknown", graph.node("Sqrt", "x")))
+
+
+@pytest.mark.parametrize("model", [refused_behind_a_node, refused_in_a_branch])
+def test_a_refused_import_prints_nothing(
+    model: Callable[[], onnx.ModelProto], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"Unknown \(node"):
+        import_model(model())
+    gc.collect()  # TVM prints when the builder of the module is freed
+    assert capfd.readouterr() == ("", "")

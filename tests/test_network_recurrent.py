@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from network_graph import Graph
 from onnx import helper
-from recurrent_cases import CASES, EVERY, Case
+from recurrent_cases import CASES, EVERY, GATES, Case
 from tvm import tirx
 
 import tvmconv
@@ -113,6 +114,24 @@ def test_quantized_layers_round_as_onnx_runtime_does(dtype: str, by_column: bool
     expected = ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
     for actual, wanted in zip(tvmconv.build(model, CPU)(x), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU"])
+def test_two_layers_of_one_kind_behind_an_expression(operator: str) -> None:
+    """Layers of different sizes have functions of their own, whose steps, (n + 1) // 2, are no open size."""
+    ort = pytest.importorskip("onnxruntime")
+    graph = Graph(("n", 2, 6))
+    graph.nodes += [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 2, 0])]
+    pooled = graph.node("MaxPool", "t", kernel_shape=[1], strides=[2])
+    y, inputs, axes = graph.node("Transpose", pooled, perm=[2, 0, 1]), 6, graph.constant([1], "int64")
+    for hidden in (8, 8, 20):
+        gates = GATES[operator] * hidden
+        weights = graph.random(1, gates, inputs, scale=0.3), graph.random(1, gates, hidden, scale=0.3)
+        y, inputs = graph.node("Squeeze", graph.node(operator, y, *weights, hidden_size=hidden), axes), hidden
+    model = graph.model(y)
+    x = np.random.default_rng(5).standard_normal((9, 2, 6)).astype("float32")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(tvmconv.build(model, CPU)(x), session.run(None, {"x": x})[0], rtol=0, atol=1e-6)
 
 
 def test_quantized_layers_are_refused_for_gpus() -> None:

@@ -267,7 +267,7 @@ MISREAD = {
     shapeless: r"AveragePool \(node .*: it has no kernel_shape",
     thin: r"AveragePool \(node .*: its kernel_shape \[0, 1\] has numbers below 1",
     wide: r"AveragePool \(node .*: it has a window of 99 that is larger than its input of ",
-    ungrouped: r"GroupNormalization \(node .*: its 8 channels are no multiple of its 3 groups",
+    ungrouped: r"GroupNormalization \(node .*: it needs channels that are a multiple of its 3 groups, not 8",
     turned: r"Resize \(node .*: the coordinate_transformation_mode half_turn is unknown",
     without_sizes: r"Resize \(node .*: it has neither scales nor sizes for 4 axes",
     resized_integers: r"Resize \(node .*: the mode linear for int32 is not supported.*floating-point",

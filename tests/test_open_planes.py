@@ -14,7 +14,7 @@ from tvmconv import ConvWorkload, load
 from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import MOST_TILES
-from tvmconv.network import Network, build, import_model
+from tvmconv.network import Network, build
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.schedules.cpu import direct, im2win, pointwise
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
@@ -200,35 +200,6 @@ def test_sizes_that_numbers_decide_and_have_to_agree() -> None:
         UnsupportedModelError, match=r"Concat \(node 'concat3'\): it needs axes 2 of one size, .* which numbers decide"
     ):
         build(graph.model(graph.conv(graph.node("Concat", "x", chosen_rows(graph), axis=1), (4, 6, 3, 3))))
-
-
-RESIZED = {
-    "linear": {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},
-    "cubic": {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"},
-    "nearest": {"mode": "nearest", "nearest_mode": "ceil"},
-}
-
-
-@pytest.mark.parametrize("how", RESIZED.values(), ids=RESIZED)
-def test_resizing_of_any_size(how: dict[str, str]) -> None:
-    """The formulas for any size give what the tables for a known one do."""
-    graph = Graph((1, 2, "height", "width"))
-    model = graph.model(graph.node("Resize", "x", "", graph.constant([1, 1, 3, 2], "float32"), **how))
-    network = build(model)
-    for shape in ((1, 2, 1, 1), (1, 2, 5, 8)):
-        expected = build(import_model(model, shapes={"x": shape}))(image(*shape))
-        np.testing.assert_allclose(network(image(*shape)), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("scale", "mode"), [(1.5, "half_pixel"), (2, "align_corners")], ids=["no-multiple", "depends-on-all"]
-)
-def test_resizing_that_needs_a_known_size(scale: float, mode: str) -> None:
-    graph = Graph((1, 2, "height", 8))
-    scales = graph.constant([1, 1, scale, 1], "float32")
-    resized = graph.node("Resize", "x", "", scales, mode="linear", coordinate_transformation_mode=mode)
-    with pytest.raises(UnsupportedModelError, match=r"Resize \(node .*: the shape of its input is known only when"):
-        import_model(graph.model(resized))
 
 
 def test_pooling_of_any_size() -> None:

@@ -126,6 +126,45 @@ def by_rows(g: Graph) -> str:
     return g.node("Reshape", "x", g.node("Concat", rows, g.constant([-1], "int64"), axis=0))
 
 
+def by_rows_of_opset_11(g: Graph) -> str:
+    """Reshape by the number of rows, to which Unsqueeze gives an axis by its attribute."""
+    rows = g.node("Gather", g.node("Shape", "x"), g.constant(2, "int64"), axis=0)
+    shape = g.node("Concat", g.node("Unsqueeze", rows, axes=[0]), g.constant([-1], "int64"), axis=0)
+    return g.node("Reshape", "x", shape)
+
+
+def without_a_single_row(g: Graph) -> str:
+    """Add torch's squeeze of the rows: an If, with a result of 3 axes where there is one row, else of 4."""
+    rows = g.constant([2], "int64")
+    one = g.node("Equal", size(g, 2), g.constant([1], "int64"))
+    then_branch = branch(onnx.helper.make_node("Squeeze", ["x", rows], ["squeezed"]))
+    else_branch = branch(onnx.helper.make_node("Identity", ["x"], ["whole"]))
+    return g.node("If", one, then_branch=then_branch, else_branch=else_branch)
+
+
+def of_three_axes(g: Graph, x: str) -> str:
+    return g.node("Concat", x, g.random(1, 3, 2), axis=2)
+
+
+def largest_rows(g: Graph) -> str:
+    """Keep the three largest numbers of each column, fewer where there are fewer rows."""
+    values = g.node("TopK", "x", g.node("Min", size(g, 2), g.constant([3], "int64")), axis=2)
+    g.nodes[-1].output.append("indices")
+    return values
+
+
+def one_hot_of_rows(g: Graph) -> str:
+    rows = g.node("Squeeze", size(g, 2), g.constant([0], "int64"))
+    return g.node("OneHot", g.node("ArgMax", "x", axis=2, keepdims=0), rows, g.constant([-1.0, 2.0]), axis=1)
+
+
+def twice_the_rows(g: Graph, operator: str, *first: str) -> str:
+    """Resize by scales that are the quotients of sizes, as torch's exporters of old opsets wrote them."""
+    sizes = g.node("Cast", g.node("Shape", "x"), to=FLOAT)
+    doubled = g.node("Floor", g.node("Mul", sizes, g.constant([1, 1, 2, 1.5], "float32")))
+    return g.node(operator, "x", *first, g.node("Div", doubled, sizes), mode="nearest")
+
+
 CHANNELS = {"shape": (2, "h", 5, 4), "fitting": [3], "refused": [1, 4]}
 EVEN = {"fitting": [2, 6], "refused": [3, 7]}
 PAIRS = {"fitting": [2, 6], "refused": [1, 7]}
@@ -155,6 +194,40 @@ CASES = [
     Case("rows beyond the end", lambda g: cut(g, "x", 5, 100), fitting=[1, 5, 6]),
     Case("all rows and five more", rows_and_five),
     Case("last five rows", last_five, fitting=[3, 5, 9]),
+    Case(
+        "squeeze by If, 3 axes",
+        lambda g: of_three_axes(g, without_a_single_row(g)),
+        fitting=[1],
+        refused=[2],
+        node="If (node 'if",
+    ),
+    Case(
+        "squeeze by If, 4 axes",
+        lambda g: g.conv(without_a_single_row(g), (2, 3, 1, 1)),
+        fitting=[2, 5],
+        refused=[1],
+        node="If (node 'if",
+    ),
+    Case(
+        "squeeze without axes, 2 axes",
+        lambda g: g.node("MatMul", g.node("Squeeze", "x"), g.random(4, 3)),
+        fitting=[2, 5],
+        expected=["h", 3],
+        shape=(1, "h", 1, 4),
+    ),
+    Case(
+        "squeeze without axes, 1 axis",
+        lambda g: g.node("Concat", g.node("Squeeze", "x"), g.random(2), axis=0),
+        fitting=[1],
+        refused=[2],
+        node="Squeeze (node 'squeeze",
+        shape=(1, "h", 4),
+    ),
+    Case("largest rows", largest_rows),
+    Case("one hot of rows", one_hot_of_rows),
+    Case("twice the rows, opset 9", lambda g: twice_the_rows(g, "Upsample"), opset=9, expected=[1, 3, "h * 2", 6]),
+    Case("twice the rows, opset 10", lambda g: twice_the_rows(g, "Resize"), opset=10, expected=[1, 3, "h * 2", 6]),
+    Case("by rows of opset 11", by_rows_of_opset_11, opset=11, expected=["h", 12]),
     Case("by rows", by_rows, expected=["h", 12]),
     Case("channels", lambda g: g.conv("x", (4, 3, 1, 1)), node="Conv (node 'conv0')", **CHANNELS),
     Case("channels of a norm", lambda g: g.batch_norm("x", 3), node="BatchNormalization", **CHANNELS),
@@ -198,6 +271,27 @@ def test_open_shapes(case: Case) -> None:
             y = network(x)
             assert y.shape == expected[0].shape
             np.testing.assert_allclose(y, expected[0], rtol=0, atol=2e-5)
+
+
+def test_ranks_that_outputs_tell() -> None:
+    """Both ranks of a Squeeze fit the model, and its output says which one is meant."""
+    graph = Graph(("n", 4))
+    model = graph.model(graph.node("Relu", graph.node("Squeeze", "x")))
+    assert import_model(model).outputs[0].shape == ("n", 4)
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_param = "classes"
+    network = build(model)
+    assert network.outputs[0].shape == (4,)
+    with pytest.raises(InvalidArgumentError, match=r"n == 1: Squeeze \(node 'squeeze0'\) has a result whose rank"):
+        network(np.ones((2, 4), "float32"))
+
+
+def test_functions_of_a_batch_that_has_to_be_one() -> None:
+    """Functions that an importer wrote for any batch fuse with those of a batch of 1."""
+    graph = Graph(("n", 8, "h", 4))
+    largest = graph.node("ReduceMax", graph.node("ReduceMax", "x", axes=[3], keepdims=0), axes=[2], keepdims=0)
+    model = graph.model(graph.node("Concat", graph.node("Squeeze", largest), graph.random(2), axis=0))
+    x = np.random.default_rng(1).standard_normal((1, 8, 5, 4)).astype("float32")
+    np.testing.assert_array_equal(build(model)(x), (answer(model, x) or [])[0])
 
 
 def test_sizes_of_other_names() -> None:

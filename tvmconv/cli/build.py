@@ -13,6 +13,7 @@ from .console import print_json, print_table, progress
 from .options import (
     OutputFile,
     Shapes,
+    check_indices_option,
     input_shapes_option,
     json_option,
     model_argument,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     help="The weights to compile into their kernels, where nothing is left of their zeros.",
 )
 @network_precision_option
+@check_indices_option
 @json_option
 def build(
     model: Path,
@@ -46,6 +48,7 @@ def build(
     shapes: Shapes | None,
     sparse: str,
     precision: str,
+    check_indices: bool,
     as_json: bool,
 ) -> None:
     """Compile MODEL, an ONNX or .pt2 file, into one library, and list what runs each of its convolutions.
@@ -59,7 +62,8 @@ def build(
     resolved = resolve_target(target)
     start = time.perf_counter()
     with progress(f"building {model.name}"):
-        network = build_network(import_model(model, shapes=shapes), resolved, sparse, precision)
+        imported = import_model(model, shapes=shapes)
+        network = build_network(imported, resolved, sparse, precision, check_indices=check_indices)
         network.export(output)
     seconds = time.perf_counter() - start
 

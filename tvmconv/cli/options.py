@@ -148,6 +148,15 @@ network_precision_option = click.option(
     "float16 or bfloat16, with their factors, and tensors between them, in half precision, and sums in float32.",
 )
 
+check_indices_option = click.option(
+    "--no-check-indices",
+    "check_indices",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Bring indices that are out of range into range, and do not look for them: a call takes a little less.",
+)
+
 threads_option = click.option(
     "--threads",
     type=POSITIVE,

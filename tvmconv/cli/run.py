@@ -21,6 +21,7 @@ from .options import (
     POSITIVE,
     OutputFile,
     Shapes,
+    check_indices_option,
     input_shapes_option,
     json_option,
     network_precision_option,
@@ -70,6 +71,7 @@ PROGRAM = ".pt2"
     help="Measure the time of each kernel, one after the other; on a GPU with its launch, and without CUDA graphs.",
 )
 @network_precision_option
+@check_indices_option
 @input_shapes_option
 @records_option
 @json_option
@@ -86,6 +88,7 @@ def run(
     number: int,
     profile: bool,
     precision: str,
+    check_indices: bool,
     shapes: Shapes | None,
     as_json: bool,
 ) -> None:
@@ -103,7 +106,7 @@ def run(
     from ..verify import compare, run_onnxruntime
     from .inputs import fill, read_inputs, with_sizes
 
-    network = load_network(file, target, verify, precision, shapes)
+    network = load_network(file, target, verify, precision, check_indices, shapes)
     device = network.device if isinstance(network, Network) else device_of(network.target)
     input_specs, output_specs = signature(network)
     arrays = read_inputs(inputs, input_specs) if inputs else {}
@@ -152,7 +155,12 @@ def run(
 
 
 def load_network(
-    file: Path, target: str | None, verify: str | None, precision: str, shapes: Shapes | None
+    file: Path,
+    target: str | None,
+    verify: str | None,
+    precision: str,
+    check_indices: bool,
+    shapes: Shapes | None,
 ) -> Network | Operator:
     """Load the library in the file, or build its model."""
     with file.open("rb") as opened:
@@ -166,9 +174,12 @@ def load_network(
         resolved = resolve_target(target or "llvm")
         device_of(resolved)  # a network that cannot run here is not worth building
         with progress(f"building {file.name}"):
-            return build(import_model(file, shapes=shapes), resolved, precision=precision)
+            imported = import_model(file, shapes=shapes)
+            return build(imported, resolved, precision=precision, check_indices=check_indices)
     given = None if precision == DEFAULT else precision
-    for option, value in (("target", target), ("verify", verify), ("precision", given)):
+    unchecked = None if check_indices else "not"
+    options = (("target", target), ("verify", verify), ("precision", given), ("check_indices", unchecked))
+    for option, value in options:
         if value is not None:
             raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
     from ..loading import load

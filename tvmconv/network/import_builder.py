@@ -40,11 +40,43 @@ class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]
         self.words: dict[str, str] = {}
         """The nodes in words, as in "Split (node 'parts')", by the names of their variables."""
         self._name = ""
+        self._open_blocks = 0
+        self._blocks_outside: list[int] = []
+        """The number of open blocks outside of each function that is being built."""
+
+    def _begin_dataflow_block(self) -> None:
+        super()._begin_dataflow_block()
+        self._open_blocks += 1
+
+    def _begin_binding_block(self) -> None:
+        super()._begin_binding_block()
+        self._open_blocks += 1
+
+    def _end_block(self) -> relax.BindingBlock:
+        self._open_blocks -= 1
+        return super()._end_block()
+
+    def _enter_function_scope(self, scope: Any) -> None:
+        self._blocks_outside.append(self._open_blocks)
+        super()._enter_function_scope(scope)
+
+    def _exit_function_scope(self, kind: Any, error: Any, trace: Any) -> None:
+        """Leave a function; end the blocks that an error has left open, of which TVM would print a warning."""
+        outside = self._blocks_outside.pop()
+        if kind is not None:
+            for _ in range(self._open_blocks - outside):
+                self._end_block()
+        super()._exit_function_scope(kind, error, trace)
 
     def enter(self, name: str, words: str) -> None:
         """Import a node from now on: its variables have a name, and errors say the words."""
         self._name = name
         self.words[name] = words
+
+    @property
+    def entered(self) -> tuple[str, str]:
+        """The arguments of the last `enter`."""
+        return self._name, self.node
 
     @property
     def node(self) -> str:

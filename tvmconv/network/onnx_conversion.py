@@ -14,6 +14,7 @@ import tvm_ffi
 from onnx import numpy_helper
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
+from tvm.sym import Analyzer
 
 from .agreement import broadcastable, joined, with_sizes
 from .constants import constant_value, sizes_of
@@ -31,6 +32,7 @@ from .onnx_refusals import (
     refuse_unknown,
     refuse_values,
 )
+from .onnx_shapes import RANK_NEED
 from .onnx_sizes import Known, Sizes, evaluated, tensor_of
 from .size_facts import SizeFacts
 
@@ -87,21 +89,27 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Do nothing: what cannot be imported is refused where it is not computed here and now."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        """Import the nodes in order, and make expressions of the graph's outputs."""
+        self._import(graph)
+        self.bb.enter("", "")
+        for value in graph.output:
+            self._nodes[value.name] = self._expression(value.name, self._value(value.name))
+
+    def _import(self, graph: onnx.GraphProto) -> None:
         """Import the nodes in order; tensors that they compute from constants and sizes need no operators."""
         for index, node in enumerate(graph.node):
             of_model = self._nodes_of_model.get(next(iter(node.output), ""), node)
             self.bb.enter(variable_name(of_model), node_text(of_model))
             operands = self._operands(node)
             known = evaluated(node, operands, self.opset, self.bb.facts)
+            if node.op_type == "If" and (branch := self._chosen(node, operands[0])) is not None:
+                known = self._of_branch(node, branch)
             if known is not None:
                 self._nodes.update(known)
                 continue
             refuse_unknown(graph.node[index:] if node.op_type not in self.operators else [node], self.operators)
             with tvm_at_work():
                 self._bind(node, self._if(node, operands) if node.op_type == "If" else self._converted(node, operands))
-        self.bb.enter("", "")
-        for value in graph.output:
-            self._nodes[value.name] = self._expression(value.name, self._value(value.name))
 
     # --- Values ---
 
@@ -182,28 +190,59 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             inputs[:] = [self._expression("", each) for each in inputs]
             with tvm_at_work():
                 result = super()._convert_operator(name, inputs, attrs, opset)
+            if name == "Concat":
+                result = self._with_simple_sizes(result)
         refuse_dtype(result)
         is_computed = isinstance(result, (relax.Call, relax.TupleGetItem)) and isinstance(result.ty, relax.TensorType)
         # What computes shapes the importer looks through.
         return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
 
+    def _with_simple_sizes(self, result: relax.Expr) -> relax.Expr:
+        """Return a call whose type has sizes in their simplest form: n for 1 + (n - 1), as TVM's function has them.
+
+        Functions that read the result are fused with that one only if the sizes are written alike.
+        """
+        result = self.bb.normalize(result)
+        if isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType):
+            sizes, dtype = sizes_of(result.ty), result.ty.dtype
+            if sizes is not None:
+                simple = [size if isinstance(size, int) else Analyzer().simplify(size) for size in sizes]
+                result = relax.Call(result.op, result.args, result.attrs, result.ty_args)
+                relax.expr._update_type(result, relax.TensorType(simple, dtype))
+        return result
+
     # --- If ---
 
-    def _if(self, node: onnx.NodeProto, operands: Sequence[Any]) -> relax.Expr:
-        """Return the results of the branch that a condition chooses: now if it is known, else when the model runs."""
+    def _chosen(self, node: onnx.NodeProto, condition: Any) -> onnx.GraphProto | None:
+        """Return the branch that a condition chooses if it is known now, None if it is known when the model runs.
+
+        Where the branches have results of different ranks, and sizes decide, one is chosen for all calls.
+        """
         branches = {attribute.name: attribute.g for attribute in node.attribute}
-        condition = operands[0]
-        if isinstance(condition, relax.Expr) and (value := constant_value(condition)) is not None:
-            condition = value
+        if isinstance(condition, relax.Expr):
+            condition = constant_value(condition)
         if isinstance(condition, np.ndarray):
-            chosen = branches["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-            with self._scope(chosen):
-                return self._results(chosen)
+            holds = bool(condition.reshape(-1)[0])
+        elif isinstance(condition, Sizes) and not self._have_same_ranks(list(branches.values())):
+            holds = self.bb.facts.choose(condition.listed()[0], True, self.bb.node, RANK_NEED)
+        else:
+            return None
+        return branches["then_branch" if holds else "else_branch"]
+
+    def _of_branch(self, node: onnx.NodeProto, branch: onnx.GraphProto) -> dict[str, Any]:
+        """Return the results of a branch that is imported now, by the names of an If's outputs."""
+        with self._scope(branch):
+            self._import(branch)
+            return {name: self._value(value.name) for name, value in zip(node.output, branch.output, strict=False)}
+
+    def _if(self, node: onnx.NodeProto, operands: Sequence[Any]) -> relax.Expr:
+        """Return the results of the branch that a condition chooses when the model runs."""
+        branches, condition = {attribute.name: attribute.g for attribute in node.attribute}, operands[0]
         condition = self._expression(node.input[0], condition)
         if condition.ty.ndim:
             condition = self.bb.emit(relax.op.reshape(condition, ()))
         parts = [self._sequence(branches[name]) for name in ("then_branch", "else_branch")]
-        ranks = [[field.ndim for field in _fields(part.body.ty)] for part in parts]
+        ranks = [_ranks(part) for part in parts]
         if ranks[0] != ranks[1]:
             raise Refused("its branches have results of different ranks, and its condition is known only in a call")
         choice, types = relax.If(condition, *parts), [part.body.ty for part in parts]
@@ -211,22 +250,24 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             relax.expr._update_type(choice, types[0])
         return self.bb.emit(choice)
 
+    def _have_same_ranks(self, branches: Sequence[onnx.GraphProto]) -> bool:
+        with self.bb.facts.aside():
+            ranks = [_ranks(self._sequence(branch)) for branch in branches]
+        return all(each == ranks[0] for each in ranks)
+
     def _sequence(self, branch: onnx.GraphProto) -> relax.SeqExpr:
         """Return a branch as bindings of its own, which are computed where the condition chooses it."""
         with self._scope(branch):
             self.bb._begin_binding_block()
-            result = self.bb.emit(self._results(branch))
+            self._construct_nodes(branch)
+            values = [self._nodes[value.name] for value in branch.output]
+            result = self.bb.emit(values[0] if len(values) == 1 else relax.Tuple(values))
             return self.bb.normalize(relax.SeqExpr([self.bb._end_block()], result))
-
-    def _results(self, branch: onnx.GraphProto) -> relax.Expr:
-        self._construct_nodes(branch)
-        values = [self._nodes[value.name] for value in branch.output]
-        return values[0] if len(values) == 1 else relax.Tuple(values)
 
     @contextmanager
     def _scope(self, branch: onnx.GraphProto) -> Iterator[None]:
         """Import a branch, which sees the values outside of it, and whose values nothing outside sees."""
-        before = self._nodes, self._tensors, self._constants
+        before, node = (self._nodes, self._tensors, self._constants), self.bb.entered
         self._nodes, self._constants = dict(self._nodes), dict(self._constants)
         self._tensors = {**self._tensors, **{tensor.name: tensor for tensor in branch.initializer}}
         for tensor in branch.initializer:
@@ -235,11 +276,12 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             yield
         finally:
             self._nodes, self._tensors, self._constants = before
+        self.bb.enter(*node)
 
 
 TAKES_SIZES = {
-    "ConstantOfShape": 0, "Expand": 1, "Pad": 1, "Range": 0, "Reshape": 1, "Resize": 1, "Slice": 1, "Split": 1,
-    "Tile": 1,
+    "ConstantOfShape": 0, "Expand": 1, "OneHot": 1, "Pad": 1, "Range": 0, "Reshape": 1, "Resize": 1, "Slice": 1,
+    "Split": 1, "Tile": 1, "TopK": 1, "Upsample": 1,
 }  # fmt: skip
 """Operators whose converters take sizes as they are, and the first operand that may be some.
 
@@ -256,6 +298,10 @@ def _is_computed(operand: Any) -> bool:
 
 def _fields(ty: tvm.ir.Type) -> Sequence[relax.TensorType]:
     return ty.fields if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _ranks(branch: relax.SeqExpr) -> list[int]:
+    return [int(field.ndim) for field in _fields(branch.body.ty)]
 
 
 def variable_name(node: onnx.NodeProto) -> str:

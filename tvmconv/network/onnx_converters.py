@@ -11,7 +11,6 @@ from .onnx_elementwise import (
     is_inf,
     mish,
     modulo,
-    one_hot,
     power,
     prelu,
     selu,
@@ -19,7 +18,7 @@ from .onnx_elementwise import (
     softplus,
     thresholded_relu,
 )
-from .onnx_indexing import gather, gather_elements, gather_nd, scatter_elements, scatter_nd
+from .onnx_indexing import gather, gather_elements, gather_nd, one_hot, scatter_elements, scatter_nd, top_k
 from .onnx_node import Converter
 from .onnx_normalization import group_normalization, layer_normalization, rms_normalization
 from .onnx_padding import pad
@@ -78,5 +77,6 @@ CONVERTERS: dict[str, Converter] = {
     "Sum": add_up,
     "ThresholdedRelu": thresholded_relu,
     "Tile": tile,
+    "TopK": top_k,
     "Upsample": upsample,
 }

@@ -34,9 +34,9 @@ def conv(node: Node) -> relax.Expr:
     With auto_pad SAME and a stride, the padding of an open size depends on it: a function pads the images beforehand.
     """
     x, w = node.operands[:2]
-    windows, sizes = _windows(node), _sizes(node)
+    windows, sizes = _windows(node), node.shape_of()
     group = node.attributes.get("group", 1)
-    _require_channels(node, group, filters=_size(node, 1, 0), channels=_size(node, 1, 1))
+    _require_channels(node, group, filters=node.shape_of(1)[0], channels=node.shape_of(1)[1])
     before: list[Size] = list(windows.before)
     after, totals = list(windows.after), list(sizes)
     if windows.auto_pad in SAME:
@@ -77,9 +77,9 @@ def conv_transpose(node: Node) -> relax.Expr:
     Output padding only leaves more of what the kernels reach, as less padding behind does, and then zeros.
     """
     x, w = node.operands[:2]
-    windows, sizes = _windows(node), _sizes(node)
+    windows, sizes = _windows(node), node.shape_of()
     group = node.attributes.get("group", 1)
-    _require_channels(node, group, filters=_size(node, 1, 0), channels=None)
+    _require_channels(node, group, filters=node.shape_of(1)[0], channels=None)
     extents = windows.extents
     more = list(node.attributes.get("output_padding") or [0] * len(extents))
     if len(more) != len(extents) or min(more) < 0:
@@ -135,17 +135,6 @@ def _windows(node: Node) -> Windows:
     return windows
 
 
-def _sizes(node: Node) -> tuple[Size, ...]:
-    sizes = sizes_of(node.operands[0].ty)
-    if sizes is None:
-        raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
-    return sizes
-
-
-def _size(node: Node, place: int, axis: int) -> Size:
-    return (sizes_of(node.operands[place].ty) or ())[axis]
-
-
 def _require_channels(node: Node, group: int, filters: Size, channels: Size | None) -> None:
     """Require that groups divide the filters, and that images have the channels of the weight.
 
@@ -156,7 +145,7 @@ def _require_channels(node: Node, group: int, filters: Size, channels: Size | No
     if isinstance(filters, int) and filters % group:
         raise Refused(f"its group {group} does not divide the {filters} channels of its weight", "a group that does")
     wanted = filters if channels is None else channels * group
-    images = _size(node, 0, 1)
+    images = node.shape_of()[1]
     need = f"needs images of {python_text(wanted)} channels; they have {python_text(images)}"
     node.builder.require(equal(images, wanted), need)
 

@@ -85,25 +85,6 @@ def sign(node: Node) -> relax.Expr:
     return relax.op.where(relax.op.isnan(x), x, y) if _is_float(x) else y
 
 
-def one_hot(node: Node) -> relax.Expr:
-    """Convert OneHot, in the dtype of its values; a negative index counts from the end."""
-    indices, values = node.operands[0], node.operands[2]
-    depth = node.constant(1, "depth")
-    assert depth is not None
-    count, rank = int(depth.item()), indices.ty.ndim + 1
-    axis = node.attributes.get("axis", -1) % rank
-    wide = node.emit(_as(indices, "int64"))
-    counted = relax.op.where(relax.op.less(wide, _like(wide, 0)), relax.op.add(wide, _like(wide, count)), wide)
-    places = relax.const(np.arange(count).reshape([-1 if place == axis else 1 for place in range(rank)]))
-    is_there = relax.op.equal(relax.op.expand_dims(counted, axis), places)
-    off, on = (relax.op.squeeze(each, [0]) for each in _halves(node, values))
-    return relax.op.where(is_there, on, off)
-
-
-def _halves(node: Node, values: relax.Expr) -> list[relax.Expr]:
-    return [node.emit(relax.op.strided_slice(values, [0], [place], [place + 1])) for place in range(2)]
-
-
 def is_inf(node: Node) -> relax.Expr:
     """Convert IsInf, for either sign or for one."""
     x, found = node.operands[0], []

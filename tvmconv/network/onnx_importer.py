@@ -8,17 +8,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tvm import relax
+
 from ..errors import InvalidArgumentError, MissingPackageError
 from .faults import Refused, tvm_at_work
 from .import_builder import Imported
 from .importer_errors import node_at_fault, quiet, summary
 from .onnx_functions import inline_functions, nodes_by_output
+from .onnx_node import OPEN_HINT
 from .onnx_qoperators import expand_qoperators
 from .onnx_refusals import FAILED_HINT, refuse_unknown, unsupported_nodes
 from .size_facts import SizeFacts
+from .sizes import OpenSize
 
 if TYPE_CHECKING:
     import onnx
+    import tvm
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -90,15 +95,13 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
     inputs, sizes = inputs_with_shapes([each for each in model.graph.input if each.name not in weights], shapes)
     inlined = inline_functions(expand_qoperators(model), Importer.operators)
     nodes = nodes_by_output(model, inlined)
-    facts = SizeFacts(sizes)
-    importer = Importer(nodes, facts)
     try:
         if opset is None:
             refuse_unknown(model.graph.node, Importer.operators)
             domains = [each.domain for each in model.opset_import]
             raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
         with quiet(), tvm_at_work():
-            mod = importer.imported(inlined.graph, inputs, opset)
+            mod, facts, words = _imported(inlined.graph, inputs, opset, nodes, sizes)
     except Refused as refusal:
         errors = [error for error in (refusal, refusal.__cause__) if error is not None]
         at_fault = [node for error in errors if (node := node_at_fault(error, onnx.NodeProto)) is not None]
@@ -108,4 +111,57 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
             refusal.hint = f"other shapes than those given, {given}, or {FAILED_HINT}"
         raise unsupported_nodes(refusal, nodes) from refusal.__cause__
     outputs = [value.name for value in model.graph.output]
-    return Imported(mod, [value.name for value in inputs], outputs, facts, importer.bb.words)
+    return Imported(mod, [value.name for value in inputs], outputs, facts, words)
+
+
+MOST_TRIES = 16
+"""The largest number of imports of a model that leaves ranks to open sizes: of each such rank, two are tried."""
+
+
+def _imported(
+    graph: onnx.GraphProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    opset: int,
+    nodes: Mapping[str, onnx.NodeProto],
+    sizes: Sequence[OpenSize],
+) -> tuple[tvm.IRModule, SizeFacts, Mapping[str, str]]:
+    """Return the graph as a module, the facts about its sizes, and its nodes in words.
+
+    Where open sizes decide on ranks, these are chosen such that the graph can be imported and, if there are such, that
+    its outputs have the ranks that it tells. Raises the first `Refused` of a graph that takes no choice.
+    """
+    from .onnx_conversion import Importer
+
+    path: list[tuple[bool, bool]] = []  # the choices, and for each whether it is the second one
+    first: tuple[tvm.IRModule, SizeFacts, Mapping[str, str]] | None = None
+    refusal: Refused | None = None
+    for _ in range(MOST_TRIES):
+        facts = SizeFacts(sizes, choices=[holds for holds, _ in path])
+        importer = Importer(nodes, facts)
+        try:
+            with tvm_at_work():
+                result = importer.imported(graph, inputs, opset), facts, importer.bb.words
+            if not facts.choices or _has_told_ranks(result[0], graph.output):
+                return result
+            first = first or result
+        except Refused as error:
+            refusal = refusal or error
+        path = [(holds, index < len(path) and path[index][1]) for index, holds in enumerate(facts.choices)]
+        while path and path[-1][1]:
+            path.pop()
+        if not path:
+            break
+        path[-1] = (not path[-1][0], True)
+    if first is not None:
+        return first
+    raise refusal or Refused(f"its ranks follow from open sizes in over {MOST_TRIES} ways", OPEN_HINT)
+
+
+def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
+    """Return whether the results of "main" have the ranks that the model tells of its outputs, where it does."""
+    result = mod["main"].ret_ty
+    fields = result.fields if isinstance(result, relax.TupleType) else [result]
+    told = [value.type.tensor_type for value in outputs]
+    return all(
+        not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(told, fields, strict=True)
+    )

@@ -73,6 +73,10 @@ class Node:
         """Require that a test of open sizes holds in each call; `need` goes on after the node's name."""
         self.builder.require(test, need)
 
+    def choose(self, test: Any, preferred: bool, need: str) -> bool:
+        """Return whether a test of open sizes holds, as `SizeFacts.choose` does."""
+        return self.facts.choose(test, preferred, self.builder.node, need)
+
     def shape(self, place: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand; raise `Refused` where it is known only when the model runs."""
         shape = static_shape(self.operands[place].ty)

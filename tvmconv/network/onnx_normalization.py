@@ -9,7 +9,7 @@ from .agreement import with_sizes
 from .constants import same_sizes, sizes_of
 from .faults import Refused
 from .onnx_node import Node
-from .size_facts import is_number
+from .size_facts import equal, is_number, product, python_text
 
 
 def layer_normalization(node: Node) -> relax.Expr:
@@ -44,11 +44,18 @@ def rms_normalization(node: Node) -> relax.Expr:
 def group_normalization(node: Node) -> relax.Expr:
     """Convert GroupNormalization of any rank; scale and bias are for groups before opset 21, for channels since."""
     x, scale, bias = node.operands[:3]
-    batch, channels, *sizes = x.ty.shape
+    batch, channels, *sizes = node.shape_of()
     groups, epsilon = node.attributes["num_groups"], node.attributes.get("epsilon", 1e-5)
-    if int(channels) % groups:
-        raise Refused(f"its {int(channels)} channels are no multiple of its {groups} groups")
-    wide = _wide(node, node.emit(relax.op.reshape(x, [batch, groups, int(channels) // groups, *sizes])))
+    if groups < 1:
+        raise Refused(f"its num_groups is {groups}", "a number of at least 1")
+    need = f"needs channels that are a multiple of its {groups} groups, not {python_text(channels)}"
+    node.require(equal(channels % groups, 0), need)
+    for place, name in ((1, "scale"), (2, "bias")):
+        numbers = groups if node.opset < 21 else channels
+        need = f"needs a {name} of {python_text(numbers)} numbers, not {python_text(product(node.shape_of(place)))}"
+        node.require(equal(product(node.shape_of(place)), numbers), need)
+    split = [batch, groups, node.facts.simplified(channels // groups), *sizes]
+    wide = _wide(node, node.emit(relax.op.reshape(x, split)))
     axes = list(range(2, x.ty.ndim + 1))
     mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
     centered = node.emit(relax.op.subtract(wide, mean))

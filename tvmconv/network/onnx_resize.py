@@ -5,42 +5,33 @@ Relax resizes correctly by integer multiples, with one way of rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 
 from ..dtypes import NARROW
 from .constants import Array
 from .faults import Refused
 from .grid_sampling import MODES, PADDINGS, sample
+from .onnx_coordinates import PERIODIC, ROUNDINGS, Axis, by_coordinates, extrapolated, table
 from .onnx_node import OPEN_HINT, Node
+from .onnx_sizes import Sizes
 from .resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
+from .size_facts import Size, as_expr, product
 
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis that is resized."""
-
-    place: int
-    inputs: int
-    """The number of inputs; `SAMPLE` of an open one, and where outputs repeat."""
-    outputs: int
-    scale: float
-    """The number of outputs for each input, as the node gives it; the size of the output is rounded."""
-    crop: tuple[float, float]
-    """The part of the input that is resized, from 0 to 1, where coordinates are those of tf_crop_and_resize."""
-    is_open: bool = False
-    """True if the number of inputs is known only when the model runs."""
+MOST_PARTS = 1000
+"""The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
 
 
 def resize(node: Node) -> relax.Expr:
-    """Convert Resize since opset 10, in all modes and with all coordinates."""
+    """Convert Resize since opset 10, in all modes and with all coordinates, of known and of open sizes."""
     since_11 = node.opset >= 11
-    scales = node.constant(2 if since_11 else 1, "scales")
-    sizes = node.constant(3, "sizes") if since_11 else None
+    sizes = node.sizes(3, "sizes") if since_11 else None
+    scales = None if sizes else _scales(node, 2 if since_11 else 1)
     # Before opset 11 the transformation had no name.
     coordinates = node.text("coordinate_transformation_mode", "half_pixel" if since_11 else "asymmetric")
     rounding = node.text("nearest_mode", "round_prefer_floor" if since_11 else "floor")
@@ -50,8 +41,8 @@ def resize(node: Node) -> relax.Expr:
 
 def upsample(node: Node) -> relax.Expr:
     """Convert Upsample, up to opset 9."""
-    scales = node.attributes.get("scales") or node.constant(1, "scales")
-    return _resized(node, _axes(node, np.array(scales), None, None), "asymmetric", "floor")
+    scales = node.attributes.get("scales") or _scales(node, 1)
+    return _resized(node, _axes(node, scales, None, None), "asymmetric", "floor")
 
 
 def grid_sample(node: Node) -> relax.Expr:
@@ -64,32 +55,57 @@ def grid_sample(node: Node) -> relax.Expr:
     return sample(node.builder, x, grid, mode, padding, align_corners)
 
 
-def _axes(node: Node, scales: Array | None, sizes: Array | None, roi: Array | None) -> list[Axis]:
-    """Return the axes that are resized; raise `Refused` where a size is known only when the model runs."""
-    shape = node.operands[0].ty.shape
-    if not isinstance(shape, relax.ShapeExpr):
-        raise Refused("the rank of its input is known only when the model runs", OPEN_HINT)
+def _scales(node: Node, place: int) -> list[float]:
+    """Return the scales of a node, which may not depend on open sizes; none for an operand that is left out."""
+    if isinstance(node.operand(place), Sizes):
+        raise Refused("its scales follow from open sizes", OPEN_HINT)
+    scales = node.constant(place, "scales")
+    return [] if scales is None else [float(scale) for scale in scales.reshape(-1)]
+
+
+def _axes(node: Node, scales: Sequence[float] | None, sizes: Sequence[Size] | None, roi: Array | None) -> list[Axis]:
+    """Return the axes that are resized; raise `Refused` where the rank of the input is not known."""
+    shape, facts = node.shape_of(), node.facts
     places = [place % len(shape) for place in node.attributes.get("axes", range(len(shape)))]
-    by_size = sizes is not None and sizes.size > 0
-    given = sizes if by_size else scales
-    if given is None or given.size != len(places) or (given <= 0).any():
+    numbers: Sequence[Any] = sizes or scales or ()
+    if len(numbers) != len(places) or any(facts.proves(as_expr(n) < 1 if sizes else n <= 0) is True for n in numbers):
         raise Refused(f"it has neither scales nor sizes for {len(places)} axes")
     crops = np.reshape(roi, (2, -1)).T.tolist() if roi is not None and roi.size else [[0, 1]] * len(places)
     axes = []
-    for place, number, crop in zip(places, given.tolist(), crops, strict=True):
-        is_open = not isinstance(shape[place], tirx.IntImm)
-        if not by_size and number == 1 and crop == [0, 1]:
-            continue
-        if is_open and (by_size or number != int(number)):
-            raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
-        inputs = SAMPLE if is_open else int(shape[place])
-        outputs = int(number) if by_size else int(number * inputs)
-        axes.append(Axis(place, inputs, outputs, number / inputs if by_size else number, tuple(crop), is_open))
+    for place, number, crop in zip(places, numbers, crops, strict=True):
+        inputs = facts.simplified(shape[place])
+        if sizes:
+            outputs = facts.simplified(number)
+            node.require(as_expr(outputs) >= 1, f"needs a size of at least 1 for axis {place}, not {outputs}")
+            scale = _quotient(node, inputs, outputs)
+        else:
+            part = Fraction(number).limit_denominator(MOST_PARTS)
+            part = part if np.float32(part) == np.float32(number) else Fraction(number)
+            outputs = facts.simplified(inputs * part.numerator // part.denominator)
+            node.require(as_expr(outputs) >= 1, f"needs an axis {place} that its scale {number:.6g} leaves elements of")
+            scale = number
+        axes.append(Axis(place, inputs, outputs, scale, tuple(crop)))
     policy = node.text("keep_aspect_ratio_policy", "stretch")
-    if by_size and policy != "stretch":
-        scale = (min if policy == "not_larger" else max)(axis.scale for axis in axes)
-        axes = [replace(axis, scale=scale, outputs=int(scale * axis.inputs + 0.5)) for axis in axes]
-    return [axis for axis in axes if axis.scale != 1 or axis.outputs != axis.inputs or axis.crop != (0, 1)]
+    if sizes and policy != "stretch":
+        axes = _in_proportion(axes, policy)
+    return [axis for axis in axes if axis.scale != 1 or axis.crop != (0, 1)]
+
+
+def _quotient(node: Node, inputs: Size, outputs: Size) -> float | None:
+    """Return the number of outputs for each input; None where open sizes decide on it."""
+    if isinstance(inputs, int) and isinstance(outputs, int):
+        return outputs / inputs
+    times = node.facts.quotient([outputs], [inputs])
+    return float(times) if isinstance(times, int) and node.facts.are_equal(outputs, product([inputs, times])) else None
+
+
+def _in_proportion(axes: Sequence[Axis], policy: str) -> list[Axis]:
+    """Return the axes with one scale for all, the smallest or the largest of theirs."""
+    scales = [axis.scale for axis in axes if axis.scale is not None and not axis.is_open]
+    if len(scales) < len(axes):
+        raise Refused(f"its keep_aspect_ratio_policy {policy!r} needs sizes that are known", OPEN_HINT)
+    scale = (min if policy == "not_larger" else max)(scales)
+    return [replace(axis, scale=scale, outputs=int(scale * int(axis.inputs) + 0.5)) for axis in axes]
 
 
 def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> relax.Expr:
@@ -98,94 +114,76 @@ def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> r
     dtype, is_nearest = str(x.ty.dtype), mode == "nearest"
     if not is_nearest and "float" not in dtype:
         raise Refused(f"the mode {mode} for {dtype} is not supported", "resize floating-point numbers")
+    if mode not in ("nearest", "linear", "cubic") or rounding not in ROUNDINGS:
+        raise Refused(f"its mode {mode!r} with the nearest_mode {rounding!r} is unknown")
     antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
+    coefficient = node.attributes.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
     narrow = not is_nearest and dtype in NARROW
     y = node.emit(relax.op.astype(x, "float32")) if narrow else x
-    outside = {}
-    if any(axis.is_open for axis in axes) and (excludes or coordinates not in PERIODIC):
-        raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
     for axis in axes:
-        repeats = axis.is_open or (_repeats(axis) and coordinates in PERIODIC and not excludes)
-        if repeats:
-            axis = replace(axis, inputs=SAMPLE, outputs=SAMPLE * int(axis.scale))
-        at = _coordinates(axis, coordinates)
-        if coordinates == "tf_crop_and_resize":
-            outside[axis.place] = (at < 0) | (at > axis.inputs - 1)
-        last = axis.inputs - 1
-        if is_nearest and repeats:
-            places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
-            y = repeat(node.builder, y, axis.place, int(axis.scale), places, np.ones_like(places, np.float32))
-            continue
-        if is_nearest:
-            y = gather(node.builder, y, axis.place, np.clip(ROUNDINGS[rounding](at), 0, last).astype(np.int64))
-            continue
-        if mode == "linear":
-            places, weights = linear_taps(at, axis.scale, antialias)
+        if _repeats(axis) and coordinates in PERIODIC and not excludes:
+            y = _repeated(node, y, axis, coordinates, rounding if is_nearest else None, coefficient)
+        elif axis.is_open:
+            if antialias and not is_nearest and (axis.scale is None or axis.scale < 1):
+                raise Refused("its antialias needs sizes that are known", OPEN_HINT)
+            y = by_coordinates(
+                node.builder,
+                y,
+                axis,
+                coordinates,
+                rounding=rounding if is_nearest else None,
+                coefficient=coefficient,
+                excludes=excludes,
+            )
+        elif is_nearest:
+            # As ONNX Runtime has them: rounding is decided in the last bit.
+            at = ROUNDINGS[rounding](table(axis, coordinates, "float32"))
+            y = gather(node.builder, y, axis.place, np.clip(at, 0, int(axis.inputs) - 1).astype(np.int64))
         else:
-            a = node.attributes.get("cubic_coeff_a", -0.75)
-            places, weights = cubic_taps(at, axis.scale, antialias, a)
-        if excludes:
-            weights = np.where((places < 0) | (places > last), 0, weights)
-            weights /= weights.sum(axis=1, keepdims=True)
-        if repeats:
-            y = repeat(node.builder, y, axis.place, int(axis.scale), places, weights)
-        else:
-            y = interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)
-    if any(mask.any() for mask in outside.values()):
-        y = _extrapolated(node, y, outside)
+            y = _weighted(node, y, axis, table(axis, coordinates), coefficient, antialias, excludes)
+    if coordinates == "tf_crop_and_resize" and (cropped := [axis for axis in axes if _leaves_image(axis)]):
+        y = extrapolated(node.builder, y, cropped, node.attributes.get("extrapolation_value", 0.0))
     return relax.op.astype(y, dtype) if narrow else y
 
 
-PERIODIC = ("asymmetric", "half_pixel", "pytorch_half_pixel")
-"""The transformations in which the coordinates of outputs between the same two inputs are the same for any size."""
+def _leaves_image(axis: Axis) -> bool:
+    """Return whether some coordinate of tf_crop_and_resize may be outside of the image."""
+    return axis.crop[0] < 0 or axis.crop[1] > 1 or axis.crop[0] > 1 or axis.crop[1] < 0
 
 
 def _repeats(axis: Axis) -> bool:
     """Return whether there are as many outputs for each input, in the whole of it."""
-    return axis.scale == int(axis.scale) and axis.outputs == axis.inputs * axis.scale and axis.crop == (0, 1)
+    if axis.scale is None or axis.scale != int(axis.scale) or axis.crop != (0, 1):
+        return False
+    return axis.is_open or axis.outputs == axis.inputs * axis.scale
 
 
-def _coordinates(axis: Axis, transformation: str) -> Array:
-    """Return the coordinate among the inputs of each output."""
-    at = np.arange(axis.outputs, dtype=np.float64)
-    inputs, length = axis.inputs, axis.scale * axis.inputs
-    if transformation == "asymmetric":
-        return at / axis.scale
-    if transformation == "align_corners":
-        return at * 0 if length == 1 else at * (inputs - 1) / (length - 1)
-    if transformation == "tf_crop_and_resize":
-        start, end = axis.crop
-        if length == 1:
-            return at * 0 + (end - start) * (inputs - 1) / 2 + start * (inputs - 1)
-        return at * (end - start) * (inputs - 1) / (length - 1) + start * (inputs - 1)
-    centers = (at + 0.5) / axis.scale - 0.5
-    if transformation == "half_pixel":
-        return centers
-    if transformation == "pytorch_half_pixel":
-        return centers * 0 - 0.5 if length == 1 else centers
-    if transformation == "half_pixel_symmetric":
-        return centers + inputs / 2 * (1 - axis.outputs / length)
-    raise Refused(f"the coordinate_transformation_mode {transformation} is unknown")
+def _repeated(
+    node: Node, y: relax.Expr, axis: Axis, coordinates: str, rounding: str | None, coefficient: float | None
+) -> relax.Expr:
+    """Return y with as many outputs for each input, which a sample of inputs tells."""
+    times = int(axis.scale or 0)
+    sample = replace(axis, inputs=SAMPLE, outputs=SAMPLE * times)
+    at = table(sample, coordinates)
+    if rounding is not None:
+        places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
+        return repeat(node.builder, y, axis.place, times, places, np.ones_like(places, np.float32))
+    places, weights = (
+        linear_taps(at, times, False) if coefficient is None else cubic_taps(at, times, False, coefficient)
+    )
+    return repeat(node.builder, y, axis.place, times, places, weights)
 
 
-def _extrapolated(node: Node, y: relax.Expr, outside: dict[int, Array]) -> relax.Expr:
-    """Return y with the extrapolation_value where a coordinate is outside, as the masks of its axes tell."""
-    rank, value = y.ty.ndim, relax.const(node.attributes.get("extrapolation_value", 0.0), y.ty.dtype)
-    for place, mask in outside.items():
-        shape = [-1 if axis == place else 1 for axis in range(rank)]
-        y = node.emit(relax.op.where(relax.const(mask.reshape(shape)), value, y))
-    return y
-
-
-def _half(at: Array, up: bool) -> Array:
-    """Return the nearest integers; of two that are equally near, the upper or the lower."""
-    return np.floor(at + 0.5) if up else np.ceil(at - 0.5)
-
-
-ROUNDINGS: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": partial(_half, up=False),
-    "round_prefer_ceil": partial(_half, up=True),
-    "floor": np.floor,
-    "ceil": np.ceil,
-}
-"""The functions that round to the place of the nearest input, by nearest_mode."""
+def _weighted(
+    node: Node, y: relax.Expr, axis: Axis, at: Array, coefficient: float | None, antialias: bool, excludes: bool
+) -> relax.Expr:
+    """Return y interpolated at coordinates along an axis whose sizes are known."""
+    scale, last = axis.scale or 1.0, int(axis.inputs) - 1
+    if coefficient is None:
+        places, weights = linear_taps(at, scale, antialias)
+    else:
+        places, weights = cubic_taps(at, scale, antialias, coefficient)
+    if excludes:
+        weights = np.where((places < 0) | (places > last), 0, weights)
+        weights /= weights.sum(axis=1, keepdims=True)
+    return interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)

@@ -43,15 +43,16 @@ def reshape(node: Node) -> relax.Expr:
     return relax.op.reshape(node.operands[0], relax.ShapeExpr([as_expr(size) for size in wanted]))
 
 
+RANK_NEED = "has a result whose rank follows from it, and the rest of the model takes one rank"
+"""Why a call has to have the sizes that an importer chose for a rank."""
+
+
 def squeeze(node: Node) -> relax.Expr:
-    """Convert Squeeze; without axes it drops all axes of 1 element, and none that is open may have 1 then."""
+    """Convert Squeeze; without axes it drops all axes of 1 element: of open ones those with which the model goes on."""
     sizes = node.shape_of()
     axes = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
     if axes is None:
-        axes = [axis for axis, size in enumerate(sizes) if is_number(size, 1)]
-        for axis, size in enumerate(sizes):
-            if not isinstance(size, int):
-                node.require(tirx.NE(size, as_expr(1)), f"needs an axis {axis} of more than 1 element, or `axes`")
+        axes = [axis for axis, size in enumerate(sizes) if node.choose(equal(size, 1), False, RANK_NEED)]
     chosen = sorted({_axis(int(axis), len(sizes)) for axis in axes})
     return relax.op.squeeze(node.operands[0], chosen) if chosen else node.operands[0]
 

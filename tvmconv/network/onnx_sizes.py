@@ -91,11 +91,14 @@ def evaluated(
 
 def computed(node: onnx.NodeProto, inputs: dict[str, Array], opset: int) -> dict[str, Array] | None:
     """Return the node's outputs by name; None if the reference evaluator cannot compute them or they are no tensors."""
+    from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
     names = [name for name in node.output if name]
+    # A node alone is read as one of the newest opset, whatever it is told.
+    function = helper.make_function("", node.op_type, list(inputs), names, [node], [helper.make_opsetid("", opset)])
     try:
-        results = ReferenceEvaluator(node, opsets={"": opset}).run(names, inputs)
+        results = ReferenceEvaluator(function).run(names, inputs, {})
     except UNKNOWN:
         return None
     if not all(isinstance(result, (np.ndarray, np.generic)) for result in results):
@@ -250,8 +253,10 @@ def _cast(operand: Known, dtype: np.dtype[Any], facts: SizeFacts) -> Known:
             if operand.dtype.kind == "b":
                 raise UnknownElementError
             return element if isinstance(element, Ratio) else Ratio(element)
-        if dtype.kind == "b" or operand.dtype.kind == "b":
+        if operand.dtype.kind == "b" or (dtype.kind == "b" and isinstance(element, Ratio)):
             raise UnknownElementError
+        if dtype.kind == "b":
+            return simple(tirx.NE(element, as_expr(0)), facts)
         return whole(facts, element) if isinstance(element, Ratio) else element
 
     elements: Any = np.frompyfunc(cast, 1, 1)(_elements(operand))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import register_op_attr
 
@@ -21,6 +22,7 @@ from .gpu.recurrence import recurrence_for_gpu
 from .graph import blocks_of, call_of, rebind
 from .recurrence_cells import Recurrence
 from .recurrence_cpu import recurrence_for_cpu, tiling_of
+from .size_facts import Size
 
 NAME = "nn.recurrence"
 """The name of the operator, behind "relax."; the layer is its attribute "layer", as JSON."""
@@ -65,15 +67,21 @@ def lower_recurrences(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMod
     """
     builder = relax.BlockBuilder(mod)
     values: dict[relax.Var, relax.Expr] = {}
+    functions: dict[int, tvm.ir.GlobalVar] = {}
     for block in blocks_of(mod):
         for var, value in block.values.items():
             if (call := call_of(value, NAME)) is not None:
-                values[var] = _lowered(builder, call, target)
+                values[var] = _lowered(builder, call, target, functions)
     return rebind(builder.get(), values) if values else mod
 
 
-def _lowered(builder: relax.BlockBuilder, call: relax.Call, target: tvm.target.Target) -> relax.Call:
-    """Return the call of the function for a target, with the weight as that reads it."""
+def _lowered(
+    builder: relax.BlockBuilder, call: relax.Call, target: tvm.target.Target, functions: dict[int, tvm.ir.GlobalVar]
+) -> relax.Call:
+    """Return the call of the function for a target, with the weight as that reads it.
+
+    `functions` are those of the module so far, by the hashes of their code: equal layers share one.
+    """
     layer, on_gpu = _layer(call), backend_of(target).on_gpu
     if layer.quantized and on_gpu:
         raise Refused("its products of integers are computed on CPUs alone")
@@ -85,12 +93,28 @@ def _lowered(builder: relax.BlockBuilder, call: relax.Call, target: tvm.target.T
     dtypes = {name: str(each.ty.dtype) for name, each in zip(layer.operands, call.args, strict=True)}
     for name, ty in zip(layer.results, call.ty.fields, strict=True):
         shapes[name], dtypes[name] = ty.shape, layer.dtype
-    buffers = {name: tirx.decl_buffer(list(shape), dtypes[name], name) for name, shape in shapes.items()}
+    sizes: dict[int, tirx.Var] = {}
+    buffers = {
+        name: tirx.decl_buffer([_variable(size, sizes) for size in shape], dtypes[name], name)
+        for name, shape in shapes.items()
+    }
     body = recurrence_for_gpu(layer, buffers) if cpu is None else recurrence_for_cpu(layer, cpu, buffers)
     func = tirx.PrimFunc(list(buffers.values()), body).with_attrs({"tirx.noalias": True, "s_tir": True})
-    name = f"tvmconv_{layer.kind}"
-    function = builder.add_func(as_scheduled(func, name), name)
-    return relax.call_tir(function, operands, list(call.ty.fields))
+    if (code := tvm_ffi.structural_hash(func)) not in functions:
+        name = builder.get_unique_name(f"tvmconv_{layer.kind}")
+        functions[code] = builder.add_func(as_scheduled(func, name), name)
+    return relax.call_tir(functions[code], operands, list(call.ty.fields))
+
+
+def _variable(size: Size, variables: dict[int, tirx.Var]) -> Size:
+    """Return a variable of the function for an open size: in (n // 4, 8), nothing else would tell it n.
+
+    `variables` are those for the sizes before, by the hashes of these.
+    """
+    if isinstance(size, (int, tirx.IntImm)):
+        return size
+    code = tvm_ffi.structural_hash(size, map_free_vars=False)
+    return variables.setdefault(code, tirx.Var(f"size_{len(variables)}", size.ty.dtype))
 
 
 def _in_blocks(weight: relax.Expr, block: int) -> tuple[relax.Expr, tuple[int, ...]]:

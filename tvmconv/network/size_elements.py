@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tvm import tirx
 
-from .size_facts import Size, SizeFacts, as_expr, choice
+from .size_facts import Size, SizeFacts, as_expr, choice, product
 
 MOST_EXACT = 256
 """The largest factor by which float32 multiplies sizes exactly, as those have up to 16 bits."""
@@ -104,8 +104,11 @@ def _quotient(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Eleme
     if is_float:
         if not (is_expression(a) or is_expression(b)):
             return a / b
-        if isinstance(b, Ratio) and isinstance(a, Ratio) and a.below == b.below and facts.are_equal(a.above, b.above):
-            return Fraction(1)
+        if isinstance(b, Ratio) and isinstance(a, Ratio):
+            above, below = a.above * b.below, b.above * a.below
+            times = facts.quotient([above], [below])
+            if isinstance(times, int) and facts.are_equal(above, product([below, times])):
+                return Fraction(times)
         if is_expression(b) or b < 0 or abs(b.numerator) > MOST_EXACT:
             raise UnknownElementError
         x = _ratio(a)

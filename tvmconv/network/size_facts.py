@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import TypeAlias
 
@@ -29,9 +30,20 @@ class SizeFacts:
     An importer has one; its converters simplify sizes by the bounds, and require conditions of them.
     """
 
-    def __init__(self, inputs: Iterable[OpenSize] = (), conditions: Iterable[Condition] = ()) -> None:
-        """Start with some conditions; `inputs` are the open sizes of the model's inputs."""
+    def __init__(
+        self,
+        inputs: Iterable[OpenSize] = (),
+        conditions: Iterable[Condition] = (),
+        choices: Sequence[bool] = (),
+    ) -> None:
+        """Start with some conditions; `inputs` are the open sizes of the model's inputs.
+
+        `choices` are the results of the first calls of `choose`.
+        """
         self._inputs = merged(inputs)
+        self._told = tuple(choices)
+        self.choices: list[bool] = []
+        """What was chosen so far, in order."""
         self._conditions = {each.text: each for each in conditions}
         self.fixed: dict[str, int] = {}
         """The only value that an open size may have, by its name, where conditions leave one."""
@@ -104,15 +116,7 @@ class SizeFacts:
         simple = _divided(self._analyzer(test).simplify(test, 3))
         if not self.are_of_inputs(simple):
             raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
-        if isinstance(simple, tirx.EQ) and isinstance(simple.a, tvm.ir.Var) and isinstance(simple.b, tirx.IntImm):
-            self.fixed[simple.a.name] = int(simple.b)
-        if (
-            isinstance(simple, tirx.LE | tirx.LT)
-            and isinstance(simple.b, tvm.ir.Var)
-            and isinstance(simple.a, tirx.IntImm)
-        ):
-            least = int(simple.a) + isinstance(simple, tirx.LT)
-            self._least[simple.b.name] = max(least, self._least.get(simple.b.name, least))
+        self._learn(simple)
         text = python_text(simple)
         self._conditions.setdefault(text, Condition(text, f"{node} {need}"))
 
@@ -123,6 +127,31 @@ class SizeFacts:
         if isinstance(test, (tirx.LE, tirx.LT)) and isinstance(test.b, tvm.ir.Var) and isinstance(test.a, tirx.IntImm):
             least = int(test.a) + isinstance(test, tirx.LT)
             self._least[test.b.name] = max(least, self._least.get(test.b.name, least))
+
+    def choose(self, test: bool | tirx.Expr, preferred: bool, node: str, need: str) -> bool:
+        """Return whether a test holds; where open sizes decide, one of both is chosen, and required of each call.
+
+        An importer chooses where the rank of a tensor follows from the test, as there is no module for both. It tries
+        the other choice if the rest of the model does not take the preferred one. `node` and `need` are as in
+        `require`. Raises `Refused` where elements of tensors decide.
+        """
+        if (known := self.proves(test)) is not None:
+            return known
+        place = len(self.choices)
+        holds = self._told[place] if place < len(self._told) else preferred
+        self.choices.append(holds)
+        self.require(test if holds else tirx.Not(test), node, need)
+        return holds
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Forget what is required and chosen inside."""
+        conditions, choices = dict(self._conditions), list(self.choices)
+        fixed, least = dict(self.fixed), dict(self._least)
+        try:
+            yield
+        finally:
+            self._conditions, self.choices, self.fixed, self._least = conditions, choices, fixed, least
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
         """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""

@@ -18,11 +18,11 @@ from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import TURNS, native_lanes
 from ..substitution import CHOICE
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
+from .fusing import fused
 from .loop_nests import LEAST_WORK, WINDOW, assumed, join_last
 from .norms import LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .row_loops import spread_rows
-from .simple_shapes import simplify_shapes
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
 
@@ -33,17 +33,9 @@ MOST_PARTS = 8
 def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
+    lower = [passes.LegalizeOps(LOWERINGS), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
     with target:
-        return tvm.transform.Sequential(
-            [
-                passes.LegalizeOps(LOWERINGS),
-                passes.AnnotateTIROpPattern(),
-                passes.FoldConstant(),
-                simplify_shapes,
-                passes.FuseOps(),
-                passes.FuseTIR(),
-            ]
-        )(mod)
+        return fused(tvm.transform.Sequential(lower)(mod))
 
 
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:

@@ -10,10 +10,10 @@ from tvm import relax, tirx
 from tvm.ir.expr import TensorLoad
 
 from ...lowering import OPAQUE, is_scheduled
+from ..fusing import fused
 from ..graph import blocks_of, call_of, calls
 from ..norms import LOWERINGS
 from ..pipeline import source_of
-from ..simple_shapes import simplify_shapes
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .choice import is_window
@@ -39,10 +39,9 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]
-    fuse = tvm.transform.Sequential([simplify_shapes, passes.FuseOps(), passes.FuseTIR()])
     with target:
-        mod = fuse(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
-        return fuse(_with_patterns(mod, REDUCTION))
+        mod = fused(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
+        return fused(_with_patterns(mod, REDUCTION))
 
 
 def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:

@@ -1,21 +1,18 @@
-"""Shapes of functions in one form, so that FuseTIR sees that equal ones are equal."""
+"""TVM's fusion of functions, with open sizes in one form, so that equal ones are seen to be equal."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.buffer import BufferType
 
 from ..lowering import is_scheduled
 
 
-@tvm.ir.transform.module_pass(opt_level=0, name="SimplifyShapes")
-def simplify_shapes(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
-    """Return the module whose functions have open sizes of arrays in their simplest form.
+def fused(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with its functions fused by their patterns.
 
     FuseTIR compares the shape that one function gives an array with the one that another function reads, as written.
 
@@ -25,7 +22,7 @@ def simplify_shapes(mod: tvm.IRModule, _context: Any) -> tvm.IRModule:
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
             mod[var] = tvm_ffi.structural_map(func, (BufferType, _simplified))
-    return mod
+    return tvm.transform.Sequential([relax.transform.FuseOps(), relax.transform.FuseTIR()])(mod)
 
 
 def _simplified(array: BufferType) -> BufferType:
