@@ -29,8 +29,8 @@ import tvmconv
 from tvmconv.errors import TvmconvError, UnsupportedModelError
 
 KINDS = ("static", "batch", "images")
-"""The kinds of graphs: with all sizes known, with an open batch, and with open images: height, width, often the batch, in
-one of six the channels."""
+"""The kinds of graphs: with all sizes known, with an open batch, and with open images: height and
+width, often the batch, and in one of six the channels."""
 
 SECONDS = 120.0
 """The seconds that a graph may take, with the start of its process."""

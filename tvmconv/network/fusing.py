@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax
 from tvm.sym import Analyzer
 from tvm.tirx.buffer import BufferType
 
@@ -20,9 +20,13 @@ def fused(mod: tvm.IRModule) -> tvm.IRModule:
     """
     mod = mod.clone()
     for var, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
-            mod[var] = tvm_ffi.structural_map(func, (BufferType, _simplified))
+        if isinstance(func, relax.Function) or not is_scheduled(func):
+            mod[var] = tvm_ffi.structural_map(func, [(BufferType, _simplified), (relax.ShapeExpr, _simplified_shape)])
     return tvm.transform.Sequential([relax.transform.FuseOps(), relax.transform.FuseTIR()])(mod)
+
+
+def _simplified_shape(shape: relax.ShapeExpr) -> relax.ShapeExpr:
+    return relax.ShapeExpr([Analyzer().simplify(size, 3) for size in shape.values])
 
 
 def _simplified(array: BufferType) -> BufferType:

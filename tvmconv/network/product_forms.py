@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from ..compute.chunks import copied_elements
@@ -160,7 +161,8 @@ def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
         axes = reversed(range(factor.ty.ndim)) if made.attrs.axes is None else map(int, made.attrs.axes)
         if list(axes) == swapped:
             return made.args[0]
-    if (made := call_of(value, "reshape")) is not None and list(made.args[0].ty.shape)[-2:] == [terms, columns]:
+    made = call_of(value, "reshape")
+    if made is not None and all(map(tvm_ffi.structural_equal, list(made.args[0].ty.shape)[-2:], [terms, columns])):
         return relax.op.reshape(transposed(made.args[0], block), (*batch, columns, terms))
     return relax.op.permute_dims(factor, swapped)
 
