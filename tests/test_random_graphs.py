@@ -1,0 +1,26 @@
+"""A part of the random graphs of ONNX: `python tests/random_graphs.py` runs as many as one likes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import random_graphs
+
+COUNT = 10
+"""The number of graphs of each kind; 30 take 15 s on a core."""
+
+NAMES = [f"{kind}:{number}" for number in range(COUNT) for kind in random_graphs.KINDS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_onnx_runtime_or_refused(name: str) -> None:
+    outcome, why = json.loads(random_graphs.result(name))[1:]
+    assert outcome not in random_graphs.FAILURES, why
+
+
+def test_most_are_computed() -> None:
+    """A graph that is refused shows nothing: of each kind most are not."""
+    for kind in random_graphs.KINDS:
+        outcomes = [json.loads(random_graphs.result(f"{kind}:{number}"))[1] for number in range(4)]
+        assert outcomes.count(random_graphs.RIGHT) >= 3, f"{kind}: {outcomes}"
