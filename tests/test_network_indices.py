@@ -151,9 +151,7 @@ def test_any_number_of_chosen_elements(count: int) -> None:
 def test_sums_of_elements_that_may_be_none_are_refused() -> None:
     graph = Graph((5, 4))
     places = graph.node("Cast", graph.node("NonZero", "x"), to=onnx.TensorProto.FLOAT)
-    with pytest.raises(
-        UnsupportedModelError, match=r"ReduceSum \(node .*needs elements along axis 1"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"ReduceSum \(node .*needs elements along axis 1"):
         import_model(graph.model(graph.node("ReduceSum", places, graph.constant([1], "int64"))))
 
 
