@@ -288,7 +288,7 @@ TAKES_SIZES = {
 For other operators a function writes a tensor of them.
 """
 
-BY_ELEMENTS = ("Reshape", "Slice", "Split", "Squeeze", "Tile")
+BY_ELEMENTS = ("Reshape", "Slice", "Split", "Tile")
 """Operators that TVM's importer converts where elements of tensors decide on sizes."""
 
 

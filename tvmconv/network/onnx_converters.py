@@ -27,7 +27,7 @@ from .onnx_quantization import dequantize_linear, dynamic_quantize_linear, quant
 from .onnx_recurrent import dynamic_quantize_lstm, recurrent
 from .onnx_reductions import REDUCTIONS, reduction
 from .onnx_resize import grid_sample, resize, upsample
-from .onnx_shapes import constant_of_shape, expand, range_, reshape, slice_, split, squeeze, tile
+from .onnx_shapes import constant_of_shape, expand, range_, reshape, slice_, split, squeeze, tile, unsqueeze
 
 CONVERTERS: dict[str, Converter] = {
     **{operator: reduction(how) for operator, how in REDUCTIONS.items()},
@@ -78,5 +78,6 @@ CONVERTERS: dict[str, Converter] = {
     "ThresholdedRelu": thresholded_relu,
     "Tile": tile,
     "TopK": top_k,
+    "Unsqueeze": unsqueeze,
     "Upsample": upsample,
 }

@@ -57,6 +57,21 @@ def squeeze(node: Node) -> relax.Expr:
     return relax.op.squeeze(node.operands[0], chosen) if chosen else node.operands[0]
 
 
+def unsqueeze(node: Node) -> relax.Expr:
+    """Convert Unsqueeze: axes of one element, counted among those of the result."""
+    told = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
+    if not told:
+        raise Refused("it has no axes", "the axes to add")
+    rank = len(node.shape_of()) + len(told)
+    axes = sorted({_axis(int(axis), rank) for axis in told})
+    if len(axes) < len(told):
+        raise Refused(f"it has an axis twice among {list(told)}", "each axis once")
+    y = node.operands[0]
+    for axis in axes:
+        y = node.emit(relax.op.expand_dims(y, axis))
+    return y
+
+
 def expand(node: Node) -> relax.Expr:
     """Convert Expand: axes of 1 element are repeated, those of the wanted shape as well."""
     x, wanted = node.operands[0], node.sizes(1, "shape") or []

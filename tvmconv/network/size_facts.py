@@ -43,7 +43,7 @@ class SizeFacts:
         self._inputs = merged(inputs)
         self._told = tuple(choices)
         self.choices: list[bool] = []
-        """What was chosen so far, in order."""
+        """The results of `choose` so far, in order."""
         self._conditions = {each.text: each for each in conditions}
         self.fixed: dict[str, int] = {}
         """The only value that an open size may have, by its name, where conditions leave one."""
