@@ -12,8 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 from torch.utils.flop_counter import register_flop_formula
+
+from ..errors import TensorError
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -146,26 +150,41 @@ def _with_gradients(
     keep: Callable[[Any, Sequence[Any]], None],
     gradients: Callable[..., Gradients],
 ) -> Callable[..., Any]:
-    """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted."""
-    is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
+    """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted.
 
-    class Differentiable(torch.autograd.Function):  # type: ignore[misc]
+    The dispatcher calls it for one level of `torch.func`'s transforms, so it is a function of autograd of that level.
+    """
+    is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
+    are_transforms_active = torch._C._are_functorch_transforms_active
+
+    class Differentiable(_SingleLevelFunction):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, *arguments_and_keys: Any) -> Any:
             *arguments, keys = arguments_and_keys
             keep(ctx, arguments)
-            return below(keys, *arguments)
+            if not are_transforms_active():
+                return below(keys, *arguments)
+            with torch.enable_grad():  # for the levels below, which autograd has just turned off for this one
+                return below(keys, *arguments)
 
         @staticmethod
         def backward(ctx: Any, *outer: Tensor | None) -> Gradients:
             return *gradients(ctx, *outer), None
 
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            expected = "reverse mode, such as torch.func.grad or vjp: there are no forward-mode derivatives"
+            raise TensorError("arguments", "tensors with tangents", expected)
+
     apply = Differentiable.apply
 
     def call(keys: Any, *arguments: Any) -> Any:
-        # Forward-mode derivatives are refused by torch, which would else leave them out.
+        # Forward-mode derivatives are refused in `jvp`: they would else be left out.
         if (is_grad_enabled() and any_requires_grad(*arguments)) or forward_ad._current_level >= 0:
-            return apply(*arguments, keys)
+            if not are_transforms_active():
+                return apply(*arguments, keys)
+            with enable_single_level_autograd_function():
+                return apply(*arguments, keys)
         return below(keys, *arguments)
 
     return call
