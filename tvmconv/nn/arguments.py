@@ -11,6 +11,7 @@ from torch import Tensor
 from ..arrays import DEVICE_TYPES
 from ..errors import TensorError
 from ..parameters import is_integer
+from ..torch_library.library import fixed_shape
 
 Size = int | Sequence[int]
 
@@ -52,7 +53,9 @@ def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
 
 
 def _is_size(value: object) -> bool:
-    """Return whether a value is an integer, or one that torch leaves open."""
+    """Return whether a value is an integer, or a size that torch leaves open: `torch.jit` has tensors for these."""
+    if isinstance(value, Tensor):
+        return torch._C._get_tracing_state() is not None
     return is_integer(value) or isinstance(value, torch.SymInt)
 
 
@@ -71,7 +74,7 @@ def sides_of(
         return (0,) * (2 * axes)
     if padding != "same" or max(stride) > 1:
         raise TensorError("padding", padding, f"'valid', 'same' for a stride of 1 (it is {stride}), or integers")
-    totals = [spread * (size - 1) for size, spread in zip(weight.shape[2:], dilation, strict=True)]
+    totals = [spread * (size - 1) for size, spread in zip(fixed_shape(weight)[2:], dilation, strict=True)]
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 

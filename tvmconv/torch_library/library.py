@@ -108,6 +108,18 @@ def is_exported() -> bool:
     return torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
 
 
+def fixed_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor as integers, also where `torch.jit` traces, which has tensors for sizes."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        return tuple(tensor.shape)
+    torch._C._set_tracing_state(None)
+    try:
+        return tuple(tensor.shape)
+    finally:
+        torch._C._set_tracing_state(state)
+
+
 def _one_by_one(operator: Any) -> Callable[..., Any]:
     """Return the rule by which `torch.vmap` calls an operator: once for each element of the axis that it maps over."""
 
