@@ -93,8 +93,7 @@ def _declared(
     packet = getattr(torch.ops.tvmconv, name)
     LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tvmconv::{name}", fake, lib=LIBRARY)
-    if not packet.default._schema.is_mutable:
-        torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
+    torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
     register_flop_formula(packet)(flops)
     PLAIN[packet.default] = plain
     return packet.default, _below_autograd(packet.default, compute)
@@ -121,10 +120,18 @@ def fixed_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _one_by_one(operator: Any) -> Callable[..., Any]:
-    """Return the rule by which `torch.vmap` calls an operator: once for each element of the axis that it maps over."""
+    """Return the rule by which `torch.vmap` calls an operator: once for each element of the axis that it maps over.
+
+    A tensor that the operator changes must have that axis: all elements would change one tensor.
+    """
+    changed = [i for i, each in enumerate(operator._schema.arguments) if each.alias_info and each.alias_info.is_write]
 
     def call(info: Any, axes: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
         count = info.batch_size
+        for i in changed:
+            if axes[i] is None:
+                name = operator._schema.arguments[i].name
+                raise TensorError(name, "a tensor that vmap does not map over", "one of its elements for each result")
         parts = [
             [each] * max(1, count) if not isinstance(axis, int) else each.unbind(axis) if count else [each.sum(axis)]
             for each, axis in zip(arguments, axes, strict=True)
