@@ -172,7 +172,7 @@ class Between(nn.Module):  # type: ignore[misc,name-defined]
 SPLIT: dict[str, tuple[Any, str]] = {
     "svd": (lambda y: torch.linalg.svdvals(y).sum(-1)[..., None, None] + y, "_linalg_svd"),
     "fft": (lambda y: torch.fft.fft2(y).real, "_fft_c2c"),
-    "cholesky": (lambda y: torch.linalg.cholesky(y @ y.mT + torch.eye(8)), "linalg_cholesky_ex.*it checks"),
+    "cholesky": (lambda y: torch.linalg.cholesky(y @ y.mT + torch.eye(8)), "it checks, and returns nothing"),
     "dropout": (nn.Dropout(0.5), "bernoulli"),
 }
 
@@ -187,7 +187,8 @@ def test_unsupported_operators_are_run_by_torch(name: str, networks: list[Networ
     with torch.no_grad():
         torch.manual_seed(5)
         torch.testing.assert_close(result, model(IMAGE), rtol=1e-4, atol=1e-4)
-    assert len(networks) == 2  # one on each side of what torch runs
+    # One on each side of what torch runs; what drops elements out needs none of the first one's results.
+    assert len(networks) == (1 if name == "dropout" else 2)
 
 
 def test_options() -> None:
