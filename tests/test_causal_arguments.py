@@ -212,4 +212,6 @@ def test_nothing(batch: int, length: int) -> None:
     assert causal_conv1d_update(x, held, w, bias, "silu").shape == x.shape
     assert torch.equal(held, states)
     if not batch:
-        assert causal_conv1d_update(x, torch.zeros(3, 5, 3), w, conv_state_indices=torch.zeros(0).int()).shape == x.shape
+        assert (
+            causal_conv1d_update(x, torch.zeros(3, 5, 3), w, conv_state_indices=torch.zeros(0).int()).shape == x.shape
+        )
