@@ -1,4 +1,4 @@
-"""`tvmconv.conv2d` and `tvmconv.depthwise` of torch's tensors: what torch asks of operators, and tensors without data."""
+"""`tvmconv.conv2d` and `tvmconv.depthwise` of torch's tensors, as operators of torch; tensors without data."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ def compiled(func: tirx.PrimFunc, target: Any) -> Executable:
 
 
 def function_of(register: Register) -> tirx.PrimFunc:
-    """Return the function that keeps some bits of the register and sets others, in as many threads as it has states.
+    """Return the function that keeps some bits of the register and sets others, in a thread for each of its states.
 
-    A loop of as many steps as TVM has threads runs one in each.
+    TVM runs a loop with a step for each of its threads so: one step in each.
     """
     count, step = tirx.Var("count", "int32"), tirx.Var("thread", "int32")
     kept, added = (tirx.Var(name, register.dtype) for name in ("kept", "added"))

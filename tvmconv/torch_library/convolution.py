@@ -97,7 +97,8 @@ class Arguments(NamedTuple):
         x, w = self.in_nchw()
         strides, dilations = pair("stride", _one(self.stride)), pair("dilation", _one(self.dilation))
         padding = self.padding_word or _one(self.padding)
-        return strides, resolve_padding(padding, x.shape[2:], fixed_shape(w)[2:], strides, dilations), dilations
+        *_, rows, columns = fixed_shape(w)
+        return strides, resolve_padding(padding, x.shape[2:], (rows, columns), strides, dilations), dilations
 
     def require(self) -> None:
         """Refuse tensors and options that do not go together, but for sizes that torch leaves open."""
