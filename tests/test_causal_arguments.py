@@ -150,7 +150,9 @@ def test_rows_of_rings() -> None:
     x, w, _, _ = tensors(3, 2)
     rows, past = torch.tensor([5, 0, 3]), torch.tensor([9, 2, 0])
     rings = torch.randn(6, CHANNELS, 4)
-    held = torch.stack([torch.stack([rings[r, :, (p + k) % 4] for k in (-3, -2, -1)], -1) for r, p in zip(rows, past, strict=True)])
+    held = torch.stack(
+        [torch.stack([rings[r, :, (p + k) % 4] for k in (-3, -2, -1)], -1) for r, p in zip(rows, past, strict=True)]
+    )
     result = causal_conv1d_update(x, rings, w, None, None, past, rows)
     assert_close(result, summed(x, w, None, held, ((0, 0),) * 3, False))
     for i, (row, before) in enumerate(zip(rows, past, strict=True)):
