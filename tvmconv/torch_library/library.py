@@ -15,7 +15,8 @@ from torch import Tensor
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from ..errors import TensorError
 
@@ -95,6 +96,10 @@ def _declared(
     torch.library.register_fake(f"tvmconv::{name}", fake, lib=LIBRARY)
     torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
     register_flop_formula(packet)(flops)
+    for mode in _get_current_dispatch_mode_stack():  # a counter that is on has copied the formulas of before
+        counter = getattr(mode, "counter", None)
+        if isinstance(counter, FlopCounterMode):
+            counter.flop_registry[packet] = flop_registry[packet]
     PLAIN[packet.default] = plain
     return packet.default, _below_autograd(packet.default, compute)
 
