@@ -60,6 +60,9 @@ NHWC = {
 
 CASES = {name: case._replace(open_sizes=OPEN_SIZES) for name, case in {**GEMMS, **DEPTHWISE, **NHWC}.items()}
 CASES["int8-height"] = GEMMS["int8"]._replace(open_sizes=("height",))
+CASES["depthwise-rows"] = depthwise(
+    (1, 6, 1, 64), (6, 1, 1, 4), padding=(0, 3, 0, 0), shift=True, activation="silu"
+)._replace(open_sizes=("batch", "width"))
 CASES["int8-width"] = Open(
     layer((1, 44, 5, 12), (4, 44, 5, 5), "int8", LAST, padding=(2, 3, 2, 3), x_zero_point=-9),
     "tensor",

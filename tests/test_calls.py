@@ -288,7 +288,7 @@ def test_operands_that_are_converted_are_so_in_every_call(dtype: str, kind: str)
         check_result(workload, widened, to_numpy(tvmconv.conv2d(x, weight, groups=4, scale=scale, shift=shift)))
 
 
-FRAMES = 13
+FRAMES = 11
 """The largest number of Python functions that a call may run: each takes about a tenth of a microsecond."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,11 +11,12 @@ from nn_cases import DTYPES, assert_close
 from sequence_cases import CASES, Sequences, check
 from sparing import sparing
 
+from tvmconv import operator, operators
 from tvmconv.errors import TvmconvError
 
 torch = pytest.importorskip("torch")
 
-from tvmconv.nn import causal, functional  # noqa: E402
+from tvmconv.nn import causal, functional, launches  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,38 @@ def test_steps(kept: int, size: int | None) -> None:
         parts = [functional.causal_conv1d_update(each, state, w, bias, "silu") for each in x.split(size, -1)]
     torch.testing.assert_close(torch.cat(parts, -1), functional.causal_conv1d(x, w, bias, "silu"))
     assert torch.equal(state, x[..., -kept:])
+
+
+LENGTHS = (33, 100, 16, 255, 77)
+LONG = (256, 1000, 257)
+
+
+@pytest.mark.parametrize("case", ["4-taps", "linear-states", "channels-last"])
+def test_lengths_share_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two serve all but the shortest, forward and as gradients by x; each length is right."""
+    compiled: list[Any] = []
+
+    def compile_problem(problem: Any, *rest: Any) -> Any:
+        compiled.append(problem)
+        return original(problem, *rest)
+
+    original = operators.compile_problem
+    monkeypatch.setattr(operators, "compile_problem", compile_problem)
+    monkeypatch.setattr(operators, "_operators", {})
+    monkeypatch.setattr(launches, "_known", {})
+    for first, *others in (LENGTHS, LONG):
+        check(replace(CASES[case], x=(2, 6, first)))
+        assert any("width" in problem.open_sizes for problem in compiled)
+        compiled.clear()
+        for length in others:
+            check(replace(CASES[case], x=(2, 6, length)))
+        assert max((problem.workload.width for problem in compiled), default=0) < 16
+
+
+def test_rows_too_long_for_tiles_have_kernels_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "MOST_TILES", 150)
+    for length in (100, 151):
+        check(Sequences((1, 2, length), 3, bias=False, activation=None))
 
 
 def test_operators_are_sound() -> None:

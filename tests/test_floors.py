@@ -41,7 +41,7 @@ FLOORS = (
     ("compute",),
     ("schedules",),
     ("dispatch",),
-    ("folding", "lowering", "rounding", "serial", "substitution", "workspace"),
+    ("denormals", "folding", "lowering", "rounding", "serial", "substitution", "workspace"),
     ("calls", "convolving", "gradients", "operator", "operators", "sparse", "torch_library"),
     ("network",),
     ("checking", "verify"),

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from tvmconv import gradients  # noqa: E402
 from tvmconv import operators as calls  # noqa: E402
+from tvmconv.errors import TvmconvError  # noqa: E402
 from tvmconv.nn import DepthwiseConv1d, DepthwiseConv2d, functional, launches, operators, replace  # noqa: E402
 
 nn = torch.nn
@@ -208,7 +209,7 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(of for of, *_ in kernels) == ["input", "weight"]
 
 
-FRAMES = 29
+FRAMES = 27
 """The largest number of Python functions of tvmconv that a step of a layer may run, forward and back."""
 
 
@@ -233,10 +234,38 @@ def test_forward_mode_is_refused() -> None:
     x, w = (tensor.detach() for tensor in LAYERS["valid"].tensors())
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, x)
-        with pytest.raises(NotImplementedError, match="jvp"):
+        with pytest.raises(TvmconvError, match="expected reverse mode"):
             functional.depthwise_conv2d(dual, w)
-    with pytest.raises(RuntimeError, match="functorch"):
+    with pytest.raises(TvmconvError, match="expected reverse mode"):
         torch.func.jvp(lambda x: functional.depthwise_conv2d(x, w), (x,), (x,))
+
+
+def _losses(convolve: Any) -> dict[str, Any]:
+    """Return functions of x (N, C, H, W) and a weight that transform a loss of a convolution."""
+    func = torch.func
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return convolve(x, w).sin().sum()
+
+    def of_one(w: Tensor, x: Tensor) -> Tensor:
+        return loss(w, x[None])
+
+    return {
+        "grad": func.grad(loss, argnums=(0, 1)),
+        "each-image": func.vmap(func.grad(of_one, argnums=(0, 1)), in_dims=(None, 0)),
+        "of-a-map": func.grad(lambda w, x: func.vmap(of_one, in_dims=(None, 0))(w, x).sum()),
+        "rows-of-a-jacobian": func.jacrev(lambda w, x: convolve(x, w).mean((0, 2, 3))),
+        "twice": func.grad(lambda w, x: func.grad(loss)(w, x).square().sum(), argnums=(0, 1)),
+    }
+
+
+@pytest.mark.parametrize("name", _losses(None))
+def test_transforms_of_functions(name: str) -> None:
+    layer = LAYERS["multiplier-2-stride-2"]
+    x, w = (tensor.detach() for tensor in layer.tensors())
+    got, want = _losses(layer.convolve)[name](w, x), _losses(layer.reference)[name](w.double(), x.double())
+    for one, other in zip(*(each if isinstance(each, tuple) else (each,) for each in (got, want)), strict=True):
+        assert_close(one, other)
 
 
 class Network(nn.Module):  # type: ignore[misc,name-defined]

@@ -45,7 +45,7 @@ WORKLOADS = {
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "_operators", {})
-    monkeypatch.setattr(operators, "_first_batches", {})
+    monkeypatch.setattr(operators, "_first_sizes", {})
     operators._calls.known.clear()
 
 
@@ -142,7 +142,7 @@ DENSE = ConvWorkload.conv2d((5, 64, 28, 28), (128, 64, 3, 3))
 def solved(workload: ConvWorkload, target: str = SM_90, algorithm: str = "auto") -> Problem:
     """Return the problem of the kernel that a call gets."""
     state = threads.changes, registry.changes, applied.get()
-    return operators._for_any_batch(Problem(workload), algorithm, target, state)
+    return operators._with_open_sizes(Problem(workload), algorithm, target, state)
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct"])
@@ -156,6 +156,24 @@ def test_batches_on_a_gpu_share_kernels_of_their_ranges(algorithm: str) -> None:
     assert all(each == chosen.problem for each, chosen in zip(problems, ranges, strict=True) if each.open_sizes)
     if algorithm == "auto":
         assert set(ranges) == set(select_ranges(Problem(DENSE).with_any_batch(), CUDA))
+
+
+def test_lengths_of_rows_share_kernels() -> None:
+    """On a GPU the first length has a kernel of its own."""
+    lengths = (1000, 300, 2048, 1000)
+    rows = [ConvWorkload.depthwise((2, 8, 1, n), (8, 1, 1, 4), padding=(0, 3, 0, 0)) for n in lengths]
+    problems = [solved(workload) for workload in rows]
+    assert problems[0] == problems[3] == Problem(rows[0])
+    assert problems[1] == problems[2] == Problem(rows[0]).with_any_length()
+    assert {solved(workload, "llvm") for workload in rows} == {problems[1]}
+    for other in (
+        ConvWorkload.depthwise((2, 8, 1, 15), (8, 1, 1, 4), padding=(0, 3, 0, 0)),
+        ConvWorkload.depthwise((2, 8, 1, 70), (8, 1, 1, 70), padding=0),
+        ConvWorkload.depthwise((2, 8, 2, 300), (8, 1, 1, 4), padding=0),
+        ConvWorkload.depthwise((2, 8, 1, 300), (8, 1, 3, 3), padding=1),
+        ConvWorkload.conv2d((2, 8, 1, 300), (8, 8, 1, 3)),
+    ):
+        assert solved(other, "llvm").open_sizes in (("batch",), ())
 
 
 def test_rows_of_linear_layers_share_kernels_on_a_cpu() -> None:

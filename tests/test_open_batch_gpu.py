@@ -76,7 +76,7 @@ def test_a_hundred_batches_in_a_row(name: str, order: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(operators, "compile_problem", counted)
     monkeypatch.setattr(operators, "_operators", {})
-    monkeypatch.setattr(operators, "_first_batches", {})
+    monkeypatch.setattr(operators, "_first_sizes", {})
     monkeypatch.setattr(operators, "_calls", operators.Calls())
     for batch in EVERY:
         sized = msgspec.structs.replace(workload, batch=batch)

@@ -84,3 +84,26 @@ def test_medians_and_layers_by_order() -> None:
     rows = profile_of(runs, {"f": [("first", "k"), ("second", "k")], "g": [("a", "m"), ("b", "m")]}).rows
     assert [(row.name, row.seconds) for row in rows] == [("first", 1), ("a, b", 2), ("second", 5)]
     assert [row.share for row in rows] == [1 / 8, 2 / 8, 5 / 8]
+
+
+def test_a_call_for_several_layers_has_the_names_of_all() -> None:
+    """As one of an attention has those of its two products."""
+    (run,) = runs = [[Timed("f", 1.0), Timed("f", 2.0)]]
+    layers = {"f": [(name, "k") for name in ("scores", "values", "scores_1", "values_1")]}
+    assert [row.name for row in profile_of(runs, layers).rows] == ["scores, values", "scores_1, values_1"]
+    assert len(run) == 2
+
+
+@pytest.mark.parametrize("shapes", [None, {"x": ("n", 2, "s", 8)}], ids=["static", "open"])
+def test_products_are_told_with_their_layers(shapes: dict[str, tuple[int | str, ...]] | None) -> None:
+    graph = Graph((1, 2, 16, 8))
+    turned = graph.node("Transpose", "x", perm=[0, 1, 3, 2])
+    scores = graph.node("Softmax", graph.node("MatMul", "x", turned), axis=-1)
+    network = tvmconv.build(tvmconv.import_model(graph.model(graph.node("MatMul", scores, "x")), shapes=shapes))
+    x = np.random.default_rng(0).random((1, 2, 16, 8), "float32")
+    names = [layer.convolution.name for layer in network.layers]
+    rows = {row.name: row for row in network.profile(x).rows}
+    assert len(names) == 2
+    for layer in network.layers:
+        assert rows[layer.convolution.name].kernel == layer.kernel
+        assert layer.kernel.startswith("tvmconv cpu/")

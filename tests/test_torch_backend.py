@@ -158,22 +158,46 @@ def test_training_is_refused() -> None:
         training(IMAGE)
 
 
-def test_unsupported_operators_are_run_by_torch(networks: list[Network]) -> None:
-    conv = nn.Conv2d(3, 4, 3).eval()
+class Between(nn.Module):  # type: ignore[misc,name-defined]
+    """A convolution on each side of a function, by which a graph is split."""
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.fft.fft2(conv(x)).real
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1), function
 
-    with torch.no_grad(), pytest.warns(UserWarning, match="torch runs .*_fft_c2c"):
-        result = torch.compile(function, backend="tvmconv")(IMAGE)
-    torch.testing.assert_close(result, function(IMAGE), rtol=1e-4, atol=1e-4)
-    assert len(networks) == 2  # one on each side of what torch runs
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.function(self.first(x)))
+
+
+SPLIT: dict[str, tuple[Any, str]] = {
+    "svd": (lambda y: torch.linalg.svdvals(y).sum(-1)[..., None, None] + y, "_linalg_svd"),
+    "fft": (lambda y: torch.fft.fft2(y).real, "_fft_c2c"),
+    "cholesky": (lambda y: torch.linalg.cholesky(y @ y.mT + torch.eye(8)), "it checks, and returns nothing"),
+    "dropout": (nn.Dropout(0.5), "bernoulli"),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_unsupported_operators_are_run_by_torch(name: str, networks: list[Network]) -> None:
+    function, operator = SPLIT[name]
+    model = Between(function)
+    torch.manual_seed(5)
+    with torch.no_grad(), pytest.warns(UserWarning, match=f"torch runs .*{operator}"):
+        result = torch.compile(model, backend="tvmconv")(IMAGE)
+    with torch.no_grad():
+        torch.manual_seed(5)
+        torch.testing.assert_close(result, model(IMAGE), rtol=1e-4, atol=1e-4)
+    # One on each side of what torch runs; what drops elements out needs none of the first one's results.
+    assert len(networks) == (1 if name == "dropout" else 2)
 
 
 def test_options() -> None:
     for choice, message in (
         ({"options": {"precison": "tf32"}}, "options is 'precison'; expected options among precision, sparse, records"),
         ({"options": {"sparse": "some"}}, "'sparse'"),
+        ({"options": "tf32"}, "options is 'tf32'; expected a dictionary"),
+        ({"options": {"records": [3]}}, "'records'.* is .3.; expected the path of a tuning log, or several"),
+        ({"options": {"records": "nowhere.jsonl"}}, "'records'.* is 'nowhere.jsonl'; expected the path"),
         ({"mode": "max-autotune"}, "mode is 'max-autotune'; expected 'default' or 'reduce-overhead'"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):

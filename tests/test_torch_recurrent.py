@@ -62,6 +62,14 @@ def test_layers_are_right(case: str) -> None:
     assert len(network.layers) == module.layers.num_layers  # one product for all steps and directions
 
 
+def test_many_rows_of_few_channels() -> None:
+    """They are a single block of channels, which threads cannot share, whatever the work."""
+    torch.manual_seed(3)
+    module = Layers(torch.nn.LSTM(5, 8)).eval()
+    given = (torch.randn(3, 256, 5),)
+    check(module, tvmconv.build(tvmconv.import_model(module, given)), given, ATOL["float32"])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_other_types_are_right(dtype: str) -> None:
     torch.manual_seed(2)

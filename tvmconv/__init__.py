@@ -18,6 +18,7 @@ from .workload import ConvWorkload
 
 if TYPE_CHECKING:
     from .convolving import conv2d, depthwise
+    from .denormals import set_flush_denormal
     from .loading import load
     from .network import Network, build, import_model
     from .operator import Operator, compile  # noqa: A004
@@ -40,6 +41,7 @@ _LAZY = {
     "depthwise": "convolving",
     "import_model": "network",
     "load": "loading",
+    "set_flush_denormal": "denormals",
     "sparse_conv2d": "sparse.convolution",
 }
 
@@ -59,6 +61,7 @@ __all__ = [
     "get_num_threads",
     "import_model",
     "load",
+    "set_flush_denormal",
     "set_num_threads",
     "sparse_conv2d",
 ]

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from numpy import ndarray
+
 from .arrays import NoDataError
 from .calls import given
 from .operators import call
@@ -46,7 +48,7 @@ def depthwise(
     (1, 32, 56, 56)
     """
     options = stride, padding, dilation, activation
-    if not is_traced():
+    if type(x) is ndarray or not is_traced():
         try:
             return call("depthwise", options, "auto", precision, target, given(x, w, scale, shift, None), out)
         except NoDataError:  # as torch.vmap's tensors have none, and those of a device "meta"
@@ -102,7 +104,7 @@ def conv2d(
     (1, 128, 28, 28)
     """
     options = stride, padding, dilation, activation, groups, layout, out_dtype, x_zero_point, out_zero_point
-    if not is_traced():
+    if type(x) is ndarray or not is_traced():
         try:
             return call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
         except NoDataError:

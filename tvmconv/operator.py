@@ -110,6 +110,8 @@ class Operator:
 
     def takes(self, workload: ConvWorkload) -> bool:
         """Return whether a workload, of other open sizes than the operator's, is not too large for its kernel."""
+        if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
+            return False
         if not self.problem.open_sizes or not backend_of(self.target).on_gpu:
             return True
         arrays = (*workload.operands.values(), *self._workspace.sized(workload))

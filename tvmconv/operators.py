@@ -125,8 +125,8 @@ def present_state() -> State:
 
 
 _operators: dict[tuple[Problem, str, str, State], Operator] = {}
-_first_batches: dict[tuple[Problem, str, str, State], int] = {}
-"""The first batch that each convolution, as one of any batch, was called with on a GPU."""
+_first_sizes: dict[tuple[Problem, str, str, State], tuple[int, int]] = {}
+"""The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
 
 _lock = threading.Lock()
 
@@ -142,29 +142,31 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
 
 
 def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
-    """Return the operator for a call's problem: for any batch where that serves."""
-    operator = _kept(_for_any_batch(problem, algorithm, target, state), algorithm, target, state)
+    """Return the operator for a call's problem: for any batch, and any length of rows, where that serves."""
+    operator = _kept(_with_open_sizes(problem, algorithm, target, state), algorithm, target, state)
     return operator if operator.takes(problem.workload) else _kept(problem, algorithm, target, state)
 
 
-def _for_any_batch(problem: Problem, algorithm: str, target: str, state: State) -> Problem:
-    """Return the problem with an open batch where its template takes that, unless a log has records of this batch.
+def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State) -> Problem:
+    """Return the problem with sizes open that its template takes so, unless a log has records of these sizes.
 
-    On a GPU, where kernels for any batch may be slower, the first batch of a convolution has a kernel of its own: most
-    convolutions have no other. The others share kernels, one for each range of batches. So do all batches of a linear
-    layer on a CPU, where one row has other tiles than many.
+    That is the batch, and the width of planes that are rows, as sequences are. On a GPU, where kernels for any sizes
+    may be slower, the first ones of a convolution have a kernel of their own: most convolutions have no others. The
+    others share kernels, one for each range of batches. So do all batches of a linear layer on a CPU, where one row has
+    other tiles than many.
     """
-    resolved, batch, opened = resolve_target(target), problem.workload.batch, problem.with_any_batch()
+    resolved, workload = resolve_target(target), problem.workload
+    opened = problem.with_any_length() or problem.with_any_batch()
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
     if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
         return problem
-    on_gpu = backend_of(resolved).on_gpu
-    if on_gpu and _first_batches.setdefault((opened, algorithm, target, state), batch) == batch:
+    on_gpu, sizes = backend_of(resolved).on_gpu, (workload.batch, workload.width)
+    if on_gpu and _first_sizes.setdefault((opened, algorithm, target, state), sizes) == sizes:
         return problem
     if tuned(problem, resolved, algorithm):
         return problem
-    has_ranges = on_gpu or problem.workload.is_linear
-    return range_with(batch, opened, resolved, algorithm).problem if has_ranges else opened
+    has_ranges = not opened.has_open_planes and (on_gpu or workload.is_linear)
+    return range_with(workload.batch, opened, resolved, algorithm).problem if has_ranges else opened
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:

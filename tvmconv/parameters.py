@@ -43,11 +43,23 @@ def resolve_padding(
 
 
 def _same_padding(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    if min(size, kernel, stride, dilation) < 1:
+    if min(kernel, stride, dilation) < 1 or (is_integer(size) and size < 1):
         return 0, 0  # the workload's own checks name what is wrong
-    outputs = -(-size // stride)
-    total = max((outputs - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
+    total = same_total(size, kernel, stride, dilation)
     return total // 2, total - total // 2
+
+
+def same_total(size: int, kernel: int, stride: int, dilation: int) -> int:
+    """Return the elements of padding on both sides of an axis by which `ceil(size / stride)` windows fit.
+
+    Sizes may be symbols: a comparison is made only where the sign of the result depends on them.
+    """
+    reach = (kernel - 1) * dilation
+    if stride == 1:
+        return reach
+    # Not -(-size // stride): programs that torch.onnx.export makes round such a quotient toward zero.
+    total = ((size + stride - 1) // stride - 1) * stride + reach + 1 - size
+    return total if reach + 1 >= stride else max(total, 0)
 
 
 def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:

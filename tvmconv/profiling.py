@@ -100,7 +100,9 @@ def profile_of(
     rows = []
     for timed, cost in zip(runs[0], seconds, strict=True):
         named = waiting.get(timed.function, [])
-        taken = named[:1] if calls[timed.function] > 1 else named[:]  # equal layers may be computed once for all
+        # A call computes several layers where these are equal and computed once, or are products of one attention.
+        taken = named[: max(1, len(named) // calls[timed.function])]
+        calls[timed.function] -= 1
         del named[: len(taken)]
         name = ", ".join(name for name, _ in taken) or timed.function
         theirs = "tvmconv" if timed.function.startswith("tvmconv_") else "TVM"

@@ -118,6 +118,8 @@ class Choice(NamedTuple):
         if mode not in (None, "default", "reduce-overhead"):
             expected = "'default' or 'reduce-overhead': kernels are tuned by `tvmconv tune`, whose log is for options="
             raise InvalidArgumentError("mode", mode, f"{expected}{{'records': ...}}")
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidArgumentError("options", options, "a dictionary, such as {'precision': 'tf32'}")
         given = dict(options or {})
         if unknown := sorted(set(given) - set(cls._fields)):
             raise InvalidArgumentError("options", unknown[0], f"options among {', '.join(cls._fields)}")
@@ -125,9 +127,10 @@ class Choice(NamedTuple):
             if name in given and given[name] not in words:
                 raise InvalidArgumentError(f"options[{name!r}]", given[name], one_of(words))
         paths = given.pop("records", ())
-        if not isinstance(paths, (str, PathLike)) and not isinstance(paths, Sequence):
+        listed = [paths] if isinstance(paths, (str, PathLike)) else paths
+        if not isinstance(listed, Sequence) or not all(isinstance(path, (str, PathLike)) for path in listed):
             raise InvalidArgumentError("options['records']", paths, "the path of a tuning log, or several")
-        records = tuple(map(Path, [paths] if isinstance(paths, (str, PathLike)) else paths))
+        records = tuple(map(Path, listed))
         for path in records:
             if not path.is_file():
                 raise InvalidArgumentError("options['records']", str(path), "the path of a tuning log")

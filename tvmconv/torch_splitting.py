@@ -131,6 +131,8 @@ def _unsupported(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
             continue
         if getattr(node.target, "_schema", None) is None or node.target._schema.is_mutable:
             reasons[node] = "it changes a tensor"
+        elif "val" not in node.meta:
+            reasons[node] = "it checks, and returns nothing"
         else:
             alike.setdefault(_description(node), []).append(node)
     for first, reason in _refused([nodes[0] for nodes in alike.values()]).items():

@@ -70,7 +70,7 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class MeasureInput:
-    """One trial: a configuration of a task's space, with AutoTVM's arguments and their order."""
+    """A trial to be measured: a configuration of a task's space; arguments and their order are AutoTVM's."""
 
     target: tvm.target.Target = field(compare=False)
     """The target of the task."""

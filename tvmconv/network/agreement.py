@@ -17,7 +17,7 @@ NAME = "in_agreement"
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis of a tensor that is brought to the size of others."""
+    """An axis of a tensor: its size, and the size that it gets to agree with other tensors."""
 
     size: Size
     target: Size

@@ -96,14 +96,14 @@ def use_attention(
             call = relax.call_tir(functions[attention], operands, result)
             values[output] = relax.op.reshape(call, output.ty.shape)
             block.take_as_given(output)  # nothing computes the variables before it, in which it may be a view
-            layers += _layers(site, tile)
+            layers += _layers(site, tile, str(functions[attention].name_hint))
     return rebind(builder.get(), values), tuple(layers)
 
 
-def _layers(site: _Site, tile: Tile) -> list[Layer]:
-    """Return the layers of both products."""
+def _layers(site: _Site, tile: Tile, function: str) -> list[Layer]:
+    """Return the layers of both products, which one function computes."""
     reason, config = "one kernel for two products and the softmax between them", msgspec.to_builtins(tile)
-    return [Layer(each, KERNEL_NAME, config, reason) for each in site.convolutions]
+    return [Layer(each, KERNEL_NAME, config, reason, function) for each in site.convolutions]
 
 
 def _site(

@@ -48,12 +48,12 @@ def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> 
 
 
 def can_be_blocked(block: SBlock, window: int) -> bool:
-    """Return whether `mark_for_blocks` takes a block, but for rows that are shorter than any vector."""
+    """Return whether `mark_for_blocks` takes a block, except for rows that are shorter than any vector."""
     return _taken(block, window) is not None
 
 
 def with_blocks(block: SBlock) -> SBlock:
-    """Return a marked block with accumulators in place of its loops; return any other block unchanged.
+    """Return a marked block whose loops are replaced by sums in accumulators; return any other block unchanged.
 
     Before, with rows of 1000: `for k in range(1000): y = y + x[k]`.
     After: `for k in range(15): a[0:64] += x[64 * k : 64 * k + 64]`, where a is four vectors; then three vectors of the

@@ -66,7 +66,7 @@ class _Code:
 
 
 class Row(_Code):
-    """The code for one output: vectors run along a row, and what is left of it is a vector that ends with the row."""
+    """The code for one output: vectors run along a row; the last ends with the row and overlaps the one before."""
 
     def __init__(self, stage: Stage, lanes: int) -> None:
         super().__init__(stage)
@@ -113,7 +113,7 @@ class Row(_Code):
         return self._block([loop(_part(self.row.others[axis], self.rows, turn), row)])
 
     def _long_row(self, at: dict[Var, Expr]) -> tirx.Stmt:
-        """Return the statement for a row in blocks, the first of which has what is left of the row, too."""
+        """Return the statement for a row in blocks, the first of which joins the elements beyond whole steps, too."""
         whole, rest = self.row.count // self.step, self._rest(at)
 
         def block(turn: Expr) -> tirx.Stmt:
@@ -155,7 +155,7 @@ class Row(_Code):
         return loop(count, step)
 
     def _rest(self, at: dict[Var, Expr]) -> list[tirx.Stmt]:
-        """Return the statements that join what is left of a row that has no whole number of steps.
+        """Return the statements that join the elements of a row beyond its whole steps.
 
         The last vector has neutral elements for those that the one before has already; a row that is shorter than a
         vector is added up one by one.
@@ -178,7 +178,7 @@ class Row(_Code):
         return [*statements, *choice(odd > 0, lambda: sequence(choice(count >= self.lanes, ends_with_row, one_by_one)))]
 
     def _joined(self, at: dict[Var, Expr], first: int, start: Expr, count: int, begin: Expr | None = None) -> tirx.Stmt:
-        """Return the statement that joins `count` elements from `start` on to as many sums from `first` on.
+        """Return the statement that joins `count` elements from `start` on to `count` sums from `first` on.
 
         Where numbers are added up, the first `begin` of these elements count as 0.
         """

@@ -50,7 +50,7 @@ def tvm_at_work() -> Iterator[None]:
 
 
 def _is_tvms(called: Sequence[str]) -> bool:
-    """Return whether the last of the called files, but for other libraries, is TVM's."""
+    """Return whether the last of the called files is TVM's, other libraries left out."""
     for file in reversed(called):
         if file.startswith(OURS):
             return False

@@ -38,7 +38,7 @@ def clamped(indices: te.Tensor, sizes: Sequence[tirx.Expr]) -> te.Tensor:
 
 
 def size_of_column(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> tirx.Expr:
-    """Return the size of the axis that an element at some place indexes."""
+    """Return the size of the axis that the element at an index of `indices` indexes."""
     chosen = sizes[-1]
     for column in reversed(range(len(sizes) - 1)):
         chosen = tirx.Select(tirx.EQ(at[-1], tirx.const(column, at[-1].ty.dtype)), sizes[column], chosen)

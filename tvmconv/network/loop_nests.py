@@ -37,7 +37,7 @@ def work(sch: Schedule, block: SBlockRV) -> int:
 
 
 def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
-    """Join as many of the last loops of an elementwise block as may be one, of at most `most`, for LLVM's vectors."""
+    """Join the last loops of an elementwise block that may be one loop, at most `most`, for LLVM's vectors."""
     loops, value = sch.get_loops(block), sch.get(block)
     if (joined := min(_joined(value), most)) > 1:
         with suppress(InternalError):  # TVM's, of quotients of sizes that it cannot simplify

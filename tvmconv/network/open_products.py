@@ -28,8 +28,12 @@ class OpenProducts:
         """The name of the kernels in the descriptions of layers."""
         self._functions: dict[tuple[object, ...], relax.GlobalVar] = {}
 
-    def call(self, factors: Sequence[relax.Expr], product: Product, output: relax.Var, block: Block) -> relax.Expr:
-        """Return the expression that computes a product; a second factor with swapped axes is read as it was before.
+    def call(
+        self, factors: Sequence[relax.Expr], product: Product, output: relax.Var, block: Block
+    ) -> tuple[relax.Expr, str]:
+        """Return the expression that computes a product, and the name of the function that it calls.
+
+        A second factor with swapped axes is read as it was before.
 
         Before: `y = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, with q and k of (n, 12, s, 64).
         After: `y = R.reshape(R.call_tir(tvmconv_product_0, (R.reshape(q, (n * 12, s, 64)), R.reshape(k, ...))), ...)`.
@@ -49,4 +53,6 @@ class OpenProducts:
             relax.op.reshape(swapped if is_swapped else second, matrices),
         ]
         result = relax.TensorType((batch, rows, columns), product.out_dtype)
-        return relax.op.reshape(relax.call_tir(self._functions[key], operands, result), output.ty.shape)
+        function = self._functions[key]
+        call = relax.op.reshape(relax.call_tir(function, operands, result), output.ty.shape)
+        return call, str(function.name_hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
@@ -51,7 +52,7 @@ def use_products(
     kernels: dict[tuple[object, ...], NetworkKernel] = {}
     opened, assumed = OpenProducts(builder, target), assumed_sizes(mod)
     calls: dict[relax.Var, relax.Expr] = {}
-    layers = []
+    layers: list[Layer] = []
     for block in blocks_of(mod):
         taken: dict[relax.Var, _Taken] = {}
         for var, value in block.values.items():
@@ -60,10 +61,10 @@ def use_products(
             factors, output = surroundings(var, value, form, block)
             found = found_product(factors, str(output.ty.dtype), form, target, precision, assumed)
             if not isinstance(found, str) and found[0].is_open:
-                calls[output] = opened.call(factors, found[0], output, block)
-                layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON))
+                calls[output], function = opened.call(factors, found[0], output, block)
+                layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON, function))
             elif not isinstance(found, str):
-                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target))
+                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target), len(layers))
                 layers.append(_layer(var, taken[var]))
             elif not _is_linear_layer(value):
                 layers.append(_left_to_tvm(str(var.name), value, found))
@@ -74,6 +75,7 @@ def use_products(
             key = product, *sorted(where.places.items())
             if key not in kernels:
                 kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
+            layers[each.layer] = replace(layers[each.layer], function=str(kernels[key].function.name_hint))
             operands = form.operands(each.factors, product, block, padded=var in padded)
             rows = _rows(operands, where, columns - product.columns, each.problem.workload, kernels[key])
             if columns > product.columns:
@@ -98,6 +100,8 @@ class _Taken(NamedTuple):
     product: Product
     problem: Problem
     ranges: Sequence[dispatch.Range]
+    layer: int
+    """The index of its layer among those of the module's products."""
 
 
 def _layer(var: relax.Var, taken: _Taken) -> Layer:

@@ -33,7 +33,7 @@ class Activation(msgspec.Struct, frozen=True):
 
 
 class Recurrence(msgspec.Struct, frozen=True):
-    """A recurrent layer, but for its sizes of batch and steps and for its numbers."""
+    """A recurrent layer, without its batch, its number of steps and its weights."""
 
     kind: Kind
     hidden: int
@@ -196,7 +196,7 @@ class Cell:
         return value if at.counts is None else tirx.Select(at.counts, value, otherwise)
 
     def _activate(self, at: Channel, gate: str, number: int, state: Element | None = None) -> list[tirx.Stmt]:
-        """Return the statements that put a gate in the place of its sum; `state` is what its peephole looks at.
+        """Return the statements that replace the sum of a gate by the gate; its peephole reads `state`.
 
         Each is short: the time of TVM's passes doubles with each variable in an expression.
         """

@@ -19,14 +19,15 @@ from .gpu.plan import INDEX, index_variable, loop, sequence
 from .recurrence_cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
 MOST_ACCUMULATORS = 0.75
-"""The share of the vector registers that hold sums; the others hold weights and elements of the state."""
+"""The largest share of the vector registers that hold sums; the others hold weights and elements of the state."""
 
 BUSY = 8
-"""The sums that keep a CPU's units for multiply-adds busy: two units with four cycles until a sum is there."""
+"""The vectors of sums that keep a CPU's units for multiply-adds busy: two units, each with four cycles for a sum."""
 
 SHARED_WORK = {1: 50_000, 2: 1_000_000}
 """The multiply-adds of a step of a direction from which threads share its channels, and wait for each other behind it,
-by the number of directions: two of them may have a thread each instead."""
+by the number of directions: two of them may have a thread each instead. `python benchmarks/recurrent_threads.py`
+measures the ways, and so for `STEP_WORK`."""
 
 STEP_WORK = 2_000
 """The multiply-adds of a step of one direction from which directions are worth a thread each."""
@@ -95,7 +96,8 @@ class _Loops:
         """Return the body of the function."""
         rows = int(self._batch) if isinstance(self._batch, tirx.IntImm) else 1
         work = len(self._layer.gates) * self._hidden * self._layer.channels * rows
-        if work >= SHARED_WORK[self._directions] and not self._layer.quantized:
+        parts = self._directions * self._blocks  # of one alone TVM would make no loop that threads share
+        if work >= SHARED_WORK[self._directions] and parts > 1 and not self._layer.quantized:
             body = self._shared()
         else:
             body = self._apart(work >= STEP_WORK)

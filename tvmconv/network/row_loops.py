@@ -1,4 +1,4 @@
-"""One loop over rows for several stages on a CPU, such as those of a softmax or of a norm."""
+"""Loops over rows on a CPU, each for several stages, such as those of a softmax or of a norm."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..arrays import DEVICE_TYPES
 from ..errors import TensorError
 from ..parameters import is_integer
+from ..torch_library.library import fixed_shape
 
 Size = int | Sequence[int]
 
@@ -21,8 +22,8 @@ is_autocast_enabled = torch._C._is_any_autocast_enabled
 """A function that returns whether autocast is on for any device."""
 
 
-def require_tensors(x: Any, weight: Any, bias: Any, **others: Any) -> None:
-    """Refuse arguments that are neither tensors nor, but for the first two, None."""
+def require_tensors(x: Any, weight: Any, bias: Any, rank: int | None = None, **others: Any) -> None:
+    """Refuse arguments that are neither tensors nor, but for the first two, None, and a weight of another rank."""
     if not isinstance(x, Tensor):
         raise _no_tensor("x", x)
     if not isinstance(weight, Tensor):
@@ -32,15 +33,12 @@ def require_tensors(x: Any, weight: Any, bias: Any, **others: Any) -> None:
     for name, tensor in others.items():
         if tensor is not None and not isinstance(tensor, Tensor):
             raise _no_tensor(name, tensor)
+    if rank is not None and weight.dim() != rank:
+        raise TensorError("weight", tuple(weight.shape), f"a shape of {rank} dimensions")
 
 
 def _no_tensor(name: str, value: Any) -> TensorError:
     return TensorError(name, f"a {type(value).__name__}", "a tensor of torch")
-
-
-def require_rank(weight: Tensor, rank: int) -> None:
-    if weight.dim() != rank:
-        raise TensorError("weight", tuple(weight.shape), f"a shape of {rank} dimensions")
 
 
 def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
@@ -55,7 +53,9 @@ def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
 
 
 def _is_size(value: object) -> bool:
-    """Return whether a value is an integer, or one that torch leaves open."""
+    """Return whether a value is an integer, or a size that torch leaves open: `torch.jit` has tensors for these."""
+    if isinstance(value, Tensor):
+        return torch._C._get_tracing_state() is not None
     return is_integer(value) or isinstance(value, torch.SymInt)
 
 
@@ -64,6 +64,8 @@ def sides_of(
 ) -> tuple[int, ...]:
     """Return the padding in front of each axis, then that behind each."""
     axes = len(stride)
+    if type(padding) is tuple and len(padding) == axes and NUMBERS.issuperset(map(type, padding)):  # as layers have it
+        return padding * 2
     if not isinstance(padding, str):
         if isinstance(padding, Sequence) and len(padding) == 2 * axes and all(map(_is_size, padding)):
             return tuple(cast("Sequence[int]", padding))
@@ -72,7 +74,7 @@ def sides_of(
         return (0,) * (2 * axes)
     if padding != "same" or max(stride) > 1:
         raise TensorError("padding", padding, f"'valid', 'same' for a stride of 1 (it is {stride}), or integers")
-    totals = [spread * (size - 1) for size, spread in zip(weight.shape[2:], dilation, strict=True)]
+    totals = [spread * (size - 1) for size, spread in zip(fixed_shape(weight)[2:], dilation, strict=True)]
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 

@@ -6,9 +6,10 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..errors import TensorError
+from ..parameters import same_total
 from ..torch_library import plain
-from ..torch_library.library import is_exported
-from .arguments import Size, is_autocast_enabled, narrowed, numbers, require_rank, require_tensors, sides_of
+from ..torch_library.library import fixed_shape, is_exported
+from .arguments import Size, is_autocast_enabled, narrowed, numbers, require_tensors, sides_of
 from .operators import depthwise
 from .sequences import causal_conv1d_fn, causal_conv1d_update
 
@@ -40,8 +41,7 @@ def depthwise_conv2d(
     if has_torch_function((x, weight, bias)):  # as in torch.fx.symbolic_trace
         arguments = x, weight, bias, stride, padding, dilation
         return handle_torch_function(depthwise_conv2d, (x, weight, bias), *arguments)
-    require_tensors(x, weight, bias)
-    require_rank(weight, 4)
+    require_tensors(x, weight, bias, 4)
     strides, dilations = numbers("stride", stride, 2), numbers("dilation", dilation, 2)
     sides = sides_of(padding, weight, strides, dilations)
     rank = x.dim()
@@ -70,8 +70,7 @@ def depthwise_conv1d(
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, padding, dilation
         return handle_torch_function(depthwise_conv1d, (x, weight, bias), *arguments)
-    require_tensors(x, weight, bias)
-    require_rank(weight, 3)
+    require_tensors(x, weight, bias, 3)
     strides, dilations = numbers("stride", stride, 1), numbers("dilation", dilation, 1)
     before, after = sides_of(padding, weight, strides, dilations)
     if x.dim() not in (2, 3):
@@ -91,12 +90,11 @@ def depthwise_conv2d_same(
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, dilation
         return handle_torch_function(depthwise_conv2d_same, (x, weight, bias), *arguments)
-    require_tensors(x, weight, bias)
-    require_rank(weight, 4)
+    require_tensors(x, weight, bias, 4)
     strides, dilations = numbers("stride", stride, 2), numbers("dilation", dilation, 2)
     totals = [
-        max((-(-size // step) - 1) * step + spread * (taps - 1) + 1 - size, 0)
-        for size, step, spread, taps in zip(x.shape[-2:], strides, dilations, weight.shape[2:], strict=True)
+        same_total(size, taps, step, spread)
+        for size, taps, step, spread in zip(x.shape[-2:], fixed_shape(weight)[2:], strides, dilations, strict=True)
     ]
     sides = [total // 2 for total in totals] + [total - total // 2 for total in totals]
     return depthwise_conv2d(x, weight, bias, strides, tuple(sides), dilations)

@@ -35,8 +35,9 @@ def causal_conv1d_fn(
 
     `seq_idx` (B, L), of torch.int32, numbers the sequences that are packed into each of x: an element reads those of
     its sequence alone, and one with a negative number gets 0. States then belong to the sequence of the first element,
-    and are not returned. Packed sequences are computed by the operators of torch, the others by one kernel for each
-    shape (D, K, L).
+    and are not returned. Packed sequences are computed by the operators of torch. The others share two kernels for
+    all lengths from 16 on; on a GPU the first length has its own, and each length below 16 has one, as has the gradient
+    by the weight at each length.
 
     x may lie as (B, L, D) in memory, as `x.transpose(1, 2)` makes it; the result then does. The weight may be of
     float32 where x is in half precision; the result is of the type of x, or of autocast. Gradients are those by x,

@@ -18,7 +18,8 @@ from ..errors import InvalidArgumentError
 from ..operators import OPTIONS, as_text, call
 from ..parameters import is_integer, pair, resolve_padding
 from ..workload import ConvWorkload
-from .library import define_without_gradients, is_exported
+from .library import define_without_gradients, fixed_shape, is_exported
+from .plain import padded
 
 TENSORS = ("x", "w", "scale", "shift", "residual")
 """The names of the tensors, in order."""
@@ -96,7 +97,8 @@ class Arguments(NamedTuple):
         x, w = self.in_nchw()
         strides, dilations = pair("stride", _one(self.stride)), pair("dilation", _one(self.dilation))
         padding = self.padding_word or _one(self.padding)
-        return strides, resolve_padding(padding, x.shape[2:], w.shape[2:], strides, dilations), dilations
+        *_, rows, columns = fixed_shape(w)
+        return strides, resolve_padding(padding, x.shape[2:], (rows, columns), strides, dilations), dilations
 
     def require(self) -> None:
         """Refuse tensors and options that do not go together, but for sizes that torch leaves open."""
@@ -208,16 +210,14 @@ def _plain(*arguments: Any) -> Tensor:
     of = Arguments(*arguments)
     if not torch.compiler.is_dynamo_compiling():  # which would trace the checks, too
         of.require()
-    (x, w), (stride, (top, left, bottom, right), dilation) = of.in_nchw(), of.geometry()
+    (x, w), (stride, sides, dilation) = of.in_nchw(), of.geometry()
     groups = x.shape[1] if of.groups is None else of.groups
     if of.x.dtype in INTEGERS:  # whose sums float64 holds
         x, w = x.double() - of.x_zero_point, w.double()
     elif of.dtype != of.x.dtype:
         x, w = x.float(), w.float()
-    sides = top, left
-    if (top, left) != (bottom, right):
-        x, sides = functional.pad(x, (left, right, top, bottom)), (0, 0)
-    y = functional.conv2d(x, w, None, stride, sides, dilation, groups)
+    x, padding = padded(x, sides)
+    y = functional.conv2d(x, w, None, stride, padding, dilation, groups)
     if of.scale is not None or of.shift is not None or of.residual is not None or of.activation is not None:
         y = y.float()
     if of.scale is not None:

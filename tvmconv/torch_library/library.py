@@ -12,8 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.utils.flop_counter import register_flop_formula
+from torch.autograd.function import _SingleLevelFunction
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
+
+from ..errors import TensorError
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -89,9 +94,12 @@ def _declared(
     packet = getattr(torch.ops.tvmconv, name)
     LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tvmconv::{name}", fake, lib=LIBRARY)
-    if not packet.default._schema.is_mutable:
-        torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
+    torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
     register_flop_formula(packet)(flops)
+    for mode in _get_current_dispatch_mode_stack():  # a counter that is on has copied the formulas of before
+        counter = getattr(mode, "counter", None)
+        if isinstance(counter, FlopCounterMode):
+            counter.flop_registry[packet] = flop_registry[packet]
     PLAIN[packet.default] = plain
     return packet.default, _below_autograd(packet.default, compute)
 
@@ -104,11 +112,31 @@ def is_exported() -> bool:
     return torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
 
 
+def fixed_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor as integers, also where `torch.jit` traces, which has tensors for sizes."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        return tuple(tensor.shape)
+    torch._C._set_tracing_state(None)
+    try:
+        return tuple(tensor.shape)
+    finally:
+        torch._C._set_tracing_state(state)
+
+
 def _one_by_one(operator: Any) -> Callable[..., Any]:
-    """Return the rule by which `torch.vmap` calls an operator: once for each element of the axis that it maps over."""
+    """Return the rule by which `torch.vmap` calls an operator: once for each element of the axis that it maps over.
+
+    A tensor that the operator changes must have that axis: all elements would change one tensor.
+    """
+    changed = [i for i, each in enumerate(operator._schema.arguments) if each.alias_info and each.alias_info.is_write]
 
     def call(info: Any, axes: Sequence[Any], *arguments: Any) -> tuple[Any, Any]:
         count = info.batch_size
+        for i in changed:
+            if axes[i] is None:
+                name = operator._schema.arguments[i].name
+                raise TensorError(name, "a tensor that vmap does not map over", "one of its elements for each result")
         parts = [
             [each] * max(1, count) if not isinstance(axis, int) else each.unbind(axis) if count else [each.sum(axis)]
             for each, axis in zip(arguments, axes, strict=True)
@@ -146,26 +174,41 @@ def _with_gradients(
     keep: Callable[[Any, Sequence[Any]], None],
     gradients: Callable[..., Gradients],
 ) -> Callable[..., Any]:
-    """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted."""
-    is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
+    """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted.
 
-    class Differentiable(torch.autograd.Function):  # type: ignore[misc]
+    The dispatcher calls it for one level of `torch.func`'s transforms, so it is a function of autograd of that level.
+    """
+    is_grad_enabled, any_requires_grad = torch._C.is_grad_enabled, torch._C._any_requires_grad
+    are_transforms_active = torch._C._are_functorch_transforms_active
+
+    class Differentiable(_SingleLevelFunction):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, *arguments_and_keys: Any) -> Any:
             *arguments, keys = arguments_and_keys
             keep(ctx, arguments)
-            return below(keys, *arguments)
+            if not are_transforms_active():
+                return below(keys, *arguments)
+            with torch.enable_grad():  # for the levels below, which autograd has just turned off for this one
+                return below(keys, *arguments)
 
         @staticmethod
         def backward(ctx: Any, *outer: Tensor | None) -> Gradients:
             return *gradients(ctx, *outer), None
 
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            expected = "reverse mode, such as torch.func.grad or vjp: there are no forward-mode derivatives"
+            raise TensorError("arguments", "tensors with tangents", expected)
+
     apply = Differentiable.apply
 
     def call(keys: Any, *arguments: Any) -> Any:
-        # Forward-mode derivatives are refused by torch, which would else leave them out.
+        # Forward-mode derivatives are refused in `jvp`: they would else be left out.
         if (is_grad_enabled() and any_requires_grad(*arguments)) or forward_ad._current_level >= 0:
-            return apply(*arguments, keys)
+            if not are_transforms_active():
+                return apply(*arguments, keys)
+            with enable_single_level_autograd_function():
+                return apply(*arguments, keys)
         return below(keys, *arguments)
 
     return call

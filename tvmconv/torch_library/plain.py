@@ -11,14 +11,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..parameters import is_integer
+
 
 def depthwise(x: Tensor, w: Tensor, bias: Tensor | None, options: Sequence[int]) -> Tensor:
     """Return the depthwise convolution (N, C * M, Ho, Wo) of x (N, C, H, W) with w (C * M, 1, R, S), plus a bias."""
-    stride, (top, left, bottom, right), dilation = options[:2], options[2:6], options[6:]
-    sides = top, left
-    if (top, left) != (bottom, right):
-        x, sides = functional.pad(x, (left, right, top, bottom)), (0, 0)
-    return functional.conv2d(x, w, _of_type(bias, x), tuple(stride), sides, tuple(dilation), x.shape[1])
+    x, sides = padded(x, options[2:6])
+    return functional.conv2d(x, w, _of_type(bias, x), tuple(options[:2]), sides, tuple(options[6:]), x.shape[1])
+
+
+def padded(x: Tensor, padding: Sequence[int]) -> tuple[Tensor, tuple[int, int]]:
+    """Return x (N, C, H, W) with zeros around it, and the padding (vertical, horizontal) that is left to a convolution.
+
+    `padding` is (top, left, bottom, right). A convolution pads both sides alike, by known numbers.
+    """
+    top, left, bottom, right = padding
+    if all(map(is_integer, padding)) and (top, left) == (bottom, right):
+        return x, (top, left)
+    return functional.pad(x, (left, right, top, bottom)), (0, 0)
 
 
 def input_gradient(dy: Tensor, w: Tensor, x_shape: Sequence[int], options: Sequence[int]) -> Tensor:

@@ -83,7 +83,7 @@ class _Kernel:
         return with_alignment(as_scheduled(func, name), target)
 
     def _shared(self, shared: tirx.Buffer, matrix: Expr, first: Expr, begin: Expr, of_first: bool) -> list[tirx.Stmt]:
-        """Return the statements that copy a chunk of a factor, with zeros in the place of what is not there."""
+        """Return the statements that copy a chunk of a factor, with zeros for elements beyond its rows and columns."""
         given, number = self.factors, index_variable("number")
         index = number * THREADS + self.thread
         in_terms = of_first or given.transposed  # what lies in a row
