@@ -332,7 +332,7 @@ def result_type(array: Any) -> type | None:
 def same_kind(array: Any, tensor: tvm.runtime.Tensor) -> Any:
     """Return a tensor of TVM as the kind of array that `array` is, on the device of `array`."""
     if isinstance(array, np.ndarray):
-        return tensor.numpy()
+        return to_numpy(tensor) if is_cpu(tensor.device) else tensor.numpy()
     if is_torch(array):
         return sys.modules["torch"].from_dlpack(tensor).to(array.device)
     if hasattr(array, "__array_namespace__"):

@@ -11,6 +11,7 @@ from tvm.tirx.build import codegen_build
 from ..targets import backend_of
 from .arguments import functions_of_inputs, without_checks
 from .side_by_side import library_for_gpu
+from .signatures import with_alignment
 
 
 def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass) -> Executable:
@@ -37,8 +38,13 @@ def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.tr
 
 
 def _library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[str]) -> Module:
-    """Return a module of a network's functions, of which those with the names `checked` check their arguments."""
+    """Return a module of a network's functions, of which those with the names `checked` check their arguments.
+
+    These are called with arrays of users, which are aligned to no more than an element.
+    """
     pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
+    aligned = {var: with_alignment(func, target) for var, func in mod.functions.items() if var.name_hint in checked}
+    mod.update(tvm.IRModule(aligned))
     mod = pipeline(tirx.transform.BindTarget(target.with_host(target))(mod))
     functions = mod.functions.items()
     mod.update(tvm.IRModule({var: without_checks(func) for var, func in functions if var.name_hint not in checked}))

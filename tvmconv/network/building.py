@@ -22,7 +22,7 @@ from .layers import Convolution, Layer
 from .limits import require_what_kernels_index, with_limits
 from .matrices import with_rows_in_matrices
 from .model import Model
-from .network import Network
+from .network import ALIGNMENT, Network
 from .parts import slice_parts
 from .powers import simplify_powers
 from .products import use_products
@@ -90,6 +90,7 @@ def build(
         facts.conditions,
         word,
         checks,
+        ALIGNMENT if backend_of(resolved).on_gpu else 1,
     )
 
 

@@ -30,7 +30,10 @@ from .sizes import Condition, Conditions, OpenSize, require_sizes
 from .streams import in_turn
 
 ALIGNMENT = 64
-"""The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
+"""The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it.
+
+Those of a CPU that are called with inputs expect that of an element, but for files from before `Network` knew of it.
+"""
 
 
 class Network:
@@ -51,10 +54,12 @@ class Network:
         conditions: tuple[Condition, ...] = (),
         precision: str = DEFAULT,
         checks: tuple[str, ...] = (),
+        alignment: int = 1,
     ) -> None:
         """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs.
 
-        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`.
+        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`. Inputs
+        that are not aligned to `alignment` bytes are copied.
         """
         self.target_json = target
         """The target that the network was built for, as JSON."""
@@ -70,6 +75,7 @@ class Network:
         self._content: storage.Content | None = None
         self._constants = constants
         self._checks = checks
+        self._alignment = alignment
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
@@ -123,7 +129,7 @@ class Network:
         inputs = self._in_order(given, named)
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
-        return inputs, [_placed(operand, self.device) for operand in operands]
+        return inputs, [_placed(operand, self.device, self._alignment) for operand in operands]
 
     def _in_turn(self, placed: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
         """Return the context in which kernels are launched: on a GPU, in turn with those of other streams."""
@@ -170,6 +176,7 @@ class Network:
             "conditions": msgspec.to_builtins(self._conditions.all),
             "precision": self.precision,
             "checks": self._checks,
+            "alignment": self._alignment,
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
@@ -199,6 +206,7 @@ class Network:
             msgspec.convert(details.get("conditions", []), tuple[Condition, ...]),
             details.get("precision", DEFAULT),
             tuple(details.get("checks", [])),
+            details.get("alignment", ALIGNMENT),
         )
         network._content = content
         return network
@@ -302,8 +310,8 @@ def _copy(array: Any) -> Any:
     return array.copyto(array.device) if isinstance(array, tvm.runtime.Tensor) else deepcopy(array)
 
 
-def _placed(operand: arrays.Operand, device: tvm.runtime.Device) -> Any:
-    """Return the array on the device and aligned, copied only where it has to be."""
-    if operand.device == device and operand.argument.data_ptr() % ALIGNMENT == 0:
+def _placed(operand: arrays.Operand, device: tvm.runtime.Device, alignment: int) -> Any:
+    """Return the array on the device and aligned to some bytes, copied only where it has to be."""
+    if operand.device == device and operand.argument.data_ptr() % alignment == 0:
         return operand.argument
     return copied(operand, device)
