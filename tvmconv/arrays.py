@@ -256,8 +256,9 @@ def from_numpy(array: np.ndarray) -> tvm.runtime.Tensor:
 
 def to_numpy(tensor: Any) -> np.ndarray:
     """Return NumPy's view of a tensor of TVM or torch on a CPU, whose elements lie one after the other."""
-    tensor = tvm_ffi.from_dlpack(tensor)
-    if str(tensor.dtype) == "bfloat16":
+    if not isinstance(tensor, tvm_ffi.Tensor):
+        tensor = tvm_ffi.from_dlpack(tensor)
+    if tensor.dtype == "bfloat16":
         return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
     return np.from_dlpack(tensor)
 
