@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
 import tvm
 from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.runtime import Executable, Module
 from tvm.tirx.build import codegen_build
 
+from ..schedules.cpu.machine import MOST_LANES
 from ..targets import backend_of
+from ..targets.devices import cpu_of
 from .arguments import functions_of_inputs, without_checks
 from .side_by_side import library_for_gpu
 from .signatures import with_alignment
+
+NOT_HALVES = "-prefer-256-bit"
+"""LLVM's feature, taken away, of CPUs for which it makes vectors of 256 bits where there are registers of 512."""
 
 
 def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass) -> Executable:
@@ -42,6 +49,7 @@ def _library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[
 
     These are called with arrays of users, which are aligned to no more than an element.
     """
+    target = _with_widest_vectors(target)
     pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
     aligned = {var: with_alignment(func, target) for var, func in mod.functions.items() if var.name_hint in checked}
     mod.update(tvm.IRModule(aligned))
@@ -49,3 +57,14 @@ def _library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[
     functions = mod.functions.items()
     mod.update(tvm.IRModule({var: without_checks(func) for var, func in functions if var.name_hint not in checked}))
     return codegen_build(finalize()(mod), target)
+
+
+def _with_widest_vectors(target: tvm.target.Target) -> tvm.target.Target:
+    """Return the target with vectors as long as registers in the loops that LLVM makes vectors of.
+
+    By itself it prefers half of an AVX-512 register, which the first of such CPUs were the slower for.
+    """
+    if cpu_of(target).lanes < MOST_LANES:
+        return target
+    config = json.loads(str(target))
+    return tvm.target.Target({**config, "mattr": [*config.get("mattr", ()), NOT_HALVES]})
