@@ -36,9 +36,9 @@ def test_threads_for_pooling() -> None:
 @pytest.mark.parametrize("groups", [2, 3], ids=["halves", "thirds"])
 def test_channels_in_turns(groups: int) -> None:
     """Moving elements and computing them one by one takes one loop nest, without tensors in between."""
-    graph = Graph((1, 96, 14, 13))
+    graph = Graph((1, 96, 28, 26))
     parts = [graph.node("Mul", "x", graph.constant(np.float32(2 + i))) for i in range(groups)]
-    shape, axis = graph.constant([1, 96 * groups, 14, 13], "int64"), graph.constant([2], "int64")
+    shape, axis = graph.constant([1, 96 * groups, 28, 26], "int64"), graph.constant([2], "int64")
     turns = graph.node("Concat", *(graph.node("Unsqueeze", part, axis) for part in parts), axis=2)
     model = graph.model(graph.node("Sigmoid", graph.node("Reshape", turns, shape)))
     imported = import_model(model)
@@ -46,7 +46,7 @@ def test_channels_in_turns(groups: int) -> None:
     (moved,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
     assert "alloc_buffer" not in moved
     assert "T.parallel(T.int64(96))" in moved
-    x = np.random.default_rng(3).standard_normal((1, 96, 14, 13)).astype("float32")
+    x = np.random.default_rng(3).standard_normal((1, 96, 28, 26)).astype("float32")
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(build(imported)(x), expected, rtol=1e-5, atol=1e-6)
 

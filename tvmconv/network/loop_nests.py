@@ -16,7 +16,13 @@ from tvm.s_tir.stmt import SBlock
 from ..substitution import CHOICE
 
 LEAST_WORK = 2**14
-"""The number of steps of a loop nest from which waking the threads pays."""
+"""The number of steps of a loop nest, a vector each, from which waking the threads pays."""
+
+LEAST_ELEMENTS = 2**16
+"""The number of steps, an element each, of a loop nest that LLVM makes vectors of, from which waking the threads pays.
+
+A thread takes some 5 to 20 us for as many, and another one is there after some 2 to 5, if a core is free.
+"""
 
 WINDOW = 64
 """The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""

@@ -18,7 +18,7 @@ from ..lowering import OPAQUE, is_scheduled
 from ..schedules.cpu.machine import MOST_LANES, TURNS, native_lanes
 from ..substitution import CHOICE
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
-from .loop_nests import LEAST_WORK, WINDOW, assumed, join_last
+from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, join_last
 from .norms import CPU_LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .row_loops import spread_rows
@@ -156,7 +156,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
     if spatial == len(loops):
         join_last(sch, block, spatial - max(outer, inner))
-    if prod(sizes) < LEAST_WORK:
+    if prod(sizes) < LEAST_ELEMENTS:
         return None
     shared = loops[:outer]
     if spatial == len(loops) and outer == most and not inner and prod(sizes[:outer]) < TURNS:
