@@ -77,6 +77,38 @@ def test_reductions_of_open_axes() -> None:
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("shape", "parts"), [((1, 2**18), 32), ((3, 99 * 1024), 33), ((1, 65537), 1)], ids=str)
+def test_threads_share_long_rows(shape: tuple[int, int], parts: int) -> None:
+    """Of few rows threads share the elements, where parts of them are whole vectors."""
+    graph = Graph(shape)
+    model = graph.model(graph.node("Exp", "x"))
+    imported = import_model(model)
+    mod = spread_over_threads(lower_and_fuse(imported.mod, LLVM), LLVM)
+    (text,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
+    assert f"T.parallel(T.int64({parts}))" in text
+    x = np.random.default_rng(3).standard_normal(shape).astype("float32")
+    np.testing.assert_allclose(build(imported)(x), np.exp(x.astype("float64")), rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [7, 128, 1000], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, -1], ids="axis {}".format)
+def test_softmax(axis: int, columns: int) -> None:
+    """Shares are rounded as quotients are, far below the largest, too; rows with infinity or NaN are NaN."""
+    graph = Graph((5, 6, columns))
+    network = build(graph.model(graph.node("Softmax", "x", axis=axis)))
+    x = 20 * np.random.default_rng(3).standard_normal((5, 6, columns)).astype("float32")
+    powers = np.exp((x - x.max(axis, keepdims=True)).astype("float64"))
+    np.testing.assert_allclose(network(x), powers / powers.sum(axis, keepdims=True), rtol=1e-6, atol=1e-37)
+    np.testing.assert_array_equal(network(np.full_like(x, 3)), np.float32(1 / x.shape[axis]))
+    for value in (np.inf, np.nan):
+        x[2, 3, 4] = value
+        of_row = tuple(slice(None) if place == axis % 3 else number for place, number in enumerate((2, 3, 4)))
+        y = network(x)
+        assert np.isnan(y[of_row]).any()
+        y[of_row] = 0
+        assert np.isfinite(y).all()
+
+
 def test_what_has_no_loops_of_blocks_stays_as_it_is() -> None:
     """TVM's scatter is written by hand, and an input may decide where a slice begins."""
     graph = Graph((1, 4, 3, 5))
