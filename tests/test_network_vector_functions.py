@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 from network_graph import Graph
-from tvm.target.codegen import target_has_features
 
 from tvmconv.compute.functions import Float64
 from tvmconv.network import build

@@ -1,4 +1,4 @@
-"""Convolutions of a single channel whose windows overlap by whole steps, as a Fourier transform of frames of sound is."""
+"""Convolutions of one channel whose windows overlap by whole steps, as in a Fourier transform of frames of sound."""
 
 from __future__ import annotations
 

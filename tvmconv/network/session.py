@@ -53,15 +53,21 @@ class Session:
         """TVM's virtual machine with the network's code; its function "main" takes tensors that are on the device."""
         if self._machine is None:
             self._machine = VirtualMachine(self._executable, self._device, self._allocator)
-            self._main = self._machine["main"]
             names = (IN_CAPTURE, IN_MEMORY, IN_GRAPHS)
             self._functions = {name for name in names if self._machine.module.implements_function(name)}
         return self._machine
 
+    @property
+    def main(self) -> Any:
+        """The machine's function of the whole network."""
+        if self._main is None:
+            self._main = self.machine["main"]
+        return self._main
+
     def run(self, inputs: Sequence[Any]) -> Any:
         """Return the outputs for inputs that are on the device."""
-        machine = self.machine
-        return self._in_arrays(inputs) if IN_MEMORY in self._functions else self._main(*inputs)
+        main = self.main
+        return self._in_arrays(inputs) if IN_MEMORY in self._functions else main(*inputs)
 
     def run_in_capture(self, inputs: Sequence[Any]) -> Any:
         """Return the outputs, which a caller captures in a CUDA graph; its memory stays as long as the session."""
