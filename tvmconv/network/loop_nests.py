@@ -21,7 +21,7 @@ LEAST_WORK = 2**14
 LEAST_ELEMENTS = 2**16
 """The number of steps, an element each, of a loop nest that LLVM makes vectors of, from which waking the threads pays.
 
-A thread takes some 5 to 20 us for as many, and another one is there after some 2 to 5, if a core is free.
+It is an estimate, not measured: of 5 to 20 us for as many, and 2 to 5 to wake a thread on a free core.
 """
 
 WINDOW = 64
