@@ -108,13 +108,33 @@ def test_outputs_share_their_memory_with_nothing(exported: bool, tmp_path: Path)
         network.export(tmp_path / "network.so")
         network = tvmconv.load(tmp_path / "network.so")
     x = torch.arange(32.0).reshape(1, 2, 4, 4)
-    for kind in (lambda: x, lambda: tvm.runtime.tensor(x.numpy())):
+    for kind in (lambda: x, lambda: x.numpy().copy(), lambda: tvm.runtime.tensor(x.numpy())):
         given = kind()
         for output in network(given):
             torch.from_dlpack(output).zero_()
         results = [torch.from_dlpack(output) for output in network(given)]
         for result, expected in zip(results, (x, x, torch.eye(4), x, x), strict=True):
             assert torch.equal(result.reshape(expected.shape), expected)
+
+
+def test_results_are_kept_while_others_are_computed() -> None:
+    """A result has memory for itself as long as it is used, and is writable."""
+    graph = Graph((3, 1000))
+    network = build(graph.model(graph.node("Add", "x", "x")))
+    results = [network(np.full((3, 1000), number, "float32")) for number in range(5)]
+    results[0][...] = 7
+    assert [float(result.min()) for result in results] == [7, 2, 4, 6, 8]
+    assert [float(result.max()) for result in results] == [7, 2, 4, 6, 8]
+
+
+def test_inputs_that_are_alike_are_checked_once_and_others_each_time() -> None:
+    network = build((graph := Graph((2, "n"))).model(graph.node("Relu", "x")))
+    for columns in (3, 5, 3):
+        np.testing.assert_array_equal(network(np.ones((2, columns), "float32")), 1)
+        with pytest.raises(InvalidArgumentError, match=r"x is \(3, 3\); expected the shape of x: float32 \(2, n\)"):
+            network(np.ones((3, 3), "float32"))
+        with pytest.raises(InvalidArgumentError, match="x is 'float64'; expected the dtype of x"):
+            network(np.ones((2, columns)))
 
 
 def test_a_network_without_inputs() -> None:

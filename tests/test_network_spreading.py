@@ -36,9 +36,9 @@ def test_threads_for_pooling() -> None:
 @pytest.mark.parametrize("groups", [2, 3], ids=["halves", "thirds"])
 def test_channels_in_turns(groups: int) -> None:
     """Moving elements and computing them one by one takes one loop nest, without tensors in between."""
-    graph = Graph((1, 96, 14, 13))
+    graph = Graph((1, 96, 28, 26))
     parts = [graph.node("Mul", "x", graph.constant(np.float32(2 + i))) for i in range(groups)]
-    shape, axis = graph.constant([1, 96 * groups, 14, 13], "int64"), graph.constant([2], "int64")
+    shape, axis = graph.constant([1, 96 * groups, 28, 26], "int64"), graph.constant([2], "int64")
     turns = graph.node("Concat", *(graph.node("Unsqueeze", part, axis) for part in parts), axis=2)
     model = graph.model(graph.node("Sigmoid", graph.node("Reshape", turns, shape)))
     imported = import_model(model)
@@ -46,7 +46,7 @@ def test_channels_in_turns(groups: int) -> None:
     (moved,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
     assert "alloc_buffer" not in moved
     assert "T.parallel(T.int64(96))" in moved
-    x = np.random.default_rng(3).standard_normal((1, 96, 14, 13)).astype("float32")
+    x = np.random.default_rng(3).standard_normal((1, 96, 28, 26)).astype("float32")
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
     np.testing.assert_allclose(build(imported)(x), expected, rtol=1e-5, atol=1e-6)
 
@@ -75,6 +75,38 @@ def test_reductions_of_open_axes() -> None:
     x = np.random.default_rng(3).standard_normal((2, 5, 7, 9)).astype("float32")
     for y, expected in zip(build(model)(x), ReferenceEvaluator(model).run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "parts"), [((1, 2**18), 32), ((3, 99 * 1024), 33), ((1, 65537), 1)], ids=str)
+def test_threads_share_long_rows(shape: tuple[int, int], parts: int) -> None:
+    """Of few rows threads share the elements, where parts of them are whole vectors."""
+    graph = Graph(shape)
+    model = graph.model(graph.node("Exp", "x"))
+    imported = import_model(model)
+    mod = spread_over_threads(lower_and_fuse(imported.mod, LLVM), LLVM)
+    (text,) = (str(func) for func in mod.functions.values() if isinstance(func, tvm.tirx.PrimFunc))
+    assert f"T.parallel(T.int64({parts}))" in text
+    x = np.random.default_rng(3).standard_normal(shape).astype("float32")
+    np.testing.assert_allclose(build(imported)(x), np.exp(x.astype("float64")), rtol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [7, 128, 1000], ids=str)
+@pytest.mark.parametrize("axis", [0, 1, -1], ids="axis {}".format)
+def test_softmax(axis: int, columns: int) -> None:
+    """Shares are rounded as quotients are, far below the largest, too; rows with infinity or NaN are NaN."""
+    graph = Graph((5, 6, columns))
+    network = build(graph.model(graph.node("Softmax", "x", axis=axis)))
+    x = 20 * np.random.default_rng(3).standard_normal((5, 6, columns)).astype("float32")
+    powers = np.exp((x - x.max(axis, keepdims=True)).astype("float64"))
+    np.testing.assert_allclose(network(x), powers / powers.sum(axis, keepdims=True), rtol=1e-6, atol=1e-37)
+    np.testing.assert_array_equal(network(np.full_like(x, 3)), np.float32(1 / x.shape[axis]))
+    for value in (np.inf, np.nan):
+        x[2, 3, 4] = value
+        of_row = tuple(slice(None) if place == axis % 3 else number for place, number in enumerate((2, 3, 4)))
+        y = network(x)
+        assert np.isnan(y[of_row]).any()
+        y[of_row] = 0
+        assert np.isfinite(y).all()
 
 
 def test_what_has_no_loops_of_blocks_stays_as_it_is() -> None:

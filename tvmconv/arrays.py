@@ -256,8 +256,9 @@ def from_numpy(array: np.ndarray) -> tvm.runtime.Tensor:
 
 def to_numpy(tensor: Any) -> np.ndarray:
     """Return NumPy's view of a tensor of TVM or torch on a CPU, whose elements lie one after the other."""
-    tensor = tvm_ffi.from_dlpack(tensor)
-    if str(tensor.dtype) == "bfloat16":
+    if not isinstance(tensor, tvm_ffi.Tensor):
+        tensor = tvm_ffi.from_dlpack(tensor)
+    if tensor.dtype == "bfloat16":
         return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
     return np.from_dlpack(tensor)
 
@@ -332,7 +333,7 @@ def result_type(array: Any) -> type | None:
 def same_kind(array: Any, tensor: tvm.runtime.Tensor) -> Any:
     """Return a tensor of TVM as the kind of array that `array` is, on the device of `array`."""
     if isinstance(array, np.ndarray):
-        return tensor.numpy()
+        return to_numpy(tensor) if is_cpu(tensor.device) else tensor.numpy()
     if is_torch(array):
         return sys.modules["torch"].from_dlpack(tensor).to(array.device)
     if hasattr(array, "__array_namespace__"):

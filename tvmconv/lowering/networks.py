@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+
 import tvm
 from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.runtime import Executable, Module
 from tvm.tirx.build import codegen_build
 
+from ..schedules.cpu.machine import MOST_LANES
 from ..targets import backend_of
+from ..targets.devices import cpu_of
 from .arguments import functions_of_inputs, without_checks
 from .remainders import with_hidden_masks
 from .side_by_side import library_for_gpu
+from .signatures import with_alignment
+
+NOT_HALVES = "-prefer-256-bit"
+"""LLVM's feature, taken away, of CPUs for which it makes vectors of 256 bits where there are registers of 512."""
 
 
 def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass) -> Executable:
@@ -31,7 +39,8 @@ def build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.tr
     elif backend_of(target).on_gpu:
         library = library_for_gpu(functions, target, keeps=True)
     else:
-        library = library_for_cpu(functions, target, called_with_inputs)
+        functions = _with_alignment_of_inputs(functions, target, called_with_inputs)
+        library = library_for_cpu(functions, _with_widest_vectors(target), called_with_inputs)
     attributes = dict(mod.attrs or {})
     others, constants = attributes.get("external_mods", []), attributes.get("const_name_to_constant", {})
     return vm_build.VMExecutable(relax._ffi_api.VMLink(builder, target, library, others, dict(constants)))
@@ -45,3 +54,22 @@ def library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[s
     unchecked = {var: without_checks(func) for var, func in functions.items() if var.name_hint not in checked}
     mod.update(tvm.IRModule({**functions, **unchecked}))
     return codegen_build(finalize()(mod), target)
+
+
+def _with_alignment_of_inputs(mod: tvm.IRModule, target: tvm.target.Target, called: set[str]) -> tvm.IRModule:
+    """Return the module whose functions with the names `called` read arrays of users, aligned to just an element."""
+    mod = mod.clone()
+    functions = mod.functions.items()
+    mod.update(tvm.IRModule({var: with_alignment(func, target) for var, func in functions if var.name_hint in called}))
+    return mod
+
+
+def _with_widest_vectors(target: tvm.target.Target) -> tvm.target.Target:
+    """Return the target with vectors as long as registers in the loops that LLVM makes vectors of.
+
+    By itself it prefers half of an AVX-512 register, which the first of such CPUs were the slower for.
+    """
+    if cpu_of(target).lanes < MOST_LANES:
+        return target
+    config = json.loads(str(target))
+    return tvm.target.Target({**config, "mattr": [*config.get("mattr", ()), NOT_HALVES]})

@@ -139,8 +139,10 @@ def with_alignment(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimF
     """
 
     def aligned(old: tvm.ir.Var) -> tvm.ir.Var:
+        if not hasattr(old.ty, "shape"):  # a number, or TVM's memory of sizes
+            return old
         alignment = backend_of(target).alignment or itemsize(old.ty.dtype)
-        return tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, data_alignment=alignment)
+        return tirx.decl_buffer(old.ty.shape, old.ty.dtype, old.name, strides=old.ty.strides, data_alignment=alignment)
 
     return _with_parameters(func, {old: aligned(old) for old in func.params})
 

@@ -14,6 +14,7 @@ from .attention import use_attention
 from .batch_norm import simplify_batch_norms
 from .carrying import carry_channels
 from .compiling import compile_network
+from .frames import with_steps_as_channels
 from .half import with_precision
 from .importing import import_model
 from .index_checks import with_index_checks
@@ -22,7 +23,7 @@ from .layers import Convolution, Layer
 from .limits import require_what_kernels_index, with_limits
 from .matrices import with_rows_in_matrices
 from .model import Model
-from .network import Network
+from .network import ALIGNMENT, Network
 from .parts import slice_parts
 from .powers import simplify_powers
 from .products import use_products
@@ -62,6 +63,8 @@ def build(
     imported = slice_parts(source.mod)
     if backend_of(resolved).on_gpu:
         imported = with_safe_softmax(scale_results(imported))
+    else:
+        imported = with_steps_as_channels(imported)
     if sparse != "always" and (carrying := carry_channels(imported, resolved, precision)) is not imported:
         imported, sparse = carrying, "never"  # zeros beside identities are many, and not those that pay
     imported = with_rows_in_matrices(imported, resolved)
@@ -90,6 +93,7 @@ def build(
         facts.conditions,
         word,
         checks,
+        ALIGNMENT if backend_of(resolved).on_gpu else 1,
     )
 
 

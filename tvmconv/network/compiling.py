@@ -13,6 +13,7 @@ from tvm import relax
 from .. import lowering
 from ..errors import UnsupportedModelError
 from ..targets import backend_of
+from .branches import outline_branches
 from .concatenations import flatten_concatenations
 from .constants import static_shape
 from .faults import Refused, tvm_at_work
@@ -62,7 +63,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     if on_gpu:
         mod = separate_convolutions(permute_parts(mod))
     with tvm_at_work():
-        mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(mod, target)
+        mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(outline_branches(mod), target)
     mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)
     with tvm_at_work():
         return lowering.build(mod, target, network_pipeline(target))

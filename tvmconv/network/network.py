@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import cached_property
@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from .. import arrays, storage
+from ..calls import KEPT
 from ..errors import InvalidArgumentError
 from ..parameters import require_positive
 from ..precision import DEFAULT
@@ -31,7 +32,10 @@ from .sizes import Condition, Conditions, OpenSize, require_sizes
 from .streams import in_turn
 
 ALIGNMENT = 64
-"""The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it."""
+"""The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it.
+
+Those of a CPU that are called with inputs expect that of an element, but for files from before `Network` knew of it.
+"""
 
 
 class Network:
@@ -52,10 +56,12 @@ class Network:
         conditions: tuple[Condition, ...] = (),
         precision: str = DEFAULT,
         checks: tuple[str, ...] = (),
+        alignment: int = 1,
     ) -> None:
         """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs.
 
-        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`.
+        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`. Inputs
+        that are not aligned to `alignment` bytes are copied.
         """
         self.target_json = target
         """The target that the network was built for, as JSON."""
@@ -71,6 +77,8 @@ class Network:
         self._content: storage.Content | None = None
         self._constants = constants
         self._checks = checks
+        self._alignment = alignment
+        self._accepted: set[tuple[Hashable, ...]] = set()
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
@@ -88,12 +96,11 @@ class Network:
         docs/networks.md says which networks refuse.
         """
         inputs, placed = self._placed(given, named)
-        in_capture = any(arrays.is_in_capture(array) for array in inputs)
+        in_capture = self._kind == "cuda" and any(arrays.is_in_capture(array) for array in inputs)
         with self._turn, self._in_turn(placed, in_capture):
             result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
-        # Given a torch tensor, TVM answers with torch tensors.
         several = len(self.outputs) + bool(self._checks) > 1
-        tensors = [tvm_ffi.from_dlpack(item) for item in (result if several else [result])]
+        tensors = [_as_tensor(item) for item in (result if several else [result])]
         if self._checks:
             self._require_in_range(tensors.pop(), inputs, placed)
         outputs = tuple(self._own(inputs, placed, tensors))
@@ -120,11 +127,27 @@ class Network:
         return profile_of(runs, layers)
 
     def _placed(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        """Return the inputs of a call in order, which are checked, and the arrays on the device with their elements."""
+        """Return the inputs of a call in order, which are checked, and the arrays on the device with their elements.
+
+        What is alike in arrays that are passed to kernels as they are is checked once.
+        """
         inputs = self._in_order(given, named)
+        taken = [arrays.TAKERS[type(array)](spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        arguments, key = [argument for argument, _ in taken], tuple([facts for _, facts in taken])
+        if key in self._accepted:
+            return inputs, arguments
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
-        return inputs, [_placed(operand, self.device) for operand in operands]
+        if self._alignment == 1 and all(self._accepts(*each) for each in zip(operands, arguments, strict=True)):
+            if len(self._accepted) >= KEPT:
+                self._accepted.clear()
+            self._accepted.add(key)
+        return inputs, [_placed(operand, self.device, self._alignment) for operand in operands]
+
+    def _accepts(self, operand: arrays.Operand, argument: Any) -> bool:
+        """Return whether arrays like this one are passed to kernels as they are."""
+        is_in_order = not arrays.is_torch(argument) or argument.is_contiguous()
+        return bool(operand.device == self.device and is_in_order and 0 not in operand.shape)
 
     def _in_turn(self, placed: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
         """Return the context in which kernels are launched: on a GPU, in turn with those of other streams."""
@@ -177,6 +200,7 @@ class Network:
             "conditions": msgspec.to_builtins(self._conditions.all),
             "precision": self.precision,
             "checks": self._checks,
+            "alignment": self._alignment,
         }
         storage.save(self._executable, "network", self.target_json, details, path)
 
@@ -206,6 +230,7 @@ class Network:
             msgspec.convert(details.get("conditions", []), tuple[Condition, ...]),
             details.get("precision", DEFAULT),
             tuple(details.get("checks", [])),
+            details.get("alignment", ALIGNMENT),
         )
         network._content = content
         return network
@@ -266,14 +291,14 @@ class Network:
             self._session.release()
 
     def _in_order(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
-        names = [spec.name for spec in self.inputs]
-        expected = f"{len(names)} inputs: {', '.join(map(str, self.inputs))}"
+        names = [spec.name for spec in self.inputs[len(given) :]]
+        if len(given) + len(named) == len(self.inputs) and all(name in named for name in names):
+            return [*given, *(named[name] for name in names)]
+        expected = f"{len(self.inputs)} inputs: {', '.join(map(str, self.inputs))}"
         for name in named:
-            if name not in names[len(given) :]:
+            if name not in names:
                 raise InvalidArgumentError("input", name, f"{expected}, each once")
-        if len(given) + len(named) != len(names):
-            raise InvalidArgumentError("inputs", f"{len(given) + len(named)} arrays", expected)
-        return [*given, *(named[name] for name in names[len(given) :])]
+        raise InvalidArgumentError("inputs", f"{len(given) + len(named)} arrays", expected)
 
 
 def _from_bytes(content: bytes) -> Network:
@@ -305,12 +330,17 @@ def copied(operand: arrays.Operand, device: tvm.runtime.Device) -> tvm.runtime.T
     return tvm.runtime.empty(operand.shape, operand.dtype, device).copyfrom(source)
 
 
+def _as_tensor(result: Any) -> Any:
+    """Return a result as TVM's: called with a tensor of torch, TVM answers with those of torch."""
+    return result if isinstance(result, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(result)
+
+
 def _copy(array: Any) -> Any:
     return array.copyto(array.device) if isinstance(array, tvm.runtime.Tensor) else deepcopy(array)
 
 
-def _placed(operand: arrays.Operand, device: tvm.runtime.Device) -> Any:
-    """Return the array on the device and aligned, copied only where it has to be."""
-    if operand.device == device and operand.argument.data_ptr() % ALIGNMENT == 0:
+def _placed(operand: arrays.Operand, device: tvm.runtime.Device, alignment: int) -> Any:
+    """Return the array on the device and aligned to some bytes, copied only where it has to be."""
+    if operand.device == device and operand.argument.data_ptr() % alignment == 0:
         return operand.argument
     return copied(operand, device)

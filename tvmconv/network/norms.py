@@ -1,4 +1,4 @@
-"""Normalizations of groups and of instances, which add up squared distances from the mean.
+"""Normalizations of groups and of instances, which add up squared distances from the mean, and softmax on a CPU.
 
 TVM's own subtract the square of the mean from the mean of the squares: where numbers are large beside their deviation,
 nothing is left of the difference, or it is negative and its root NaN.
@@ -68,6 +68,38 @@ def _normalized(
     return te.compute(x.shape, scaled, name="normalized")
 
 
+def softmax(x: te.Tensor, axis: int) -> te.Tensor:
+    """Return the softmax of float32 numbers along an axis, with one division for each sum.
+
+    A product with the reciprocal of the sum is corrected by what is left of the number, and so rounded as the quotient
+    is. The sum is no less than 1, and finite, unless it is NaN.
+    """
+    count, outer = x.shape[axis], [size for place, size in enumerate(x.shape) if place != axis]
+    k, j = (te.reduce_axis((0, count), name=name) for name in "kj")
+
+    def row(at: Sequence[Any]) -> Sequence[Any]:
+        return [*at[:axis], *at[axis + 1 :]]
+
+    def element(row: Sequence[Any], place: Any) -> Sequence[Any]:
+        return [*row[:axis], place, *row[axis:]]
+
+    def share(*at: tirx.Var) -> tirx.PrimExpr:
+        power, total = powers(*at), totals(*row(at))
+        reciprocal = tirx.const(1, x.dtype) / total
+        product = power * reciprocal
+        return product + reciprocal * (power - product * total)
+
+    most = te.compute(outer, lambda *row: te.max(x(*element(row, k)), axis=k), name="most")
+    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - most(*row(at))), name="powers")
+    totals = te.compute(outer, lambda *row: te.sum(powers(*element(row, j)), axis=j), name="totals")
+    return te.compute(x.shape, share, name="softmax")
+
+
+def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    (x,), axis = call.args, int(call.attrs.axis) % int(call.args[0].ty.ndim)
+    return builder.call_te(softmax if str(x.ty.dtype) == "float32" else topi.nn.softmax, x, axis)
+
+
 def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     rank = int(call.args[0].ty.ndim)
     axes = [int(axis) % rank for axis in call.attrs.axes]
@@ -84,3 +116,6 @@ def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
 """The functions that lower the operators to TE, by name, for `LegalizeOps`."""
+
+CPU_LOWERINGS = {**LOWERINGS, "relax.nn.softmax": _softmax}
+"""The same for a CPU."""

@@ -14,7 +14,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ..schedules.cpu.machine import TURNS
 from .blocked import is_row
-from .loop_nests import LEAST_WORK, assumed, join_last, work
+from .loop_nests import LEAST_ELEMENTS, assumed, join_last, work
 from .stages import is_map
 
 
@@ -38,7 +38,7 @@ def spread_rows(sch: Schedule) -> bool:
     depth = min(_shared(sch, each, last, between) for each in blocks)
     loops = sch.get_loops(last)[:depth]
     turns = prod(assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
-    is_parallel = max(work(sch, each) for each in blocks) >= LEAST_WORK
+    is_parallel = max(work(sch, each) for each in blocks) >= LEAST_ELEMENTS
     if not depth or not all(map(sch.get_consumers, others)) or (is_parallel and turns < TURNS):
         return False
     task = sch.fuse(*loops)

@@ -41,6 +41,7 @@ class Session:
         """Take the network's code and the name of TVM's allocator for outputs."""
         self._executable, self._device, self._allocator = executable, device, allocator
         self._machine: VirtualMachine | None = None
+        self._main: Any = None
         self._functions: set[str] = set()
         self._captured: list[VirtualMachine] = []
         self._arrays: list[tvm.runtime.Tensor] = []
@@ -56,10 +57,17 @@ class Session:
             self._functions = {name for name in names if self._machine.module.implements_function(name)}
         return self._machine
 
+    @property
+    def main(self) -> Any:
+        """The machine's function of the whole network."""
+        if self._main is None:
+            self._main = self.machine["main"]
+        return self._main
+
     def run(self, inputs: Sequence[Any]) -> Any:
         """Return the outputs for inputs that are on the device."""
-        machine = self.machine
-        return self._in_arrays(inputs) if IN_MEMORY in self._functions else machine["main"](*inputs)
+        main = self.main
+        return self._in_arrays(inputs) if IN_MEMORY in self._functions else main(*inputs)
 
     def run_in_capture(self, inputs: Sequence[Any]) -> Any:
         """Return the outputs, which a caller captures in a CUDA graph; its memory stays as long as the session."""
@@ -110,7 +118,7 @@ class Session:
         What nothing uses is freed in TVM's pools as well. On a GPU this waits for calls that are still under way, so
         that no other machine's weights get to where theirs are.
         """
-        self._machine = None
+        self._machine = self._main = None
         self._in_graphs.clear()
         tvm.get_global_func("vm.builtin.memory_manager.clear")()
 

@@ -15,12 +15,12 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ..lowering import OPAQUE, is_scheduled
-from ..schedules.cpu.machine import TURNS, native_lanes
+from ..schedules.cpu.machine import MOST_LANES, TURNS, native_lanes
 from ..substitution import CHOICE
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
 from .fusing import fused
-from .loop_nests import LEAST_WORK, WINDOW, assumed, join_last
-from .norms import LOWERINGS
+from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, join_last
+from .norms import CPU_LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .row_loops import spread_rows
 from .stages import is_map, variables_in, with_simple_indices
@@ -33,7 +33,7 @@ MOST_PARTS = 8
 def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
-    lower = [passes.LegalizeOps(LOWERINGS), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
+    lower = [passes.LegalizeOps(CPU_LOWERINGS), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
     with target:
         return fused(tvm.transform.Sequential(lower)(mod))
 
@@ -150,11 +150,29 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
     if spatial == len(loops):
         join_last(sch, block, spatial - max(outer, inner))
-    if outer < 1 or prod(sizes) < LEAST_WORK:
+    if prod(sizes) < LEAST_ELEMENTS:
         return None
-    task = sch.fuse(*loops[:outer])
+    shared = loops[:outer]
+    if spatial == len(loops) and outer == most and not inner and prod(sizes[:outer]) < TURNS:
+        shared += _parts_of_last(sch, block, -(-TURNS // prod(sizes[:outer])))
+    if not shared:
+        return None
+    task = sch.fuse(*shared)
     sch.parallel(task)
     return task if slides and outer == spatial - 2 else None
+
+
+def _parts_of_last(sch: Schedule, block: SBlockRV, most: int) -> list[LoopRV]:
+    """Split the last loop of a block into at most `most` parts of as many elements, whole vectors; return their loop.
+
+    There is none where the loop has no such parts.
+    """
+    *_, last = sch.get_loops(block)
+    extent = sch.get(last).extent
+    if not isinstance(extent, tirx.IntImm):
+        return []
+    parts = next((count for count in range(most, 1, -1) if int(extent) % (count * MOST_LANES) == 0), 1)
+    return [sch.split(last, [parts, None])[0]] if parts > 1 else []
 
 
 def _reduces_rows(block: SBlock, spatial: int) -> bool:
