@@ -115,11 +115,14 @@ def select(x: Tensor, dim: int, index: int) -> Any:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    return x.reshape(-1).index_select(0, _from_start(index, x.numel()).reshape(-1)).reshape(index.shape)
+    return x.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.shape)
 
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """Return x[indices] as one look-up along one axis, which the indexed axes are joined to."""
+    """Return x[indices] as one look-up along one axis, which the indexed axes are joined to.
+
+    Each index is compared with its axis before the axes are joined: a column too far right is no element of the next row.
+    """
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
     places = [place for place, each in enumerate(indices) if each is not None]
@@ -144,12 +147,12 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     rest = [place for place in range(x.dim()) if place not in places]
     before = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
     strides = [prod(x.shape[place + 1 :]) for place in range(x.dim())]
-    where = sum(_from_start(indices[place], x.shape[place]) * strides[place] for place in places)
+    where = sum(_counted(indices[place], x.shape[place]) * strides[place] for place in places)
     shape = [*(x.shape[place] for place in rest[:before]), *where.shape, *(x.shape[place] for place in rest[before:])]
     total = where.reshape(*where.shape, *[1] * len(rest[before:]))
     for number, place in enumerate(rest):
         behind = len(rest) - number - 1 + (where.dim() if number < before else 0)
-        total = total + (torch.arange(x.shape[place]) * strides[place]).reshape(-1, *[1] * behind)
+        total = total + (torch.arange(x.shape[place], device=x.device) * strides[place]).reshape(-1, *[1] * behind)
     scatter = torch.scatter_add if accumulate else torch.scatter
     flat, every = x.reshape(-1), total.expand(shape).reshape(-1)
     return scatter(flat, 0, every, values.expand(shape).reshape(-1)).reshape(x.shape)
@@ -176,15 +179,15 @@ def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) 
     """Return the index, along the axis that these axes are joined to, for their indices together."""
     total: Any = None
     for place in places:
-        one = _from_start(indices[place], x.shape[place])
+        one = indices[place] if len(places) == 1 else _counted(indices[place], x.shape[place])
         total = one if total is None else total * x.shape[place] + one
     return total
 
 
-def _from_start(index: Tensor | None, size: int) -> Tensor:
-    """Return indices with those that count from the end counted from the start."""
+def _counted(index: Tensor | None, size: int) -> Tensor:
+    """Return indices of an axis counted from its start: a look-up, which `index_ranges` brings into the axis's range."""
     assert index is not None
-    return torch.where(index < 0, index + size, index)
+    return torch.arange(size, device=index.device).index_select(0, index.reshape(-1)).reshape(index.shape)
 
 
 def any_of(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False) -> Any:
