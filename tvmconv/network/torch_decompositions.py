@@ -191,7 +191,7 @@ def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) 
 
 
 def _counted(index: Tensor | None, size: int) -> Tensor:
-    """Return indices of an axis counted from its start: a look-up, which `index_ranges` compares with the axis."""
+    """Return indices of an axis from its start, by a look-up that `index_ranges` compares with the axis."""
     assert index is not None
     return torch.arange(size, device=index.device).index_select(0, index.reshape(-1)).reshape(index.shape)
 
