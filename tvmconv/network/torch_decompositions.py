@@ -127,7 +127,7 @@ def embedding(weight: Tensor, index: Tensor, *_: Any) -> Tensor:
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     """Return x[indices] as one look-up along one axis, which the indexed axes are joined to.
 
-    Each index is compared with its axis before the axes are joined: a column out of range is no element of the next row.
+    Each index is compared with its axis before the axes are joined, so that a column out of range is an error.
     """
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
