@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import add, mul
 
 import numpy as np
 from tvm import relax, tirx
@@ -155,10 +156,20 @@ def _of_smaller(a: Bounds | None, b: Bounds | None) -> Bounds | None:
     return _of_all(a, b, min)
 
 
+def _of_sum(a: Bounds | None, b: Bounds | None) -> Bounds | None:
+    return _of_all(a, b, add)
+
+
+def _of_product(a: Bounds | None, b: Bounds | None) -> Bounds | None:
+    return _of_all(a, b, mul)
+
+
 COMBINING: dict[str, Callable[[Bounds | None, Bounds | None], Bounds | None]] = {
+    "add": _of_sum,
     "floor_mod": _of_remainder,
     "maximum": _of_larger,
     "minimum": _of_smaller,
+    "multiply": _of_product,
     "where": lambda a, b: None if a is None or b is None else _of_either(a, b),
 }
 """The bounds of what operators make of two operands, by their bounds."""

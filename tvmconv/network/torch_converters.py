@@ -13,6 +13,7 @@ import torch
 from tvm import relax, te, tirx, topi
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
+from ..lowering import OPAQUE
 from . import torch_pooling as pooling
 from . import torch_quantization as quantization
 from . import torch_recurrent as recurrent
@@ -280,7 +281,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         def compute(number: tirx.Expr) -> te.Tensor:
             return te.compute((), lambda: number.astype(dtype), tag=topi.tag.INJECTIVE)
 
-        return self.block_builder.emit_te(compute, number, primfunc_name_hint="number")
+        # Fused with a tensor of such a size, the function would define the size twice, which FuseTIR fails at.
+        attributes = {"op_pattern": OPAQUE}
+        return self.block_builder.emit_te(compute, number, primfunc_name_hint="number", primfunc_attrs=attributes)
 
     def _settled(self, value: Any) -> Any:
         """Return the value, bound to a variable if it is an expression, whose type is not known otherwise."""

@@ -115,11 +115,20 @@ def select(x: Tensor, dim: int, index: int) -> Any:
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    return x.reshape(-1).index_select(0, _from_start(index, x.numel()).reshape(-1)).reshape(index.shape)
+    return x.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.shape)
+
+
+def embedding(weight: Tensor, index: Tensor, *_: Any) -> Tensor:
+    """Return the rows of an embedding; Relax's importer cuts their indices off to int32."""
+    rows = weight.index_select(0, index.reshape(-1))
+    return rows if index.dim() == 1 else rows.reshape(*index.shape, *weight.shape[1:])
 
 
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """Return x[indices] as one look-up along one axis, which the indexed axes are joined to."""
+    """Return x[indices] as one look-up along one axis, which the indexed axes are joined to.
+
+    Each index is compared with its axis before the axes are joined, so that a column out of range is an error.
+    """
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
     places = [place for place, each in enumerate(indices) if each is not None]
@@ -137,22 +146,22 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Return x with values at indices: the values are scattered over the elements of x in a row."""
+    """Return x with values at indices, scattered along one axis, which the indexed axes are joined to."""
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
     places = [place for place, each in enumerate(indices) if each is not None]
     rest = [place for place in range(x.dim()) if place not in places]
     before = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    strides = [prod(x.shape[place + 1 :]) for place in range(x.dim())]
-    where = sum(_from_start(indices[place], x.shape[place]) * strides[place] for place in places)
-    shape = [*(x.shape[place] for place in rest[:before]), *where.shape, *(x.shape[place] for place in rest[before:])]
-    total = where.reshape(*where.shape, *[1] * len(rest[before:]))
-    for number, place in enumerate(rest):
-        behind = len(rest) - number - 1 + (where.dim() if number < before else 0)
-        total = total + (torch.arange(x.shape[place]) * strides[place]).reshape(-1, *[1] * behind)
+    order, where, sizes = [*places, *rest], _joined(x, places, indices), [x.shape[place] for place in rest]
+    behind = before + where.dim()
+    count, width = prod(where.shape), prod(sizes)
+    spread = values.expand([*sizes[:before], *where.shape, *sizes[before:]])
+    spread = spread.permute([*range(before, behind), *range(before), *range(behind, spread.dim())])
+    ordered = x.permute(order)
     scatter = torch.scatter_add if accumulate else torch.scatter
-    flat, every = x.reshape(-1), total.expand(shape).reshape(-1)
-    return scatter(flat, 0, every, values.expand(shape).reshape(-1)).reshape(x.shape)
+    flat = ordered.reshape(prod(x.shape[place] for place in places), width)
+    result = scatter(flat, 0, where.reshape(-1, 1).expand(count, width), spread.reshape(count, width))
+    return result.reshape(ordered.shape).permute([order.index(axis) for axis in range(x.dim())])
 
 
 def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
@@ -176,15 +185,15 @@ def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) 
     """Return the index, along the axis that these axes are joined to, for their indices together."""
     total: Any = None
     for place in places:
-        one = _from_start(indices[place], x.shape[place])
+        one = indices[place] if len(places) == 1 else _counted(indices[place], x.shape[place])
         total = one if total is None else total * x.shape[place] + one
     return total
 
 
-def _from_start(index: Tensor | None, size: int) -> Tensor:
-    """Return indices with those that count from the end counted from the start."""
+def _counted(index: Tensor | None, size: int) -> Tensor:
+    """Return indices of an axis from its start, by a look-up that `index_ranges` compares with the axis."""
     assert index is not None
-    return torch.where(index < 0, index + size, index)
+    return torch.arange(size, device=index.device).index_select(0, index.reshape(-1)).reshape(index.shape)
 
 
 def any_of(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False) -> Any:
@@ -293,6 +302,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.clamp_max.default: clamp_to,
     aten.clamp_min.Tensor: torch.maximum,
     aten.clamp_min.default: clamp_from,
+    aten.embedding.default: embedding,
     aten.eq.Tensor: equal,
     aten.ne.Tensor: unequal,
     aten.elu.default: elu,
