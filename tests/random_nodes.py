@@ -269,10 +269,11 @@ def where(m: Maker) -> str:
 def resized(m: Maker) -> str:
     x = m.any(4)
     way = {"mode": m.one_of("nearest", "nearest", "linear")}
-    way["coordinate_transformation_mode"] = m.one_of("asymmetric", "half_pixel", "align_corners")
+    case = m.whole(0, 3)
+    # With scales that leave a fraction of a pixel ONNX Runtime aligns other corners than the standard.
+    way["coordinate_transformation_mode"] = m.one_of("asymmetric", "half_pixel", *["align_corners"] * (case > 0))
     if way["mode"] == "nearest":
         way["nearest_mode"] = m.one_of("floor", "round_prefer_floor")
-    case = m.whole(0, 3)
     if case == 0:
         return m.node("Resize", x, "", m.constant([1, 1, *m.one_of([2, 2], [0.5, 0.5], [1.5, 2])], "float32"), **way)
     if case == 1:
