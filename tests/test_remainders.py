@@ -11,9 +11,9 @@ from tvmconv.lowering import build
 from tvmconv.targets import resolve_target
 
 
-@pytest.mark.parametrize("repeats", [(1, 1), (2, 2), (3, 1)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("repeats", [(1, 1), (2, 2), (3, 1), (4, 8)], ids="{0[0]}x{0[1]}".format)
 @pytest.mark.parametrize("shift", [(0, 0), (1, 1), (3, 0)], ids="by-{0[0]}-{0[1]}".format)
-@pytest.mark.parametrize("plane", [(16, 4), (8, 2), (16, 8)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("plane", [(16, 4), (8, 2), (16, 8), (3, 16)], ids="{0[0]}x{0[1]}".format)
 def test_rolled_and_repeated(plane: tuple[int, int], shift: tuple[int, int], repeats: tuple[int, int]) -> None:
     """Planes of sizes that are powers of two are moved around and repeated along both axes."""
     rows, columns = plane
