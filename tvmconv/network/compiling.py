@@ -23,7 +23,7 @@ from .graph import blocks_of, free_variables, operator_name
 from .parts import permute_parts
 from .pipeline import network_pipeline
 from .recurrence import lower_recurrences
-from .separation import separate_convolutions
+from .separation import separate_operators
 from .spreading import lower_and_fuse, spread_over_threads
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
     """
     mod, on_gpu = lower_recurrences(mod, target), backend_of(target).on_gpu
-    if on_gpu:
-        mod = separate_convolutions(permute_parts(mod))
+    mod = separate_operators(permute_parts(mod) if on_gpu else mod, on_gpu)
     with tvm_at_work():
         mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(outline_branches(mod), target)
     mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)

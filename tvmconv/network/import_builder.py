@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import tvm
 from tvm import relax, te, tirx, topi
 
+from ..lowering import OPAQUE
 from .size_facts import Size, SizeFacts
 
 
@@ -104,14 +105,22 @@ Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]
 
 
 def moved(
-    builder: relax.BlockBuilder, x: relax.Expr, shape: Sequence[Size], source: Source, name: str, *numbers: Any
+    builder: relax.BlockBuilder,
+    x: relax.Expr,
+    shape: Sequence[Size],
+    source: Source,
+    name: str,
+    *numbers: Any,
+    is_fused: bool = True,
 ) -> relax.Expr:
     """Return a tensor of a shape whose elements are those of x at the indices that `source` returns.
 
     Its arguments are the indices in the result, the sizes of x, and the numbers: integers and expressions of sizes.
+    TVM fuses the function with others if `is_fused`, which a function whose indices fall must not be: see `separation`.
     """
 
     def compute(x: te.Tensor, shape: Sequence[tirx.Expr], *numbers: Any) -> te.Tensor:
         return te.compute(shape, lambda *at: x(*source(at, x.shape, *numbers)), tag=topi.tag.INJECTIVE)
 
-    return builder.emit_te(compute, x, list(shape), *numbers, primfunc_name_hint=name)
+    attributes = {} if is_fused else {"op_pattern": OPAQUE}
+    return builder.emit_te(compute, x, list(shape), *numbers, primfunc_name_hint=name, primfunc_attrs=attributes)

@@ -278,7 +278,8 @@ def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut
     def source(at: Sequence[tirx.Expr], _: object, *starts: tirx.Expr) -> list[tirx.Expr]:
         return [start + i * step for i, start, step in zip(at, starts, strides, strict=True)]
 
-    return moved(node.builder, x, wanted, source, "taken", *starts)
+    is_reversed = any(step < 0 for step in strides)
+    return moved(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)
 
 
 def _axis(axis: int, rank: int) -> int:
