@@ -19,11 +19,12 @@ class Block:
     """The bindings of a dataflow block in order, with the readers of each variable, and the branch that it is in."""
 
     def __init__(self, block: relax.DataflowBlock, branch: Branch = ()) -> None:
-        self.values = {binding.var: binding.value for binding in block.bindings}
-        self.casts = [binding.var for binding in block.bindings if isinstance(binding, relax.MatchCast)]
+        bindings = list(block.bindings)  # each of TVM's lists is read element by element
+        self.values = {binding.var: binding.value for binding in bindings}
+        self.casts = [binding.var for binding in bindings if isinstance(binding, relax.MatchCast)]
         self.branch = branch
         # What is read outside, and what defines the sizes of others.
-        outer = [binding.var for binding in block.bindings if not isinstance(binding.var, relax.DataflowVar)]
+        outer = [var for var in self.values if not isinstance(var, relax.DataflowVar)]
         self._ends = [*self.casts, *outer]
         self._readers = relax.analysis.udchain(block)
 

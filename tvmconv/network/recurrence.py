@@ -65,7 +65,8 @@ def lower_recurrences(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm
 
     Raises `UnsupportedModelError` for a layer that the target has no function for.
 
-    Before: `y = R.nn.recurrence(gates, weight, h)`. After: `y = R.call_tir(tvmconv_rnn_0, (gates, weight in blocks, h))`.
+    Before: `y = R.nn.recurrence(gates, weight, h)`.
+    After: `y = R.call_tir(tvmconv_rnn_0, (gates, weight in blocks, h))`.
     """
     builder = relax.BlockBuilder(mod)
     values: dict[relax.Var, relax.Expr] = {}

@@ -49,6 +49,8 @@ class SizeFacts:
         self._conditions: dict[Branch, dict[str, Condition]] = {(): {each.text: each for each in conditions}}
         self.fixed: dict[str, int] = {}
         """The only value that an open size may have, by its name, where conditions leave one."""
+        self._required: set[tuple[Branch, str]] = set()
+        """The tests that were required inside a branch, as they were then."""
         self._least: dict[Branch, dict[str, int]] = {}
         """The smallest values that the conditions of a branch leave of open sizes, by name."""
 
@@ -136,10 +138,17 @@ class SizeFacts:
         `node` and `need` say who needs what, as in "Split (node 'parts')" and "needs 6 rows, not h". Raises `Refused`
         with the need for a test that holds for no sizes, and for one that elements of tensors decide.
         """
-        if (known := self.proves(test)) is True:
-            return
-        if known is False:
+        code = python_text(test)
+        if any((self._branch[:depth], code) in self._required for depth in range(len(self._branch) + 1)):
+            return  # layers share sizes, and a proof takes milliseconds
+        if (known := self.proves(test)) is False:
             raise Refused(f"it {need}")
+        if known is None:
+            self._add(test, node, need)
+        self._required.add((self._branch, code))
+
+    def _add(self, test: tirx.Expr, node: str, need: str) -> None:
+        """Add a test that holds for some sizes to the conditions; raise `Refused` where elements of tensors decide."""
         simple = _divided(self._analyzer(test).simplify(test, 3))
         if not self.are_of_inputs(simple):
             raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
@@ -180,11 +189,16 @@ class SizeFacts:
     def aside(self) -> Iterator[None]:
         """Forget what is required and chosen inside."""
         conditions, choices = {branch: dict(each) for branch, each in self._conditions.items()}, list(self.choices)
-        fixed, least = dict(self.fixed), {branch: dict(each) for branch, each in self._least.items()}
+        required, fixed, least = (
+            set(self._required),
+            dict(self.fixed),
+            {branch: dict(each) for branch, each in self._least.items()},
+        )
         try:
             yield
         finally:
-            self._conditions, self.choices, self.fixed, self._least = conditions, choices, fixed, least
+            self._conditions, self.choices, self._required = conditions, choices, required
+            self.fixed, self._least = fixed, least
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
         """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
