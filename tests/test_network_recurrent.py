@@ -134,7 +134,8 @@ def test_two_layers_of_one_kind_behind_an_expression(operator: str) -> None:
     network = tvmconv.build(model, CPU)
     np.testing.assert_allclose(network(x), session.run(None, {"x": x})[0], rtol=0, atol=1e-6)
     steps = [row.name for row in network.profile(x, repeat=1).rows if row.kernel == "tvmconv cpu/recurrence"]
-    assert len(steps) == 3 and all(name.startswith(operator) for name in steps)
+    assert len(steps) == 3
+    assert all(name.startswith(operator) for name in steps)
 
 
 def test_quantized_layers_are_refused_for_gpus() -> None:

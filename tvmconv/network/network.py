@@ -59,9 +59,9 @@ class Network:
         checks: tuple[str, ...] = (),
         alignment: int = 1,
     ) -> None:
-        """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs.
+        """Take the parts of a built network; `constants` are the positions of outputs that no input changes.
 
-        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`. Inputs
+        With `checks`, the texts of the checks of indices, the executable has one more output for `require_in_range`. Inputs
         that are not aligned to `alignment` bytes are copied.
         """
         self.target_json = target

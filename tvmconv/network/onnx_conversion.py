@@ -59,7 +59,7 @@ OF_CHANNELS = ("BatchNormalization", "InstanceNormalization")
 
 
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, with the converters of tvmconv before its own; it refuses nodes that TVM would misread.
+    """An importer that tries the converters of tvmconv before those of TVM, and refuses nodes that TVM would misread.
 
     The value of a tensor by its name, in `_nodes`, is a constant of NumPy, sizes, or an expression of Relax.
     """
@@ -264,7 +264,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         return all(each == ranks[0] for each in ranks)
 
     def _sequence(self, branch: onnx.GraphProto) -> relax.SeqExpr:
-        """Return a branch as bindings of its own, which are computed where the condition chooses it."""
+        """Return the bindings of a branch, which are computed only if the condition chooses the branch."""
         with self._scope(branch):
             self.bb._begin_binding_block()
             self._construct_nodes(branch)
