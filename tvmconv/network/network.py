@@ -61,8 +61,8 @@ class Network:
     ) -> None:
         """Take the parts of a built network; `constants` are the positions of outputs that no input changes.
 
-        With `checks`, the texts of the checks of indices, the executable has one more output for `require_in_range`. Inputs
-        that are not aligned to `alignment` bytes are copied.
+        With `checks`, the texts of the checks of indices, the executable has one more output for `require_in_range`.
+        Inputs that are not aligned to `alignment` bytes are copied.
         """
         self.target_json = target
         """The target that the network was built for, as JSON."""
