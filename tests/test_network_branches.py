@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from network_graph import Graph
+from branch_cases import DIFFERENT, Sizes, branch, choosing, reshaped
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from tvmconv.network import build
+from tvmconv import load
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import Network, build
 
 SIZES = {"fixed": (4, 5), "open": ("rows", 5)}
-
-
-def branch(*nodes: tuple[str, ...], outputs: tuple[str, ...]) -> onnx.GraphProto:
-    """Return a branch of nodes, each an operator, its inputs and its output."""
-    made = [helper.make_node(name, inputs, [output]) for name, *inputs, output in nodes]
-    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
-    return helper.make_graph(made, "branch", [], values)
-
-
-def choosing(shape: tuple[Any, ...], then_branch: onnx.GraphProto, else_branch: onnx.GraphProto) -> onnx.ModelProto:
-    """Return a model of an input "flag" that chooses between two branches of one result each."""
-    graph = Graph(shape)
-    graph.inputs.append(helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, ()))
-    chosen = graph.node("If", "flag", then_branch=then_branch, else_branch=else_branch)
-    return graph.model(graph.node("Neg", chosen))
 
 
 def check(model: onnx.ModelProto, rows: int) -> None:
@@ -65,3 +53,41 @@ def test_branches_in_branches(shape: tuple[Any, ...]) -> None:
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
     )
     check(choosing(shape, first, branch(("Identity", "x", "y"), outputs=("y",))), 4)
+
+
+def refusal(network: Network, x: np.ndarray, flag: bool) -> str:
+    with pytest.raises(InvalidArgumentError) as caught:
+        network(x, np.array(flag))
+    return str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*on TVM's own loops")
+@pytest.mark.parametrize("case", DIFFERENT.values(), ids=DIFFERENT)
+def test_sizes_fit_the_branch_that_runs(case: Sizes) -> None:
+    model = choosing(case.shape, case.then_branch, case.else_branch, **case.constants)
+    network = build(model)
+    assert [each.text for each in network._conditions.all] == case.conditions
+    for flag, shapes in case.fitting.items():
+        for shape in shapes:
+            x = np.random.default_rng(2).standard_normal(shape).astype("float32")
+            (expected,) = ReferenceEvaluator(model).run(None, {"x": x, "flag": np.array(flag)})
+            np.testing.assert_allclose(network(x, np.array(flag)), expected, rtol=1e-5, atol=1e-5)
+            if shape not in case.fitting[not flag]:
+                assert "expected sizes for which" in refusal(network, x, not flag)
+
+
+def test_sizes_fit_the_branch_in_a_branch(tmp_path: Path) -> None:
+    """A network in a file checks them, too, and a profile does."""
+    case = DIFFERENT["reshape"]
+    inner = helper.make_node("If", ["flag"], ["y"], then_branch=reshaped("fours"), else_branch=reshaped("fives"))
+    values = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    first = helper.make_graph([inner], "branch", [], values)
+    model = choosing(("n", "m"), first, reshaped("sixes"), **case.constants, fives=[-1, 5])
+    built = build(model)
+    built.export(tmp_path / "branches.so")
+    for network in (built, load(tmp_path / "branches.so")):
+        assert network(np.ones((2, 2), "float32"), np.array(True)).shape == (1, 4)
+        text = refusal(network, np.ones((2, 5), "float32"), True)
+        assert text.startswith("sizes is {'n': 2, 'm': 5}; expected sizes for which n * m == n * m // 4 * 4: Reshape")
+        with pytest.raises(InvalidArgumentError, match="n \\* m // 6"):
+            network.profile(np.ones((2, 5), "float32"), np.array(False), repeat=1)

@@ -45,6 +45,7 @@ def test_both_layers_are_one_kernel(name: str, word: str) -> None:
     case = CASES[name]
     mod, layers = compiled(tvmconv.import_model(case.module, (case.x,)), word)
     assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert {layer.function for layer in layers} == {"tvmconv_gate_0"}
     assert all(layer.convolution.workload.dtype == word for layer in layers)
     found = run(mod, [case.x.numpy()])
     check(found, case, case.x, {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}[word])

@@ -42,7 +42,7 @@ def test_layers_are_right(case: Case) -> None:
 def test_kernels_for_gpus_are_right(case: Case) -> None:
     tensors = case.tensors()
     source = tvmconv.import_model(case.model(tensors))
-    mod = lower_recurrences(source.mod, SM_90)
+    mod, _ = lower_recurrences(source.mod, SM_90)
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
             mod[var] = serial_twin(func)
@@ -54,7 +54,7 @@ def test_kernels_for_gpus_are_right(case: Case) -> None:
 @pytest.mark.parametrize("sizes", [None, ("steps", "batch")], ids=["fixed", "open"])
 def test_kernels_for_gpus_can_be_compiled(case: Case, sizes: Any) -> None:
     network = tvmconv.build(case.model(case.tensors(), sizes=sizes), SM_90)
-    name = f"tvmconv_{case.operator.lower()}_kernel"
+    name = f"tvmconv_{case.operator.lower()}_0_kernel"
     sources = [source for source in cuda.uncompiled(network._executable.mod) if name in source]
     kernels = [kernel for source in sources for kernel in cuda.assembled(source, "sm_90")[0]]
     assert [kernel.name for kernel in kernels] == [name]
@@ -131,7 +131,11 @@ def test_two_layers_of_one_kind_behind_an_expression(operator: str) -> None:
     model = graph.model(y)
     x = np.random.default_rng(5).standard_normal((9, 2, 6)).astype("float32")
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(tvmconv.build(model, CPU)(x), session.run(None, {"x": x})[0], rtol=0, atol=1e-6)
+    network = tvmconv.build(model, CPU)
+    np.testing.assert_allclose(network(x), session.run(None, {"x": x})[0], rtol=0, atol=1e-6)
+    steps = [row.name for row in network.profile(x, repeat=1).rows if row.kernel == "tvmconv cpu/recurrence"]
+    assert len(steps) == 3
+    assert all(name.startswith(operator) for name in steps)
 
 
 def test_quantized_layers_are_refused_for_gpus() -> None:

@@ -25,7 +25,7 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One kernel of a call."""
+    """A kernel of a call, and the time that it takes."""
 
     name: str
     """The name of the layer that the kernel computes, as `Network.layers` has it; else the name of the function."""

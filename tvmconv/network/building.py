@@ -28,6 +28,7 @@ from .parts import slice_parts
 from .powers import simplify_powers
 from .products import use_products
 from .quantized_lowering import lower_quantization
+from .recurrence import lower_recurrences
 from .safe_softmax import with_safe_softmax
 from .scales import scale_results
 from .sites import find_convolutions
@@ -77,6 +78,7 @@ def build(
     _tell_of_slow_layers(products, "matrix products")
     mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))), resolved)
     mod, checks = with_index_checks(mod) if check_indices else (mod, ())
+    mod, recurrent = lower_recurrences(mod, resolved)
     executable = compile_network(mod, resolved)
     opened = source.open_sizes
     sites = [site for site in find_convolutions(imported) if site.workload is not None] if opened else []
@@ -87,7 +89,7 @@ def build(
         str(resolved),
         source.inputs,
         source.outputs,
-        (*layers, *products),
+        (*layers, *products, *recurrent),
         source.constant_outputs(),
         with_limits(sites, opened),
         facts.conditions,

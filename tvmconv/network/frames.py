@@ -13,7 +13,7 @@ LEAST_OUTPUTS = 16
 
 
 def with_steps_as_channels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the elements of a step as the channels of such convolutions.
+    """Return the module whose convolutions of frames have the elements of a step as channels.
 
     A kernel of a single channel makes vectors of outputs beside each other, and of frames there are few.
 

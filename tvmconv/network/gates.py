@@ -131,6 +131,10 @@ class GateKernels:
         shape = sites.second.output.ty.shape
         return call if same_sizes(sites.second.output.ty, output) else relax.op.reshape(call, shape)
 
+    def name_of(self, sites: GateSites) -> str:
+        """Return the name of the function that `call` calls."""
+        return str(self._functions[sites.gate, bool(sites.first.sizes)].name_hint)
+
 
 def _constants(site: Site, turned: bool) -> list[relax.Expr]:
     """Return the weight (K, C) of a layer, or `turned` (C, K), and its shift."""

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 
+from .branch_errors import FITTING_BRANCH
+
+Branch: TypeAlias = tuple[tuple[int, bool], ...]
+"""The branch of an If that code is in: the number of the If's test and the test's value, behind those further out."""
+
 
 class Block:
-    """The bindings of a dataflow block in order, with the readers of each variable."""
+    """The bindings of a dataflow block in order, with the readers of each variable, and the branch that it is in."""
 
-    def __init__(self, block: relax.DataflowBlock) -> None:
-        self.values = {binding.var: binding.value for binding in block.bindings}
-        self.casts = [binding.var for binding in block.bindings if isinstance(binding, relax.MatchCast)]
+    def __init__(self, block: relax.DataflowBlock, branch: Branch = ()) -> None:
+        bindings = list(block.bindings)  # each of TVM's lists is read element by element
+        self.values = {binding.var: binding.value for binding in bindings}
+        self.casts = [binding.var for binding in bindings if isinstance(binding, relax.MatchCast)]
+        self.branch = branch
         # What is read outside, and what defines the sizes of others.
-        outer = [binding.var for binding in block.bindings if not isinstance(binding.var, relax.DataflowVar)]
+        outer = [var for var in self.values if not isinstance(var, relax.DataflowVar)]
         self._ends = [*self.casts, *outer]
         self._readers = relax.analysis.udchain(block)
 
@@ -56,14 +63,33 @@ def free_variables(*expressions: relax.Expr) -> list[relax.Var]:
 def blocks_of(mod: tvm.IRModule) -> list[Block]:
     """Return the dataflow blocks of "main" in order, including those in the branches of an If."""
     blocks: list[Block] = []
+    numbers: dict[relax.Var, int | None] = {}
+    branch: Branch = ()
 
     @visitor
     class Collect(PyExprVisitor):  # type: ignore[misc]
         def visit_dataflow_block_(self, block: relax.DataflowBlock) -> None:
-            blocks.append(Block(block))
+            blocks.append(Block(block, branch))
+            numbers.update((var, number_of_test(value)) for var, value in blocks[-1].values.items())
+
+        def visit_if_(self, choice: relax.If) -> None:
+            nonlocal branch
+            outside, number = branch, numbers.get(choice.cond)
+            for holds, body in ((True, choice.true_branch), (False, choice.false_branch)):
+                branch = outside if number is None else (*outside, (number, holds))
+                self.visit_expr(body)
+            branch = outside
 
     Collect().visit_expr(mod["main"])
     return blocks
+
+
+def number_of_test(value: relax.Expr) -> int | None:
+    """Return the number that an importer gave the test of an If by `numbered_test`; None for any other value."""
+    if operator_name(value) != "relax.call_pure_packed" or len(value.args) != 3:
+        return None
+    function, _, number = value.args
+    return int(number) if function.global_symbol == FITTING_BRANCH and isinstance(number, tvm.tirx.IntImm) else None
 
 
 def has_branches(mod: tvm.IRModule) -> bool:

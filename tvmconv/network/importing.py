@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from ..errors import InvalidArgumentError, UnsupportedModelError
+from .branch_conditions import with_branch_checks
 from .constants import fold_constants
 from .convolutions import size_text
 from .fixed_sizes import with_fixed_sizes
@@ -96,7 +97,7 @@ def _finish(imported: Imported) -> Model:
     if fixed := {name: value for name, value in facts.fixed.items() if name in names}:
         mod = with_fixed_sizes(mod, fixed)
     mod = with_indices_in_range(fold_constants(keep_integers(mod)), facts, words)
-    mod = spread_transposed(mod)
+    mod = with_branch_checks(spread_transposed(mod), facts)
     mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]

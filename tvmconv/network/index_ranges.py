@@ -32,14 +32,15 @@ def with_indices_in_range(mod: tvm.IRModule, facts: SizeFacts, words: Mapping[st
     blocks = blocks_of(mod)
     bindings = {var: value for block in blocks for var, value in block.values.items()}
     values = {}
-    for var, value in bindings.items():
+    for branch, var, value in [(block.branch, *each) for block in blocks for each in block.values.items()]:
         name = (operator_name(value) or "").removeprefix("relax.")
         if name not in AXES or (name == "take" and value.attrs.mode != "fast"):  # TVM brings the others into range
             continue
         variable = var.name.removesuffix("_output")
         node = _Node(words.get(variable, f"{name} (node {variable!r})"), facts, bindings)
         try:
-            values[var] = node.with_indices_in_range(value, name)
+            with facts.inside(branch):
+                values[var] = node.with_indices_in_range(value, name)
         except Refused as refusal:
             raise unsupported([node.words], refusal.problem, refusal.hint or HINT) from None
     return rebind(mod, values) if values else mod

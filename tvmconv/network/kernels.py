@@ -133,7 +133,9 @@ def use_kernels(
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, reason, choice.name))
             continue
         if pair := gated.get(site.output):
-            layers.append(Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site)))
+            layers.append(
+                Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site), gate_kernels.name_of(pair))
+            )
             continue
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
         ranges = choices[site.output]

@@ -24,7 +24,10 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Convolution:
-    """One convolution of a model, or a linear layer as the convolution that it is."""
+    """A convolution of a model, or a linear layer as the convolution that it is.
+
+    A product of matrices and the steps of a recurrent layer are described by the same fields.
+    """
 
     name: str
     """The name of its variable in the model's Relax module."""
@@ -50,7 +53,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution of a network, and the kernel that runs it."""
+    """A convolution, a product or the steps of a recurrent layer in a network, and the kernel that runs it."""
 
     convolution: Convolution
     kernel: str

@@ -25,6 +25,7 @@ from ..parameters import require_positive
 from ..precision import DEFAULT
 from ..profiling import Profile, profile_of
 from ..targets import device_for
+from .branch_errors import UnfitBranch
 from .index_errors import require_in_range
 from .layers import Layer, TensorSpec
 from .session import Session
@@ -58,10 +59,10 @@ class Network:
         checks: tuple[str, ...] = (),
         alignment: int = 1,
     ) -> None:
-        """Take the parts of a built network; `constants` are the places of outputs that are the same for all inputs.
+        """Take the parts of a built network; `constants` are the positions of outputs that no input changes.
 
-        With `checks`, the texts of those of indices, the executable has one more output for `require_in_range`. Inputs
-        that are not aligned to `alignment` bytes are copied.
+        With `checks`, the texts of the checks of indices, the executable has one more output for `require_in_range`.
+        Inputs that are not aligned to `alignment` bytes are copied.
         """
         self.target_json = target
         """The target that the network was built for, as JSON."""
@@ -97,8 +98,11 @@ class Network:
         """
         inputs, placed = self._placed(given, named)
         in_capture = self._kind == "cuda" and any(arrays.is_in_capture(array) for array in inputs)
-        with self._turn, self._in_turn(placed, in_capture):
-            result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
+        try:
+            with self._turn, self._in_turn(placed, in_capture):
+                result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
+        except UnfitBranch as error:
+            raise self._error_of_sizes(error, placed) from None
         several = len(self.outputs) + bool(self._checks) > 1
         tensors = [_as_tensor(item) for item in (result if several else [result])]
         if self._checks:
@@ -118,8 +122,11 @@ class Network:
         """
         require_positive("repeat", repeat)
         _, placed = self._placed(given, named)
-        with self._turn, self._in_turn(placed, False):
-            runs = self._session.timed(placed, repeat)
+        try:
+            with self._turn, self._in_turn(placed, False):
+                runs = self._session.timed(placed, repeat)
+        except UnfitBranch as error:
+            raise self._error_of_sizes(error, placed) from None
         layers: dict[str, list[tuple[str, str]]] = {}
         for layer in self.layers:
             if layer.function is not None:
@@ -167,13 +174,20 @@ class Network:
         else:
             found = arrays.same_kind(np.empty(0), numbers).tolist()
         if max(found) >= 0:
-            sizes = {
-                name: size
-                for spec, array in zip(self.inputs, placed, strict=True)
-                for name, size in zip(spec.shape, array.shape, strict=True)
-                if isinstance(name, str)
-            }
-            require_in_range(self._checks, found, sizes)
+            require_in_range(self._checks, found, self._open_sizes_of(placed))
+
+    def _error_of_sizes(self, error: UnfitBranch, placed: Sequence[Any]) -> InvalidArgumentError:
+        """Return the error for inputs whose sizes do not fit the branch that they choose."""
+        return InvalidArgumentError("sizes", self._open_sizes_of(placed), str(error))
+
+    def _open_sizes_of(self, placed: Sequence[Any]) -> dict[str, int]:
+        """Return the values of the open sizes in a call, by their names."""
+        return {
+            name: int(size)
+            for spec, array in zip(self.inputs, placed, strict=True)
+            for name, size in zip(spec.shape, array.shape, strict=True)
+            if isinstance(name, str)
+        }
 
     def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
         """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_conver
 from tvm.sym import Analyzer
 
 from .agreement import broadcastable, joined, with_sizes
+from .branch_conditions import numbered_test
 from .constants import constant_value, sizes_of
 from .faults import Refused, tvm_at_work
 from .graph import operator_name
@@ -57,7 +59,7 @@ OF_CHANNELS = ("BatchNormalization", "InstanceNormalization")
 
 
 class Importer(ONNXGraphImporter):  # type: ignore[misc]
-    """TVM's importer, with the converters of tvmconv before its own; it refuses nodes that TVM would misread.
+    """An importer that tries the converters of tvmconv before those of TVM, and refuses nodes that TVM would misread.
 
     The value of a tensor by its name, in `_nodes`, is a constant of NumPy, sizes, or an expression of Relax.
     """
@@ -73,6 +75,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         self._nodes: dict[str, Any] = {}
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._constants: dict[str, relax.Expr] = {}
+        self._numbers = count()
 
     def imported(self, graph: onnx.GraphProto, inputs: Sequence[onnx.ValueInfoProto], opset: int) -> tvm.IRModule:
         """Return the graph as a module; raise `Refused` for a node that cannot be imported."""
@@ -241,11 +244,16 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         condition = self._expression(node.input[0], condition)
         if condition.ty.ndim:
             condition = self.bb.emit(relax.op.reshape(condition, ()))
-        parts = [self._sequence(branches[name]) for name in ("then_branch", "else_branch")]
+        number = next(self._numbers)
+        parts = []
+        for name, holds in (("then_branch", True), ("else_branch", False)):
+            with self.bb.facts.inside_next(number, holds):
+                parts.append(self._sequence(branches[name]))
         ranks = [_ranks(part) for part in parts]
         if ranks[0] != ranks[1]:
             raise Refused("its branches have results of different ranks, and its condition is known only in a call")
-        choice, types = relax.If(condition, *parts), [part.body.ty for part in parts]
+        types = [part.body.ty for part in parts]
+        choice = relax.If(self.bb.emit(numbered_test(condition, number)), *parts)
         if tvm_ffi.structural_equal(*types):  # TVM itself would forget the open sizes
             relax.expr._update_type(choice, types[0])
         return self.bb.emit(choice)
@@ -256,12 +264,13 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         return all(each == ranks[0] for each in ranks)
 
     def _sequence(self, branch: onnx.GraphProto) -> relax.SeqExpr:
-        """Return a branch as bindings of its own, which are computed where the condition chooses it."""
+        """Return the bindings of a branch, which are computed only if the condition chooses the branch."""
         with self._scope(branch):
             self.bb._begin_binding_block()
             self._construct_nodes(branch)
             values = [self._nodes[value.name] for value in branch.output]
-            result = self.bb.emit(values[0] if len(values) == 1 else relax.Tuple(values))
+            name = f"{values[0].name}_output" if isinstance(values[0], relax.Var) else ""
+            result = self.bb.emit(values[0] if len(values) == 1 else relax.Tuple(values), name)
             return self.bb.normalize(relax.SeqExpr([self.bb._end_block()], result))
 
     @contextmanager

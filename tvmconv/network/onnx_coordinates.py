@@ -35,7 +35,7 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis that is resized."""
+    """An axis that is resized, with the number of inputs and of outputs along it."""
 
     place: int
     inputs: Size

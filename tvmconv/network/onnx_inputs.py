@@ -76,7 +76,7 @@ def _is_identifier(name: str) -> bool:
 def _checked(
     shapes: Mapping[str, Sequence[int | str]], inputs: Sequence[onnx.ValueInfoProto]
 ) -> dict[str, list[int | OpenSize]]:
-    """Return the shapes; raise `InvalidArgumentError` unless each is for an input with as many axes."""
+    """Return the shapes; raise `InvalidArgumentError` for a shape of no input, or of another rank than its input."""
     axes = {value.name: len(value.type.tensor_type.shape.dim) for value in inputs}
     checked: dict[str, list[int | OpenSize]] = {}
     for name, shape in shapes.items():

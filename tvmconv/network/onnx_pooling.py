@@ -40,7 +40,7 @@ class Window:
 
     @property
     def is_known(self) -> bool:
-        """True if the padding is the same for all sizes of the input."""
+        """True if every size of the input has one and the same padding."""
         return isinstance(self.before, int) and isinstance(self.reach, int)
 
     @property

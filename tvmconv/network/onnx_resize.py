@@ -152,7 +152,7 @@ def _leaves_image(axis: Axis) -> bool:
 
 
 def _repeats(axis: Axis) -> bool:
-    """Return whether there are as many outputs for each input, in the whole of it."""
+    """Return whether each input along an axis has the same whole number of outputs."""
     if axis.scale is None or axis.scale != int(axis.scale) or axis.crop != (0, 1):
         return False
     return axis.is_open or axis.outputs == axis.inputs * axis.scale
@@ -161,7 +161,7 @@ def _repeats(axis: Axis) -> bool:
 def _repeated(
     node: Node, y: relax.Expr, axis: Axis, coordinates: str, rounding: str | None, coefficient: float | None
 ) -> relax.Expr:
-    """Return y with as many outputs for each input, which a sample of inputs tells."""
+    """Return y with `axis.scale` outputs for each input, whose weights are those of a short sample axis."""
     times = int(axis.scale or 0)
     sample = replace(axis, inputs=SAMPLE, outputs=SAMPLE * times)
     at = table(sample, coordinates)

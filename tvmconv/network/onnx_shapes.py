@@ -24,7 +24,7 @@ FARTHEST = 2**31
 
 
 def reshape(node: Node) -> relax.Expr:
-    """Convert Reshape: 0 stands for the size before it, unless `allowzero`, and -1 for what is left."""
+    """Convert Reshape: 0 keeps the input's size of that axis, unless `allowzero`; -1 takes all remaining elements."""
     before, wanted = node.shape_of(), node.sizes(1, "shape")
     if node.opset < 5 or wanted is None:
         wanted = [int(size) for size in node.attributes.get("shape", ())]

@@ -47,11 +47,12 @@ def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mappi
             if getattr(value.attrs, "strides", None) is not None:
                 _require_numbers(node, value)
             try:
-                for test, need in _tests(name, value):
-                    facts.require(test, node, need)
-                for test, need in _tests_of_results(name, value):
-                    if isinstance(test, bool) or facts.are_of_inputs(test):  # else TVM itself fails to allocate it
+                with facts.inside(block.branch):
+                    for test, need in _tests(name, value):
                         facts.require(test, node, need)
+                    for test, need in _tests_of_results(name, value):
+                        if isinstance(test, bool) or facts.are_of_inputs(test):  # else TVM itself fails to allocate it
+                            facts.require(test, node, need)
             except Refused as refusal:
                 raise unsupported([node], refusal.problem, HINT) from None
 

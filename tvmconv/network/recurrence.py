@@ -6,6 +6,7 @@ The products of a layer's input are a linear layer in front of it, as `recurrent
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import msgspec
 import tvm
@@ -13,16 +14,17 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import register_op_attr
 
+from ..errors import UnsupportedModelError
 from ..lowering import as_scheduled
 from ..targets import backend_of
 from ..targets.devices import cpu_of
 from .constants import constant_value
-from .faults import Refused
 from .gpu.recurrence import recurrence_for_gpu
 from .graph import blocks_of, call_of, rebind
+from .layers import Convolution, Layer
 from .recurrence_cells import Recurrence
 from .recurrence_cpu import recurrence_for_cpu, tiling_of
-from .size_facts import Size
+from .size_facts import Size, python_text
 
 NAME = "nn.recurrence"
 """The name of the operator, behind "relax."; the layer is its attribute "layer", as JSON."""
@@ -58,21 +60,39 @@ def _type(call: relax.Call, _: relax.BlockBuilder) -> relax.TupleType:
     return relax.TupleType([y, *[last] * (len(layer.results) - 1)])
 
 
-def lower_recurrences(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return the module with a function of the target for the steps of each recurrent layer.
+def lower_recurrences(mod: tvm.IRModule, target: tvm.target.Target) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
+    """Return the module with a function of the target for the steps of each recurrent layer, and these layers.
 
-    Raises `Refused` for a layer that the target has none for.
+    Raises `UnsupportedModelError` for a layer that the target has no function for.
 
-    Before: `y = R.nn.recurrence(gates, weight, h)`. After: `y = R.call_tir(tvmconv_rnn, (gates, weight in blocks, h))`.
+    Before: `y = R.nn.recurrence(gates, weight, h)`.
+    After: `y = R.call_tir(tvmconv_rnn_0, (gates, weight in blocks, h))`.
     """
     builder = relax.BlockBuilder(mod)
     values: dict[relax.Var, relax.Expr] = {}
     functions: dict[int, tvm.ir.GlobalVar] = {}
+    layers = []
     for block in blocks_of(mod):
         for var, value in block.values.items():
             if (call := call_of(value, NAME)) is not None:
+                if _layer(call).quantized and backend_of(target).on_gpu:
+                    problem = "its products of integers are computed on CPUs alone"
+                    raise UnsupportedModelError(f"{var.name} cannot be compiled for {target.kind.name}: {problem}")
                 values[var] = _lowered(builder, call, target, functions)
-    return rebind(builder.get(), values) if values else mod
+                layers.append(_described(str(var.name), call, target, str(values[var].args[0].name_hint)))
+    return (rebind(builder.get(), values) if values else mod), tuple(layers)
+
+
+def _described(name: str, call: relax.Call, target: tvm.target.Target, function: str) -> Layer:
+    """Return the description of the steps of a recurrent layer, which a function computes."""
+    layer, (steps, batch, _) = _layer(call), call.args[0].ty.shape
+    directions = f" in {len(layer.reverse)} directions" if len(layer.reverse) > 1 else ""
+    words = f"{layer.kind} {python_text(steps)}x{python_text(batch)}x{layer.hidden}{directions} {layer.dtype}"
+    sizes = [int(size) for size in (steps, batch) if isinstance(size, (int, tirx.IntImm))]
+    products = 2 * len(layer.reverse) * len(layer.gates) * layer.hidden**2
+    flops = prod(sizes) * products if len(sizes) == 2 else None
+    kernel = f"tvmconv {backend_of(target).device_type}/recurrence"
+    return Layer(Convolution(name, words, "", flops, None, None), kernel, None, "one function for all steps", function)
 
 
 def _lowered(
@@ -83,8 +103,6 @@ def _lowered(
     `functions` are those of the module so far, by the hashes of their code: equal layers share one.
     """
     layer, on_gpu = _layer(call), backend_of(target).on_gpu
-    if layer.quantized and on_gpu:
-        raise Refused("its products of integers are computed on CPUs alone")
     cpu = None if on_gpu else cpu_of(target)
     block = layer.channels if cpu is None else tiling_of(layer, cpu, call.args[0].ty.shape[1]).block
     operands = list(call.args)
@@ -101,7 +119,7 @@ def _lowered(
     body = recurrence_for_gpu(layer, buffers) if cpu is None else recurrence_for_cpu(layer, cpu, buffers)
     func = tirx.PrimFunc(list(buffers.values()), body).with_attrs({"tirx.noalias": True, "s_tir": True})
     if (code := tvm_ffi.structural_hash(func)) not in functions:
-        name = builder.get_unique_name(f"tvmconv_{layer.kind}")
+        name = f"tvmconv_{layer.kind}_{len(functions)}"
         functions[code] = builder.add_func(as_scheduled(func, name), name)
     return relax.call_tir(functions[code], operands, list(call.ty.fields))
 

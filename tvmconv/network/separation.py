@@ -10,7 +10,6 @@ from .convolutions import OPERATORS
 from .faults import tvm_at_work
 from .graph import operator_name
 
-
 REVERSING = ("relax.flip", "relax.strided_slice")
 """Operators that may reverse axes."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import TypeAlias
@@ -15,6 +15,7 @@ from tvm.sym import Analyzer, ProofStrength
 from tvm.tirx.analysis import undefined_vars
 
 from .faults import Refused
+from .graph import Branch
 from .sizes import Condition, OpenSize, merged
 
 Size: TypeAlias = int | tirx.Expr
@@ -44,16 +45,44 @@ class SizeFacts:
         self._told = tuple(choices)
         self.choices: list[bool] = []
         """The results of `choose` so far, in order."""
-        self._conditions = {each.text: each for each in conditions}
+        self._branch: Branch = ()
+        self._conditions: dict[Branch, dict[str, Condition]] = {(): {each.text: each for each in conditions}}
         self.fixed: dict[str, int] = {}
         """The only value that an open size may have, by its name, where conditions leave one."""
-        self._least: dict[str, int] = {}
-        """The smallest values that conditions leave of open sizes, by name."""
+        self._required: set[tuple[Branch, str]] = set()
+        """The tests that were required inside a branch, as they were then."""
+        self._least: dict[Branch, dict[str, int]] = {}
+        """The smallest values that the conditions of a branch leave of open sizes, by name."""
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """The conditions that were required and that bounds do not prove, each once, in order."""
-        return tuple(self._conditions.values())
+        """The conditions of every call that were required and that bounds do not prove, each once, in order."""
+        return self.conditions_inside(())
+
+    def conditions_inside(self, branch: Branch) -> tuple[Condition, ...]:
+        """Return the conditions that have to hold only if a branch runs."""
+        return tuple(self._conditions.get(branch, {}).values())
+
+    @contextmanager
+    def inside(self, branch: Branch) -> Iterator[None]:
+        """Require what is required inside only of calls in which a branch runs; `()` stands for all calls."""
+        outside, self._branch = self._branch, branch
+        try:
+            yield
+        finally:
+            self._branch = outside
+
+    @contextmanager
+    def inside_next(self, number: int, holds: bool) -> Iterator[None]:
+        """Go into a branch of an If in the present branch: `number` is that of its test, `holds` the test's value."""
+        with self.inside((*self._branch, (number, holds))):
+            yield
+
+    def require_of_all_but(self, branches: Collection[Branch]) -> None:
+        """Require the conditions of all branches but these of every call."""
+        for branch in [branch for branch in self._conditions if branch and branch not in branches]:
+            for text, condition in self._conditions.pop(branch).items():
+                self._conditions[()].setdefault(text, condition)
 
     def bounds(self, name: str) -> OpenSize:
         """Return the open size of the inputs that has a name, with its bounds."""
@@ -109,24 +138,37 @@ class SizeFacts:
         `node` and `need` say who needs what, as in "Split (node 'parts')" and "needs 6 rows, not h". Raises `Refused`
         with the need for a test that holds for no sizes, and for one that elements of tensors decide.
         """
-        if (known := self.proves(test)) is True:
-            return
-        if known is False:
+        code = python_text(test)
+        if any((self._branch[:depth], code) in self._required for depth in range(len(self._branch) + 1)):
+            return  # layers share sizes, and a proof takes milliseconds
+        if (known := self.proves(test)) is False:
             raise Refused(f"it {need}")
+        if known is None:
+            self._add(test, node, need)
+        self._required.add((self._branch, code))
+
+    def _add(self, test: tirx.Expr, node: str, need: str) -> None:
+        """Add a test that holds for some sizes to the conditions; raise `Refused` where elements of tensors decide."""
         simple = _divided(self._analyzer(test).simplify(test, 3))
         if not self.are_of_inputs(simple):
             raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
-        self._learn(simple)
-        text = python_text(simple)
-        self._conditions.setdefault(text, Condition(text, f"{node} {need}"))
+        # TVM computes sizes when a call begins, in branches that do not run as well: no divisor may be 0.
+        divides = self._branch and any(self.proves(divisor > 0) is not True for divisor in _divisors(test))
+        with self.inside(() if divides else self._branch):
+            self._learn(simple)
+            text = python_text(simple)
+            if text not in self._conditions[()]:
+                self._conditions.setdefault(self._branch, {}).setdefault(text, Condition(text, f"{node} {need}"))
 
     def _learn(self, test: tirx.Expr) -> None:
         """Remember of a condition, in its simplest form, the only or the smallest value that it leaves of a size."""
-        if isinstance(test, tirx.EQ) and isinstance(test.a, tvm.ir.Var) and isinstance(test.b, tirx.IntImm):
+        is_number = isinstance(test, tirx.EQ) and isinstance(test.a, tvm.ir.Var) and isinstance(test.b, tirx.IntImm)
+        if is_number and not self._branch:
             self.fixed[test.a.name] = int(test.b)
         if isinstance(test, (tirx.LE, tirx.LT)) and isinstance(test.b, tvm.ir.Var) and isinstance(test.a, tirx.IntImm):
             least = int(test.a) + isinstance(test, tirx.LT)
-            self._least[test.b.name] = max(least, self._least.get(test.b.name, least))
+            known = self._least.setdefault(self._branch, {})
+            known[test.b.name] = max(least, known.get(test.b.name, least))
 
     def choose(self, test: bool | tirx.Expr, preferred: bool, node: str, need: str) -> bool:
         """Return whether a test holds; where open sizes decide, one of both is chosen, and required of each call.
@@ -146,12 +188,17 @@ class SizeFacts:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Forget what is required and chosen inside."""
-        conditions, choices = dict(self._conditions), list(self.choices)
-        fixed, least = dict(self.fixed), dict(self._least)
+        conditions, choices = {branch: dict(each) for branch, each in self._conditions.items()}, list(self.choices)
+        required, fixed, least = (
+            set(self._required),
+            dict(self.fixed),
+            {branch: dict(each) for branch, each in self._least.items()},
+        )
         try:
             yield
         finally:
-            self._conditions, self.choices, self.fixed, self._least = conditions, choices, fixed, least
+            self._conditions, self.choices, self._required = conditions, choices, required
+            self.fixed, self._least = fixed, least
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
         """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
@@ -161,10 +208,11 @@ class SizeFacts:
     def _analyzer(self, expression: tirx.Expr) -> Analyzer:
         """Return TVM's analyzer with the bounds of the variables of an expression."""
         analyzer = Analyzer()
+        known = [self._least.get(self._branch[:depth], {}) for depth in range(len(self._branch) + 1)]
         for var in undefined_vars(expression):
             size = self._inputs.get(var.name)
             least, most = (size.least, size.most) if size else (0, None)
-            least = max(least, self._least.get(var.name, least))
+            least = max(least, *(each.get(var.name, least) for each in known))
             extent = (LARGEST if most is None else most) - least + 1
             bounds = tvm.ir.Range.from_min_extent(tirx.const(least, var.ty.dtype), tirx.const(extent, var.ty.dtype))
             analyzer.bind(var, bounds)
@@ -178,6 +226,14 @@ def _divided(test: tirx.Expr) -> tirx.Expr:
         if isinstance(factor, tirx.IntImm) and int(factor) and int(test.b) % int(factor) == 0:
             return tirx.EQ(size, as_expr(int(test.b) // int(factor)))
     return test
+
+
+def _divisors(test: tirx.Expr) -> list[tirx.Expr]:
+    """Return the sizes by which a test divides, numbers left out."""
+    divisors: list[tirx.Expr] = []
+    kinds = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+    tvm_ffi.structural_walk(test, [(kind, lambda part: divisors.append(part.b)) for kind in kinds])
+    return [each for each in divisors if not isinstance(each, tirx.IntImm)]
 
 
 def as_expr(size: Size) -> tirx.Expr:

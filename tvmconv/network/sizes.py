@@ -74,6 +74,11 @@ class Condition:
     reason: str
     """The operator that needs it, with its node, and why."""
 
+    @property
+    def expected(self) -> str:
+        """The sizes that would be right, in words."""
+        return f"sizes for which {self.text}: {self.reason}"
+
 
 class Conditions:
     """The conditions that the open sizes of a call have to meet, beside their bounds."""
@@ -82,17 +87,15 @@ class Conditions:
         """Compile the conditions; a network's file, where they come from, has code of machines as well."""
         self.all = tuple(conditions)
         self._codes = [compile(each.text, "<sizes>", "eval") for each in self.all]
-        self._broken = lru_cache(maxsize=REMEMBERED)(self._first_broken)
+        self._broken = lru_cache(maxsize=REMEMBERED)(lambda sizes: self.first_broken(dict(sizes)))
 
     def require(self, values: Mapping[str, int]) -> None:
         """Raise `InvalidArgumentError` for sizes of which one condition is not true."""
         if self.all and (broken := self._broken(tuple(values.items()))) is not None:
-            expected = f"sizes for which {broken.text}: {broken.reason}"
-            raise InvalidArgumentError("sizes", dict(values), expected)
+            raise InvalidArgumentError("sizes", dict(values), broken.expected)
 
-    def _first_broken(self, sizes: tuple[tuple[str, int], ...]) -> Condition | None:
-        """Return the first condition that is not true of sizes, a name and a value each; None if all are."""
-        values = dict(sizes)
+    def first_broken(self, values: Mapping[str, int]) -> Condition | None:
+        """Return the first condition that is not true of sizes by their names; None if all are."""
         for condition, code in zip(self.all, self._codes, strict=True):
             try:
                 if eval(code, FUNCTIONS, values):
@@ -101,6 +104,12 @@ class Conditions:
                 pass
             return condition
         return None
+
+
+def names_in(conditions: Iterable[Condition]) -> set[str]:
+    """Return the names of the sizes in some conditions."""
+    codes = [compile(each.text, "<sizes>", "eval") for each in conditions]
+    return {name for code in codes for name in code.co_names} - FUNCTIONS.keys()
 
 
 REMEMBERED = 64

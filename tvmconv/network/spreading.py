@@ -163,9 +163,9 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
 
 
 def _parts_of_last(sch: Schedule, block: SBlockRV, most: int) -> list[LoopRV]:
-    """Split the last loop of a block into at most `most` parts of as many elements, whole vectors; return their loop.
+    """Split the last loop of a block into at most `most` equal parts of whole vectors; return the loop over the parts.
 
-    There is none where the loop has no such parts.
+    The list is empty where the loop cannot be split so.
     """
     *_, last = sch.get_loops(block)
     extent = sch.get(last).extent

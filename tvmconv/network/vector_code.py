@@ -1,4 +1,4 @@
-"""Straight-line vector code, with constant places, for a reduction over windows on a CPU."""
+"""Straight-line vector code, with constant offsets, for a reduction over windows on a CPU."""
 
 from __future__ import annotations
 
