@@ -41,7 +41,7 @@ class Maker:
     """A graph that grows at random. ONNX Runtime runs each node at once: one that it refuses is not added."""
 
     def __init__(self, rng: np.random.Generator, open_axes: Mapping[int, str]) -> None:
-        self.rng = rng
+        self.rng, self.open_axes = rng, open_axes
         self.nodes: list[onnx.NodeProto] = []
         self.weights: dict[str, Array] = {}
         self.values: dict[str, Array] = {}
@@ -255,6 +255,8 @@ def of_two(m: Maker) -> str:
 def of_a_weight(m: Maker) -> str:
     """Join an array and a weight that has some of its sizes, or 1."""
     x = m.any()
+    if not m.values[x].ndim:
+        raise UnfitError
     shape = [m.one_of(1, size) if axis != 1 else size for axis, size in enumerate(m.shape_of(x))]
     weight = m.weight(*shape[m.whole(0, len(shape) - 1) :])
     operands = (x, weight) if m.rng.random() < 0.5 else (weight, x)
@@ -284,6 +286,8 @@ def resized(m: Maker) -> str:
         halves = [m.node("Shape", x, start=0, end=2), m.node("Shape", other, start=2, end=4)]
         sizes = m.node("Concat", *halves, axis=0)
     else:
+        if 0 in m.open_axes:
+            raise UnfitError  # it would resize a batch of another size
         sizes = m.ints(*m.shape_of(x)[:2], m.whole(3, 12), m.whole(3, 12))
     return m.node("Resize", x, "", "", sizes, **way)
 

@@ -78,6 +78,8 @@ def conv_transpose(node: Node) -> relax.Expr:
     """
     x, w = node.operands[:2]
     windows, sizes = _windows(node), node.shape_of()
+    for axis, size in enumerate(sizes[2:], 2):
+        node.require(as_expr(size) >= 1, f"needs elements along axis {axis}, which has {python_text(size)}")
     group = node.attributes.get("group", 1)
     _require_channels(node, group, filters=node.shape_of(1)[0], channels=None)
     extents = windows.extents

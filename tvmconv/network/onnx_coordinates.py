@@ -28,6 +28,8 @@ TRANSFORMATIONS = (
 PERIODIC = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
 """The ways in which coordinates go on by one for each further input, whatever the number of inputs."""
 
+NEAR = 1e-3
+"""The difference up to which a scaled size counts as the whole number of outputs."""
 
 TINY = 1e-30
 """A scale below that of any two sizes."""
@@ -54,8 +56,10 @@ class Axis:
 
 def table(axis: Axis, transformation: str, dtype: str = "float64") -> Array:
     """Return the coordinate among the inputs of each output of an axis whose sizes are known."""
-    at = np.arange(axis.outputs, dtype=dtype)
-    return np.asarray(_coordinates(_Numbers(np.dtype(dtype).type), axis, transformation, at))
+    at, scaled = np.arange(axis.outputs, dtype=dtype), float(axis.scale or 1) * int(axis.inputs)
+    # The quotient of two sizes, times the one, is not quite the other.
+    length = axis.outputs if abs(scaled - int(axis.outputs)) < NEAR else scaled
+    return np.asarray(_coordinates(_Numbers(np.dtype(dtype).type), axis, transformation, at, length))
 
 
 def by_coordinates(
@@ -117,8 +121,9 @@ def _at(axis: Axis, transformation: str, output: tirx.Expr, size: Any, outputs: 
     # TVM looks for bounds of numbers, and fails for a quotient of two sizes alone.
     quotient = tirx.max(_number(outputs) / _number(size), _number(TINY))
     scale = quotient if axis.scale is None else axis.scale
+    length = outputs if axis.scale is None else _number(scale) * _number(size)
     in_call = Axis(axis.place, size, outputs, scale, axis.crop)
-    return _coordinates(_TVM, in_call, transformation, _number(output))
+    return _coordinates(_TVM, in_call, transformation, _number(output), length)
 
 
 @dataclass(frozen=True)
@@ -139,11 +144,14 @@ def _number(value: Any) -> tirx.Expr:
 _TVM = _Numbers(_number, tirx.ceil, tirx.floor, tirx.Select)
 
 
-def _coordinates(numbers: _Numbers, axis: Axis, transformation: str, at: Any) -> Any:
-    """Return the coordinates of outputs, whose indices are `at`, in the steps of ONNX Runtime."""
+def _coordinates(numbers: _Numbers, axis: Axis, transformation: str, at: Any, length: Any) -> Any:
+    """Return the coordinates of outputs, whose indices are `at`, in the steps of ONNX Runtime.
+
+    `length` is the number of outputs, which may have a fraction where the node gives a scale.
+    """
     number = numbers.number
     scale, size, half, zero = number(axis.scale), number(axis.inputs), number(0.5), number(0)
-    length = scale * size
+    length = number(length)
     if transformation == "asymmetric":
         return at / scale
     if transformation == "align_corners":

@@ -85,6 +85,7 @@ def windows(node: Node) -> list[Window]:
     for axis, (inputs, extent, stride) in enumerate(zip(sizes, read.extents, read.strides, strict=True)):
         before: Size = read.before[axis]
         after: Size = read.after[axis]
+        node.require(as_expr(inputs) >= 1, f"needs elements along axis {axis + 2}, which has {python_text(inputs)}")
         if read.auto_pad in SAME:
             before, total = same_padding(facts, inputs, extent, stride, read.auto_pad == "SAME_UPPER")
             reach = _at_least_0(facts.simplified(total - inputs - before))

@@ -21,7 +21,7 @@ from .onnx_coordinates import PERIODIC, ROUNDINGS, Axis, by_coordinates, extrapo
 from .onnx_node import OPEN_HINT, Node
 from .onnx_sizes import Sizes
 from .resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
-from .size_facts import Size, as_expr, product
+from .size_facts import Size, as_expr, product, python_text
 
 MOST_PARTS = 1000
 """The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
@@ -74,6 +74,7 @@ def _axes(node: Node, scales: Sequence[float] | None, sizes: Sequence[Size] | No
     axes = []
     for place, number, crop in zip(places, numbers, crops, strict=True):
         inputs = facts.simplified(shape[place])
+        node.require(as_expr(inputs) >= 1, f"needs elements along axis {place}, which has {python_text(inputs)}")
         if sizes:
             outputs = facts.simplified(number)
             node.require(as_expr(outputs) >= 1, f"needs a size of at least 1 for axis {place}, not {outputs}")
