@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from itertools import takewhile
 from math import prod
 
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.error import InternalError
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
@@ -46,8 +44,7 @@ def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
     """Join the last loops of an elementwise block that may be one loop, at most `most`, for LLVM's vectors."""
     loops, value = sch.get_loops(block), sch.get(block)
     if (joined := min(_joined(value), most)) > 1:
-        with suppress(InternalError):  # TVM's, of quotients of sizes that it cannot simplify
-            sch.fuse(*loops[len(loops) - joined :])
+        sch.fuse(*loops[len(loops) - joined :])
     elif joined == 1 and _moves(value):
         extent = sch.get(loops[-1]).extent
         if isinstance(extent, tirx.IntImm) and int(extent) <= WINDOW:

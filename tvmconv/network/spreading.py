@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from itertools import takewhile
 from math import prod
@@ -9,6 +10,7 @@ from math import prod
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.error import InternalError
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
@@ -51,7 +53,11 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
     mod = mod.clone()
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and has_work(func) and not is_scheduled(func):
-            mod[var] = _spread(func, native_lanes(target))
+            try:
+                mod[var] = _spread(func, native_lanes(target))
+            except InternalError:  # TVM's, where it cannot divide sizes by each other
+                name = var.name_hint
+                warnings.warn(f"one thread computes {name}: TVM cannot schedule its open sizes", stacklevel=2)
     return mod
 
 
