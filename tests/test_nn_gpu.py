@@ -188,7 +188,7 @@ def test_wrong_devices_are_refused() -> None:
     for given, message in (
         ((x.cuda(), w, bias), "w is .on cpu.; expected a tensor on cuda:0"),
         ((x.cuda(), w.cuda(), bias), "bias is .on cpu."),
-        ((x, w.cuda(), bias), "w is on cuda:0; expected it on cpu"),
+        ((x, w.cuda(), bias), "w is .on cuda:0.; expected a tensor on cpu"),
     ):
         with pytest.raises(RuntimeError, match=message):
             layer.convolve(*given)

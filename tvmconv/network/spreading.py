@@ -55,7 +55,7 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
         if isinstance(func, tirx.PrimFunc) and has_work(func) and not is_scheduled(func):
             try:
                 mod[var] = _spread(func, native_lanes(target))
-            except InternalError:  # TVM's, where it cannot divide sizes by each other
+            except (InternalError, ScheduleError):  # TVM's, where it cannot divide sizes by each other
                 name = var.name_hint
                 warnings.warn(f"one thread computes {name}: TVM cannot schedule its open sizes", stacklevel=2)
     return mod
