@@ -97,7 +97,7 @@ class Network:
         docs/networks.md says which networks refuse.
         """
         inputs, placed = self._placed(given, named)
-        in_capture = self._kind == "cuda" and any(arrays.is_in_capture(array) for array in inputs)
+        in_capture = any(map(arrays.is_in_capture, inputs))
         try:
             with self._turn, self._in_turn(placed, in_capture):
                 result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
