@@ -178,7 +178,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
                 value = self._as_torch(value, expected)
         if problem := type_problem(value, expected):
             raise ValueError(problem)
-        self._require_shape(value, expected)
+        # In the metadata of torch 2.11 the states of batches have an axis more than in a call.
+        is_recurrent = base_name(node) in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+        self._require_shape(value, expected[:1] if is_recurrent else expected)
         return value
 
     def _number(self, convert: Converter, node: torch.fx.Node) -> Any:
