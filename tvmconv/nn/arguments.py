@@ -23,7 +23,7 @@ is_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
 def require_tensors(x: Any, weight: Any, bias: Any, rank: int | None = None, **others: Any) -> None:
-    """Refuse arguments that are no tensors, and a weight of another rank. From the third argument on None is allowed."""
+    """Refuse arguments that are no tensors, and a weight of another rank. From `bias` on None is allowed."""
     if not isinstance(x, Tensor):
         raise _no_tensor("x", x)
     if not isinstance(weight, Tensor):
