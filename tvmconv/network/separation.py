@@ -9,6 +9,7 @@ from ..lowering import OPAQUE
 from .convolutions import OPERATORS
 from .faults import tvm_at_work
 from .graph import operator_name
+from .norms import CPU_LOWERINGS
 
 REVERSING = ("relax.flip", "relax.strided_slice")
 """Operators that may reverse axes."""
@@ -33,7 +34,10 @@ def separate_operators(mod: tvm.IRModule, on_gpu: bool) -> tvm.IRModule:
         return result
 
     with tvm_at_work():
-        mod = relax.transform.LegalizeOps(dict.fromkeys((*OPERATORS, *REVERSING) if on_gpu else REVERSING, lower))(mod)
+        # LegalizeOps lowers all other operators as well.
+        others = {} if on_gpu else CPU_LOWERINGS
+        names = (*OPERATORS, *REVERSING) if on_gpu else REVERSING
+        mod = relax.transform.LegalizeOps({**others, **dict.fromkeys(names, lower)})(mod)
     for call in lowered:
         if operator_name(call) == "relax.call_tir":
             mod[call.args[0]] = mod[call.args[0]].with_attr("op_pattern", OPAQUE)
