@@ -35,7 +35,7 @@ width, often the batch, and in one of six the channels."""
 SECONDS = 120.0
 """The seconds that a graph may take, with the start of its process."""
 
-RIGHT, REFUSED, STRICT, UNSAFE, WRONG, RAW = "right", "refused", "strict", "unsafe", "wrong", "raw"
+ORDER = RIGHT, REFUSED, STRICT, UNSAFE, WRONG, RAW = "right", "refused", "strict", "unsafe", "wrong", "raw"
 """The outcomes of a graph, the worst last: it is computed as by ONNX Runtime; it is refused when it is imported;
 sizes are refused that ONNX Runtime takes; sizes are taken that it refuses; a result differs; an error is not
 tvmconv's, or the process dies or takes too long."""
@@ -114,9 +114,6 @@ def _outcome(maker: Maker) -> tuple[str, str]:
         if ORDER.index(outcome) > ORDER.index(worst[0]):
             worst = outcome, f"{sizes}: {why}"
     return worst
-
-
-ORDER = (RIGHT, REFUSED, STRICT, UNSAFE, WRONG, RAW)
 
 
 def _call(model: onnx.ModelProto, network: Any, reference: Any, inputs: Mapping[str, Any]) -> tuple[str, str]:

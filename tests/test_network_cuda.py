@@ -168,7 +168,7 @@ def test_convolutions_of_tvm_are_not_fused() -> None:
     for _ in range(2):
         y = graph.node("Relu", graph.batch_norm(graph.conv(y, (8, 4, 1, 1), group=2), 8))
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    mod = separate_operators(tvmconv.import_model(graph.model(y)).mod, on_gpu=True)
+    mod = separate_operators(tvmconv.import_model(graph.model(y)).mod)
     sources = cuda.sources(lowering.build(mod, target).mod)
     kernels = [kernel.name for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]
     assert [name for name in kernels if "conv2d" in name] == ["conv2d_kernel"]

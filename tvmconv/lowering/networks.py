@@ -50,17 +50,17 @@ def library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[s
     """Return a module of functions for a CPU, of which those with the names `checked` check their arguments."""
     pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
     mod = pipeline(tirx.transform.BindTarget(target.with_host(target))(mod))
-    functions = {var: with_hidden_masks(func) for var, func in mod.functions.items()}
-    unchecked = {var: without_checks(func) for var, func in functions.items() if var.name_hint not in checked}
-    mod.update(tvm.IRModule({**functions, **unchecked}))
+    for var, func in mod.functions.items():
+        mod[var] = with_hidden_masks(func if var.name_hint in checked else without_checks(func))
     return codegen_build(finalize()(mod), target)
 
 
 def _with_alignment_of_inputs(mod: tvm.IRModule, target: tvm.target.Target, called: set[str]) -> tvm.IRModule:
     """Return the module whose functions with the names `called` read arrays of users, aligned to just an element."""
     mod = mod.clone()
-    functions = mod.functions.items()
-    mod.update(tvm.IRModule({var: with_alignment(func, target) for var, func in functions if var.name_hint in called}))
+    for var, func in mod.functions.items():
+        if var.name_hint in called:
+            mod[var] = with_alignment(func, target)
     return mod
 
 

@@ -58,9 +58,8 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
     An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
     """
-    on_gpu = backend_of(target).on_gpu
-    with target:
-        mod = separate_operators(permute_parts(mod) if on_gpu else mod, on_gpu)
+    if on_gpu := backend_of(target).on_gpu:
+        mod = separate_operators(permute_parts(mod))
     with tvm_at_work():
         mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(outline_branches(mod), target)
     mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)

@@ -15,7 +15,6 @@ import tvm_ffi
 from onnx import numpy_helper
 from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
-from tvm.sym import Analyzer
 
 from .agreement import broadcastable, joined, with_sizes
 from .branch_conditions import numbered_test
@@ -193,26 +192,10 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             inputs[:] = [self._expression("", each) for each in inputs]
             with tvm_at_work():
                 result = super()._convert_operator(name, inputs, attrs, opset)
-            if name == "Concat":
-                result = self._with_simple_sizes(result)
         refuse_dtype(result)
         is_computed = isinstance(result, (relax.Call, relax.TupleGetItem)) and isinstance(result.ty, relax.TensorType)
         # What computes shapes the importer looks through.
         return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
-
-    def _with_simple_sizes(self, result: relax.Expr) -> relax.Expr:
-        """Return a call whose type has sizes in their simplest form: n for 1 + (n - 1), as TVM's function has them.
-
-        Functions that read the result are fused with that one only if the sizes are written alike.
-        """
-        result = self.bb.normalize(result)
-        if isinstance(result, relax.Call) and isinstance(result.ty, relax.TensorType):
-            sizes, dtype = sizes_of(result.ty), result.ty.dtype
-            if sizes is not None:
-                simple = [size if isinstance(size, int) else Analyzer().simplify(size) for size in sizes]
-                result = relax.Call(result.op, result.args, result.attrs, result.ty_args)
-                relax.expr._update_type(result, relax.TensorType(simple, dtype))
-        return result
 
     # --- If ---
 

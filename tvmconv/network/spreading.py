@@ -25,6 +25,7 @@ from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, join_last
 from .norms import CPU_LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .row_loops import spread_rows
+from .separation import REVERSING
 from .stages import is_map, variables_in, with_simple_indices
 from .vector_functions import with_vector_functions
 
@@ -35,7 +36,7 @@ MOST_PARTS = 8
 def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
-    lower = [passes.LegalizeOps(CPU_LOWERINGS), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
+    lower = [passes.LegalizeOps({**CPU_LOWERINGS, **REVERSING}), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
     with target:
         return fused(tvm.transform.Sequential(lower)(mod))
 
