@@ -17,10 +17,12 @@ def kept_apart(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     Before: `y = R.nn.conv2d(x, w)`. After: `y = R.call_tir(conv2d, (x, w))`, where `conv2d` has an opaque pattern.
     """
     lowered = call.op.get_attr("FLegalize")(builder, call)
-    if operator_name(lowered) == "relax.call_tir":
-        function = lowered.args[0]
-        builder.update_func(function, builder.get()[function].with_attr("op_pattern", OPAQUE))
-    return lowered
+    if operator_name(lowered) != "relax.call_tir":
+        return lowered
+    function, *others = lowered.args
+    # A function of its own: the builder would not find one that is changed again for an equal operator.
+    apart = builder.add_func(builder.get()[function].with_attr("op_pattern", OPAQUE), function.name_hint)
+    return relax.Call(lowered.op, [apart, *others], lowered.attrs, lowered.ty_args)
 
 
 def _slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
