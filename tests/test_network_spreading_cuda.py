@@ -17,7 +17,7 @@ from between_cases import CASES, torch
 from emulated_memory import HazardError
 from emulated_network import SM_90, lowered, run
 from sparing import sparing
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 from tvm.relax import op
 
 import tvmconv
@@ -202,6 +202,26 @@ def test_divisions_by_open_sizes() -> None:
     sums = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).sum((-1, -2))
     counts = np.lib.stride_tricks.sliding_window_view(np.pad(np.ones((7, 11)), 1), (3, 3)).sum((-1, -2))
     np.testing.assert_allclose(tensors[-1].numpy(), sums / counts, rtol=1e-5, atol=1e-6)
+
+
+def test_negative_dividends() -> None:
+    """Rests by open sizes of what may be negative are rounded down, as of a roll."""
+    x = np.random.default_rng(1).standard_normal((5, 6)).astype("float32")
+    width = tirx.Var("width", "int64")
+    builder = relax.BlockBuilder()
+    parameter = relax.Var("x", relax.TensorType([5, width], "float32"))
+    with builder.function("main", [parameter]):
+        with builder.dataflow():
+            rolled = builder.emit_te(
+                lambda x: te.compute(x.shape, lambda i, j: x[i, (j - 8) % x.shape[1]] * (-3 // x.shape[1])), parameter
+            )
+            output = builder.emit_output(rolled)
+        builder.emit_func_output(output)
+    (kernel,) = (func for func in lowered(builder.get()).functions.values() if isinstance(func, tirx.PrimFunc))
+    twin = serial_twin(with_multiplications(kernel)).with_attr("global_symbol", "main")
+    tensors = [tvm.runtime.tensor(each) for each in (x, np.zeros_like(x))]
+    lowering.build(tvm.IRModule({"main": twin}), resolve_target("llvm"))["main"](*tensors)
+    np.testing.assert_array_equal(tensors[-1].numpy(), -np.roll(x, 8, axis=1))
 
 
 @pytest.mark.parametrize("multiprocessors", [0, 10**6], ids=["shared", "alone"])

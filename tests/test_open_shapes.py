@@ -158,6 +158,18 @@ def one_hot_of_rows(g: Graph) -> str:
     return g.node("OneHot", g.node("ArgMax", "x", axis=2, keepdims=0), rows, g.constant([-1.0, 2.0]), axis=1)
 
 
+def rolled(g: Graph, rows: str, shift: int) -> str:
+    """Move rows as torch's exporters write a roll: by the rest of the negative distance by their number."""
+    place = g.node("Mod", g.constant([-shift], "int64"), rows)
+    return g.node("Concat", cut(g, "x", place, FARTHEST), cut(g, "x", 0, place), axis=2)
+
+
+def of_pairs(g: Graph) -> str:
+    """Return the number of rows without a last one that has no second; dividing by 0 is refused."""
+    two = g.constant([2], "int64")
+    return g.node("Mul", g.node("Div", size(g, 2), two), two)
+
+
 def twice_the_rows(g: Graph, operator: str, *first: str) -> str:
     """Resize by scales that are the quotients of sizes, as torch's exporters of old opsets wrote them."""
     sizes = g.node("Cast", g.node("Shape", "x"), to=FLOAT)
@@ -225,6 +237,8 @@ CASES = [
     ),
     Case("largest rows", largest_rows),
     Case("one hot of rows", one_hot_of_rows),
+    Case("rolled rows", lambda g: rolled(g, size(g, 2), 2)),
+    Case("rolled by pairs", lambda g: rolled(g, of_pairs(g), 5), refused=[1], fitting=[2, 6, 7], node="Mod (node 'mod"),
     Case("twice the rows, opset 9", lambda g: twice_the_rows(g, "Upsample"), opset=9, expected=[1, 3, "h * 2", 6]),
     Case("twice the rows, opset 10", lambda g: twice_the_rows(g, "Resize"), opset=10, expected=[1, 3, "h * 2", 6]),
     Case("by rows of opset 11", by_rows_of_opset_11, opset=11, expected=["h", 12]),

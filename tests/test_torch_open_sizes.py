@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from sparing import every
 
 torch = pytest.importorskip("torch")
+for package in ("onnxruntime", "onnxscript"):
+    pytest.importorskip(package)
 
-from torch_open_cases import AUTO, EXAMPLE, FUNCTIONS, SIZES, Applied, export_open, image, outcome  # noqa: E402
+from torch_open_cases import AUTO, EXAMPLE, EXPORTERS, FUNCTIONS, Applied, export_open, image, outcome  # noqa: E402
 from torch_pieces import PIECES, piece  # noqa: E402
 from torch_pieces import SIZES as SIZES_OF_PIECES  # noqa: E402
 
 import tvmconv  # noqa: E402
 from tvmconv.errors import InvalidArgumentError  # noqa: E402
 
-REFUSED = {
-    *("fold", "pad-circular", "tensor-times-sizes", "halo", "text-neck"),
-    *(name for name in FUNCTIONS if name.startswith("interpolate") and name.endswith(("-0.7", "-aligned", "-linear"))),
-}
-"""What TVM may not compile for open sizes, which an error says; it may be right, but not wrong."""
+NOT_EXPORTED = [(name, "torchscript") for name in ("pyramid-pooling", "spatial-pools", "halo")]
+"""The pieces that torch's exporters refuse: pools of open sizes to given ones, and windows of open sizes."""
+
+PROGRAMS = [each for each in product(PIECES, EXPORTERS) if each not in NOT_EXPORTED]
 
 
 @pytest.mark.parametrize("name", every(9, FUNCTIONS))
 def test_operators_of_open_images(name: str) -> None:
-    found = outcome(Applied(FUNCTIONS[name]), SIZES)
-    assert found.kind == "right" or (found.kind == "refused" and name in REFUSED), found.text
+    found = outcome(Applied(FUNCTIONS[name]))
+    assert found.kind == "right", found.text
 
 
-@pytest.mark.parametrize("name", every(8, PIECES))
-def test_pieces_of_networks(name: str) -> None:
-    found = outcome(piece(name), SIZES_OF_PIECES)
-    assert found.kind == "right" or (found.kind == "refused" and name in REFUSED), found.text
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("name", "exporter"), every(7, PROGRAMS))
+def test_pieces_of_networks(name: str, exporter: str) -> None:
+    found = outcome(piece(name), SIZES_OF_PIECES, exporter)
+    assert found.kind == "right", found.text
 
 
 class Branch(torch.nn.Module):  # type: ignore[misc]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
 from torch.nn import functional as fun
 
@@ -207,32 +210,87 @@ def export_open(module: torch.nn.Module, example: tuple[int, ...], axes: tuple[i
         return torch.export.export(module.eval(), (image(example),), dynamic_shapes=(dict.fromkeys(axes, AUTO),))
 
 
-def outcome(module: torch.nn.Module, sizes: tuple[tuple[int, ...], ...] = SIZES, tolerance: float = 2e-5) -> Outcome:
-    """Compare a network with torch at each of the sizes.
+@dataclass(frozen=True)
+class Exported:
+    """A module with open batch, height and width, as an exporter of torch writes it."""
 
-    "refused" is a model, or a size that torch's program takes, that tvmconv refuses; sizes that torch's program refuses
-    have to be refused by tvmconv too, or be right.
+    source: Any
+    """What `tvmconv.import_model` takes."""
+    run: Callable[[torch.Tensor], Any]
+    """The function that computes what the exporter wrote; it raises for sizes for which that was not made."""
+
+
+def by_torch_export(module: torch.nn.Module, example: tuple[int, ...]) -> Exported:
+    program = export_open(module, example)
+    return Exported(program, program.module())
+
+
+def by_torchscript(module: torch.nn.Module, example: tuple[int, ...]) -> Exported:
+    file = io.BytesIO()
+    axes = {"x": {0: "n", 2: "h", 3: "w"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # of assertions in the modules
+        torch.onnx.export(module, (image(example),), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    return _in_onnx(file.getvalue())
+
+
+def by_dynamo(module: torch.nn.Module, example: tuple[int, ...]) -> Exported:
+    sizes = (dict.fromkeys((0, 2, 3), AUTO),)
+    program = torch.onnx.export(module, (image(example),), None, dynamo=True, dynamic_shapes=sizes, verbose=False)
+    return _in_onnx(program.model_proto.SerializeToString())
+
+
+EXPORTERS: dict[str, Callable[[torch.nn.Module, tuple[int, ...]], Exported]] = {
+    "torch-export": by_torch_export,
+    "torchscript": by_torchscript,
+    "dynamo": by_dynamo,
+}
+"""The exporters of torch; the last two write ONNX."""
+
+
+def _in_onnx(data: bytes) -> Exported:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # of what it prints of sizes that it refuses
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+    def run(x: torch.Tensor) -> Any:
+        results = [torch.from_numpy(each) for each in session.run(None, {session.get_inputs()[0].name: x.numpy()})]
+        return results[0] if len(results) == 1 else results
+
+    return Exported(data, run)
+
+
+def outcome(
+    module: torch.nn.Module,
+    sizes: tuple[tuple[int, ...], ...] = SIZES,
+    exporter: str = "torch-export",
+    tolerance: float = 2e-5,
+) -> Outcome:
+    """Compare a network with the exported program at each of the sizes.
+
+    "refused" is a model, or a size that the program takes, that tvmconv refuses; sizes that the program refuses have to
+    be refused by tvmconv too, or be right.
     """
-    program = export_open(module, sizes[0])
+    exported = EXPORTERS[exporter](module, sizes[0])
     try:
-        network = tvmconv.build(tvmconv.import_model(program), "llvm")
+        network = tvmconv.build(tvmconv.import_model(exported.source), "llvm")
     except UnsupportedModelError as error:
         return Outcome("refused", str(error))
     except Exception as error:
         return Outcome("raw", f"{type(error).__name__}: {error}"[:300])
-    taken = program.module()
     for shape in sizes:
         x = image(shape)
         with torch.no_grad():
-            expected = module(x)
+            try:
+                expected, is_taken = exported.run(x), True
+            except Exception:
+                expected, is_taken = module(x), False
         try:
             results = network(x)
         except InvalidArgumentError as error:
-            try:
-                taken(x)
-            except Exception:
-                continue
-            return Outcome("refused", f"{shape}: {error}")
+            if is_taken:
+                return Outcome("refused", f"{shape}: {error}")
+            continue
         except Exception as error:
             return Outcome("raw", f"{shape}: {type(error).__name__}: {error}"[:300])
         pairs = zip(results, expected, strict=True) if isinstance(expected, (tuple, list)) else [(results, expected)]

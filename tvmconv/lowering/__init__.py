@@ -1,5 +1,6 @@
 """Lowering: from a selected schedule to machine code."""
 
+from .divisions import with_nonnegative_dividends
 from .kept import bitcode, declare, found, from_bitcode, name_for
 from .kernels import (
     KERNEL_NAME,
@@ -58,5 +59,6 @@ __all__ = [
     "name_for",
     "with_alignment",
     "with_launch_bounds",
+    "with_nonnegative_dividends",
     "with_places",
 ]

@@ -21,6 +21,46 @@ BITS = 31
 """The bits of a number that is divided: an index of TVM's that is not below zero."""
 
 
+def with_nonnegative_dividends(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function that divides no number by an open size that may be negative.
+
+    Of a scheduled function quotients are rounded to zero, of one of TVM's operators down: the rest of -1 is n - 1.
+
+    Before: `(i - 2) % n`. After: `T.Select(i >= 2, T.max(i - 2, 0) % n, n - 1 - T.max(1 - i, 0) % n)`.
+    """
+
+    def replaced(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
+        number, divisor = division.a, division.b
+        if not undefined_vars(divisor) or not _may_be_negative(number):
+            return division
+        operator = type(division)
+        above, below = (operator(tirx.max(each, 0), divisor) for each in (number, -1 - number))
+        last = -1 if operator is tirx.FloorDiv else divisor - 1
+        return tirx.Select(number >= 0, above, last - below)
+
+    return func.with_body(
+        tvm_ffi.structural_map(func.body, [(kind, replaced) for kind in (tirx.FloorDiv, tirx.FloorMod)])
+    )
+
+
+def _may_be_negative(number: tirx.PrimExpr) -> bool:
+    """Return whether a number that is divided may be negative: something is subtracted, or an element is in it.
+
+    Variables are the indices of loops and sizes, and quotients are of such, which are none.
+    """
+    if isinstance(number, tirx.IntImm):
+        return int(number) < 0
+    if isinstance(number, (tirx.Add, tirx.Mul, tirx.Min)):
+        return any(map(_may_be_negative, (number.a, number.b)))
+    if isinstance(number, tirx.Max):
+        return all(map(_may_be_negative, (number.a, number.b)))
+    if isinstance(number, tirx.Cast):
+        return _may_be_negative(number.value)
+    if isinstance(number, tirx.Select):
+        return any(map(_may_be_negative, (number.true_value, number.false_value)))
+    return not isinstance(number, (tvm.ir.Var, tirx.FloorDiv, tirx.FloorMod))
+
+
 def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a scheduled function whose quotients and rests by sizes that are known only when it runs are those of C.
 

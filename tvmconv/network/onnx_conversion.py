@@ -103,7 +103,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             of_model = self._nodes_of_model.get(next(iter(node.output), ""), node)
             self.bb.enter(variable_name(of_model), node_text(of_model))
             operands = self._operands(node)
-            known = evaluated(node, operands, self.opset, self.bb.facts)
+            known = evaluated(self.bb, node, operands, self.opset)
             if node.op_type == "If" and (branch := self._chosen(node, operands[0])) is not None:
                 known = self._of_branch(node, branch)
             if known is not None:

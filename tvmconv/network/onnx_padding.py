@@ -126,8 +126,7 @@ def shifted(
                 elif mode == "edge":
                     position = tirx.max(tirx.min(position, end - 1), start)
                 elif mode == "wrap":
-                    left = end - start  # TVM 0.27 takes remainders of negative numbers wrongly
-                    position = start + (i.astype("int64") + left - tirx.max(first, as_expr(0)) % left) % left
+                    position = start + tirx.floormod(position - start, end - start)
                 else:
                     position = start + tirx.abs(position - start)
                     position = end - 1 - tirx.abs(end - 1 - position)

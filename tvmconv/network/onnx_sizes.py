@@ -28,7 +28,7 @@ from .size_elements import (
     simple,
     whole,
 )
-from .size_facts import Size, SizeFacts, as_expr, product
+from .size_facts import Size, SizeFacts, as_expr, product, python_text
 
 if TYPE_CHECKING:
     import onnx
@@ -63,7 +63,7 @@ Known: TypeAlias = Array | Sizes
 
 
 def evaluated(
-    node: onnx.NodeProto, operands: Sequence[Known | relax.Expr | None], opset: int, facts: SizeFacts
+    builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[Known | relax.Expr | None], opset: int
 ) -> dict[str, Known] | None:
     """Return the outputs of a node, by their names, where they follow from constants and sizes; None elsewhere.
 
@@ -76,7 +76,7 @@ def evaluated(
     names = [name for name in node.output if name]
     if node.op_type in ("Shape", "Size") and isinstance(operands[0], (relax.Expr, Sizes)):
         shape = _shape(operands[0])
-        return None if shape is None else {names[0]: _of_shape(node, shape, facts)}
+        return None if shape is None else {names[0]: _of_shape(node, shape, builder.facts)}
     present = [each for each in operands if each is not None]
     if not all(isinstance(each, (np.ndarray, Sizes)) for each in present):
         return None
@@ -84,7 +84,7 @@ def evaluated(
         inputs = {name: each for name, each in zip(node.input, operands, strict=True) if isinstance(each, np.ndarray)}
         return {**results} if (results := computed(node, inputs, opset)) is not None else None
     try:
-        return dict(zip(names, _symbolic(node, operands, opset, facts), strict=True))
+        return dict(zip(names, _symbolic(builder, node, operands, opset), strict=True))
     except UnknownElementError:
         return None
 
@@ -154,9 +154,9 @@ def _of_shape(node: onnx.NodeProto, shape: Sequence[Size], facts: SizeFacts) -> 
 # --- Operators ---
 
 
-def _symbolic(node: onnx.NodeProto, operands: Sequence[Any], opset: int, facts: SizeFacts) -> list[Known]:
+def _symbolic(builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
     """Return the outputs of a node with expressions among its operands; raise `UnknownElementError` for others."""
-    name = node.op_type
+    name, facts = node.op_type, builder.facts
     if any(isinstance(each, Sizes) and each.elements.size > MOST_ELEMENTS for each in operands):
         raise UnknownElementError
     if name in MOVING:
@@ -176,6 +176,8 @@ def _symbolic(node: onnx.NodeProto, operands: Sequence[Any], opset: int, facts: 
     is_float = dtype.kind == "f"
 
     def combined(*values: Element) -> Element:
+        if name in ("Div", "Mod") and not is_float and any(map(is_expression, values)):
+            _require_divisor(builder, values[1])
         return simple(function(facts, is_float, *values), facts)
 
     if name in ("Max", "Min", "Sum"):
@@ -183,6 +185,17 @@ def _symbolic(node: onnx.NodeProto, operands: Sequence[Any], opset: int, facts: 
     else:
         result = np.frompyfunc(combined, len(arrays), 1)(*arrays)
     return [_settled(np.asarray(result, object), np.dtype(bool) if name in COMPARING else dtype)]
+
+
+def _require_divisor(builder: ImportBuilder, divisor: Element) -> None:
+    """Require that a node divides by a positive integer; raise `UnknownElementError` for one that cannot be."""
+    is_positive = builder.facts.proves(divisor > 0)
+    if is_positive is False or not (is_positive or builder.facts.are_of_inputs(divisor)):
+        raise UnknownElementError
+    if not is_positive:
+        # TVM computes sizes when a call begins, those in branches that do not run as well.
+        with builder.facts.inside(()):
+            builder.require(divisor > 0, f"divides by {python_text(divisor)}, which has to be positive")
 
 
 MOVING = {

@@ -115,15 +115,13 @@ def _quotient(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Eleme
         return Ratio(x.above * b.denominator, x.below * b.numerator)
     if not (is_expression(a) or is_expression(b)):
         return int(a / b) if a * b < 0 else a // b
-    if facts.proves(b > 0) is not True:
-        raise UnknownElementError
     if facts.proves(a >= 0) is True:
         return a // b
     return choice(as_expr(a) >= 0, as_expr(a) // b, 0 - (0 - as_expr(a)) // b)
 
 
 def _remainder(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Element:
-    if is_float or facts.proves(b > 0) is not True:
+    if is_float:
         raise UnknownElementError
     return a % b
 

@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ..lowering import OPAQUE, is_scheduled
+from ..lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
 from ..schedules.cpu.machine import MOST_LANES, TURNS, native_lanes
 from ..substitution import CHOICE
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
@@ -76,7 +76,7 @@ def has_work(func: tirx.PrimFunc) -> bool:
 
 
 def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
-    sch = Schedule(_fused(func))
+    sch = Schedule(_fused(with_nonnegative_dividends(func)))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         mark_for_vectors(sch, block, lanes)
     for block in sch.get_child_blocks(sch.get_sblock("root")):

@@ -231,8 +231,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             raise ValueError(f"Relax does not know its shape, which is {tuple(map(python_text, wanted))}")
         for size, other in zip(sizes, wanted, strict=True):
             if not self._sizes.facts.are_equal(size, other):
-                if isinstance(size, int):
-                    raise ValueError(f"Relax gives it the size {size}, torch {python_text(other)}")
+                if isinstance(size, int) and isinstance(other, int):
+                    raise ValueError(f"Relax gives it the size {size}, torch {other}")
                 self.block_builder.require(equal(size, other), f"has the size {python_text(other)} in torch")
 
     def _as_torch(self, value: relax.Expr, expected: Any) -> relax.Expr:

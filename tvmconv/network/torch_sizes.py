@@ -130,10 +130,9 @@ class TorchSizes:
         """Return an integer that torch rounds a float64 to, by integers where that is certain to be the same."""
         (inner,) = expression.args
         up = isinstance(expression, functions.CeilToInt)
-        ratio = self._ratio(inner)
+        ratio = None if isinstance(expression, functions.RoundToInt) else self._ratio(inner)
         if ratio is None:
-            operator = tirx.ceil if up else tirx.trunc if isinstance(expression, functions.TruncToInt) else tirx.floor
-            return operator(self._operand(inner)).astype("int64")
+            return _integer(self._operand(inner), type(expression))
         above, below = map(self._operand, ratio)
         return (above + below - 1) // below if up else above // below
 
@@ -199,6 +198,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
+def _integer(value: tirx.Expr, rounding: type) -> tirx.Expr:
+    """Return a float64 rounded to an integer in one of the ways of `ROUNDED`, without calls, which no shape takes."""
+    whole = value.astype("int64")  # towards 0
+    if rounding is functions.TruncToInt:
+        return whole
+    if rounding is functions.RoundToInt:  # to the even one of two that are equally near
+        upper = _integer(value + 0.5, functions.FloorToInt)
+        is_between = upper.astype("float64") - value >= 0.5
+        return upper - upper % 2 * is_between.astype("int64")
+    if rounding is functions.CeilToInt:
+        return whole + (whole.astype("float64") < value).astype("int64")
+    return whole - (value < whole.astype("float64")).astype("int64")
+
+
 def _folded(operator: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *operands: reduce(operator, operands)
 
@@ -211,7 +224,7 @@ def _repeated(base: Any, times: int) -> Iterator[Any]:
     yield from [base] * times
 
 
-ROUNDED = (functions.CeilToInt, functions.FloorToInt, functions.TruncToInt)
+ROUNDED = (functions.CeilToInt, functions.FloorToInt, functions.RoundToInt, functions.TruncToInt)
 """Torch's rounding of floating-point numbers to integers."""
 
 OPERATORS: dict[Any, Callable[..., Any]] = {
@@ -228,6 +241,7 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     sympy.Or: _folded(tirx.Or),
     sympy.Not: tirx.Not,
     functions.CeilDiv: lambda a, b: (a + b - 1) // b,
+    functions.FloatPow: tirx.power,
     functions.FloatTrueDiv: lambda a, b: a / b,
     functions.FloorDiv: lambda a, b: a // b,  # CleanDiv too
     functions.Identity: lambda a: a,

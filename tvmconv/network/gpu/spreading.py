@@ -14,7 +14,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ...compute.approximations import approximated, is_approximated, stepped_in, with_reciprocals
 from ...dtypes import NARROW
-from ...lowering import OPAQUE, is_scheduled
+from ...lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
 from ...targets.devices import Gpu, gpu_of
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
@@ -54,6 +54,7 @@ def _without_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     """Return the function as a kernel; None for one that is left to TVM."""
+    func = with_nonnegative_dividends(func)
     stages = stages_of(func)
     if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
         return None
