@@ -31,6 +31,14 @@ from .quantization import OutputType, ZeroPoint, resolve_quantization
 MAX_ELEMENTS = 2**30
 """The largest number of elements of a tensor: kernels index with 32-bit integers and round sizes up to whole tiles."""
 
+MANY_FILTERS = 16
+"""The number of filters from which vectors of them pay where there is one input channel.
+
+µs of a call on a Xeon with AMX, 2 threads, as a depthwise and as a dense convolution: 16 filters of 40 with stride 20
+along 16,000 samples 75 and 20, 402 of 400 with stride 160 along 48,000 samples 6090 and 319, 16 of 3x3 with stride 2 in
+an image of 224x224 97 and 64, with stride 1 in one of 112x112 52 and 50 (`python benchmarks/one_channel.py`).
+"""
+
 
 class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
@@ -274,8 +282,13 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @cached_property
     def is_depthwise(self) -> bool:
-        """True if each input channel is convolved by itself."""
-        return self.groups == self.in_channels
+        """True if each input channel is convolved by itself.
+
+        One channel with many filters, of a signal or with a stride, is that of a dense convolution: kernels have
+        vectors of filters for it, and not of columns.
+        """
+        is_dense = self.out_channels >= MANY_FILTERS and (self.height == self.kernel[0] == 1 or self.stride[1] > 1)
+        return self.groups == self.in_channels and (self.groups > 1 or not is_dense)
 
     @cached_property
     def is_linear(self) -> bool:
