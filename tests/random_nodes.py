@@ -342,6 +342,16 @@ def padded(m: Maker) -> str:
     return m.node("Pad", x, amounts, m.constant(0.5, "float32"), mode=mode, keeps=True)
 
 
+def rolled(m: Maker) -> str:
+    """Move elements along an axis, those that leave at one end coming in at the other."""
+    x = m.any()
+    axis = m.axis_of(x) % m.values[x].ndim
+    place, along = m.node("Mod", m.ints(m.one_of(-1, -2, -7, 3)), m.size(x, axis)), m.ints(axis)
+    ends = [(place, m.ints(2**63 - 1)), (m.ints(0), place)]
+    parts = [m.node("Slice", x, first, end, along, keeps=True) for first, end in ends]
+    return m.node("Concat", *parts, axis=axis, keeps=True)
+
+
 def transposed(m: Maker) -> str:
     x = m.any()
     return m.node("Transpose", x, perm=[int(each) for each in m.rng.permutation(m.values[x].ndim)], keeps=True)
@@ -499,6 +509,7 @@ STEPS: dict[Callable[[Maker], str], int] = {
     softmax: 2,
     attention: 1,
     expanded: 2,
+    rolled: 1,
     tiled: 1,
     gathered: 2,
     sorted_out: 1,

@@ -18,8 +18,11 @@ from torch_pieces import SIZES as SIZES_OF_PIECES  # noqa: E402
 import tvmconv  # noqa: E402
 from tvmconv.errors import InvalidArgumentError  # noqa: E402
 
-NOT_EXPORTED = [(name, "torchscript") for name in ("pyramid-pooling", "spatial-pools", "halo")]
-"""The pieces that torch's exporters refuse: pools of open sizes to given ones, and windows of open sizes."""
+NOT_EXPORTED = {
+    *((name, "torchscript") for name in ("pyramid-pooling", "spatial-pools", "halo")),
+    ("spatial-pools", "dynamo"),
+}
+"""What torch's exporters refuse: pools of open sizes to given ones, and windows of open sizes."""
 
 PROGRAMS = [each for each in product(PIECES, EXPORTERS) if each not in NOT_EXPORTED]
 

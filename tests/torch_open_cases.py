@@ -73,6 +73,7 @@ FUNCTIONS: dict[str, Function] = {
     "conv-transpose": lambda x: fun.conv_transpose2d(x, torch.ones(6, 4, 3, 3), stride=2, padding=1, output_padding=1),
     "cumsum": lambda x: x.cumsum(2),
     "diff": lambda x: x.diff(dim=3),
+    "div-by-flipped": lambda x: torch.div((x * 5).int() - 3, ((x * 3).int() * 2 + 1).flip(3), rounding_mode="floor"),
     "einsum": lambda x: torch.einsum("nchw,nchv->nwv", x, x),
     "expand": lambda x: x.mean(0, keepdim=True).expand_as(x) + x[:, :1].expand(-1, 6, -1, -1),
     "flip": lambda x: x.flip(2, 3),

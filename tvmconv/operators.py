@@ -80,7 +80,7 @@ def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     )
     if channels_last:
         workload = workload.in_nhwc()
-    if weight.shape != workload.w_shape:
+    if workload.is_depthwise and weight.shape != workload.w_shape:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
     problem = Problem(workload, precision=precision, channels_last=channels_last)
     operator = operator_for(problem, algorithm, target, state)

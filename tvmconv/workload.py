@@ -40,6 +40,12 @@ an image of 224x224 97 and 64, with stride 1 in one of 112x112 52 and 50 (`pytho
 """
 
 
+def has_many_filters(filters: int, kernel: tuple[int, int], stride: tuple[int, int]) -> bool:
+    """Return whether vectors of filters pay for a single input channel: there are many, of a row or with a stride."""
+    rows, columns = kernel
+    return filters >= MANY_FILTERS and columns > 1 and (rows == 1 or stride[1] > 1)
+
+
 class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
 
@@ -57,6 +63,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    dense: bool = False
+    """True for one input channel that is convolved as a dense layer's: kernels have vectors of filters for it."""
     layout: str = "NCHW"
     """The layout of x in memory: "NCHW", "NHWC", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
     w_layout: str = "KCRS"
@@ -104,7 +112,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InvalidArgumentError(
                 "w", tuple(w_shape), f"{channels} channels first, as many as x {tuple(x_shape)} has: (C, M, R, S)"
             )
-        return cls.conv2d(
+        workload = cls.conv2d(
             x_shape,
             (channels * multiplier, 1, *kernel),
             stride=stride,
@@ -117,6 +125,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             residual=residual,
             activation=activation,
         )
+        return msgspec.structs.replace(workload, dense=False)
 
     @classmethod
     def conv2d(
@@ -140,7 +149,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ) -> ConvWorkload:
         """Return the convolution of x (N, C, H, W) with w (K, C / groups, R, S); the rest is as for `depthwise`.
 
-        With as many groups as input channels it is the depthwise one, whose weight is w as (C, K / C, R, S).
+        With as many groups as input channels it is the depthwise one, whose weight is w as (C, K / C, R, S), except
+        for one channel with many filters of a row or with a stride (`dense`).
 
         With the layout "NHWC" the shapes are (N, H, W, C) and (K, R, S, C / groups), as all operands then lie in
         memory, the output and the residual too; not for depthwise convolutions.
@@ -175,6 +185,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             padding=resolve_padding(padding, (height, width), (r, s), strides, dilations),
             dilation=dilations,
             groups=int(groups),
+            dense=channels == 1 and has_many_filters(out_channels, (r, s), strides),
             dtype=dtype,
             epilogue=msgspec.structs.replace(
                 Epilogue.of(activation, scale, shift, residual), zero_point=out_zero_point
@@ -216,6 +227,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
         for name, channels in (("layout", self.in_channels), ("out_layout", self.out_channels)):
             require_layout(name, getattr(self, name), channels)
+        if self.in_channels > 1:
+            msgspec.structs.force_setattr(self, "dense", False)
         known = WEIGHT_LAYOUTS[:1] if self.is_depthwise else WEIGHT_LAYOUTS
         if self.w_layout not in known:
             raise InvalidArgumentError("w_layout", self.w_layout, " or ".join(known))
@@ -282,13 +295,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @cached_property
     def is_depthwise(self) -> bool:
-        """True if each input channel is convolved by itself.
-
-        One channel with many filters, of a signal or with a stride, is that of a dense convolution: kernels have
-        vectors of filters for it, and not of columns.
-        """
-        is_dense = self.out_channels >= MANY_FILTERS and (self.height == self.kernel[0] == 1 or self.stride[1] > 1)
-        return self.groups == self.in_channels and (self.groups > 1 or not is_dense)
+        """True if each input channel is convolved by itself, except where a single one is `dense`."""
+        return self.groups == self.in_channels and not self.dense
 
     @cached_property
     def is_linear(self) -> bool:

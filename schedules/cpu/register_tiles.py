@@ -135,10 +135,12 @@ def ablations(config: TileConfig) -> dict[str, TileConfig]:
 def tiles_to_stage(problem: Problem, config: TileConfig, row_bytes: int) -> int:
     """Return the tiles of a task, such that it stages not too much, and tasks are enough.
 
-    A row of input takes `row_bytes`.
+    A row of input takes `row_bytes`. At least half of the rows that a task stages are no other task's, if it is one of
+    dilated windows.
     """
     workload = problem.workload
-    rows = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
+    window, stride = workload.window[0], workload.stride[0]
+    rows = max(STAGED_BYTES // row_bytes - window, window - stride, 1) // stride
     turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
     return few_rows(problem, config.rows, max(1, min(rows // config.rows, steps // turns)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
@@ -28,16 +29,19 @@ def with_nonnegative_dividends(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Before: `(i - 2) % n`. After: `T.Select(i >= 2, T.max(i - 2, 0) % n, n - 1 - T.max(1 - i, 0) % n)`.
     """
+    sizes = _sizes_of_operands(func)
 
     def replaced(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
         number, divisor = division.a, division.b
-        if not undefined_vars(divisor) or not _may_be_negative(number):
+        if not _is_size(divisor, sizes) or not _may_be_negative(number):
             return division
         operator = type(division)
         above, below = (operator(tirx.max(each, 0), divisor) for each in (number, -1 - number))
         last = -1 if operator is tirx.FloorDiv else divisor - 1
         return tirx.Select(number >= 0, above, last - below)
 
+    if not sizes:
+        return func
     return func.with_body(
         tvm_ffi.structural_map(func.body, [(kind, replaced) for kind in (tirx.FloorDiv, tirx.FloorMod)])
     )
@@ -73,7 +77,7 @@ def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
     sizes = _open_sizes(func)
 
     def of_c(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
-        if sizes.isdisjoint(undefined_vars(division.b)):
+        if not _is_size(division.b, sizes):
             return division
         rounded = tirx.truncdiv if isinstance(division, tirx.FloorDiv) else tirx.truncmod
         return rounded(division.a, division.b)
@@ -85,10 +89,19 @@ def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _open_sizes(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
     """Return the sizes that a scheduled function gets from the shapes of its operands; none of one of TVM's own."""
-    if not is_scheduled(func):
-        return set()
+    return _sizes_of_operands(func) if is_scheduled(func) else set()
+
+
+def _sizes_of_operands(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
     shapes = [param.ty.shape for param in func.params if not isinstance(param.ty, tvm.ir.PrimType)]
     return {var for shape in shapes for size in shape for var in undefined_vars(size)}
+
+
+def _is_size(divisor: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
+    """Return whether a divisor is made of open sizes; an element of a tensor is not, whatever its indices."""
+    loads: list[TensorLoad] = []
+    tvm_ffi.structural_walk(divisor, [(TensorLoad, loads.append)])
+    return not loads and not sizes.isdisjoint(undefined_vars(divisor))
 
 
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -118,7 +131,7 @@ class _Divisors:
 
     def replaced(self, division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
         """Return a quotient or a rest by multiplications; one by a number as it is."""
-        if self.sizes.isdisjoint(undefined_vars(division.b)):
+        if not _is_size(division.b, self.sizes):
             return division
         quotient = division.a
         for size in factors(division.b):

@@ -16,7 +16,7 @@ from ..dtypes import FLOATS, one_of
 from ..errors import InvalidArgumentError
 from ..problem import ASSUMED_BATCH
 from ..substitution import evaluated
-from ..workload import ConvWorkload
+from ..workload import ConvWorkload, has_many_filters
 from .constants import sizes_of, static_shape
 from .graph import operator_name
 from .layers import Convolution
@@ -193,17 +193,19 @@ def _workload(call: relax.Call, dtype: str | None) -> ConvWorkload:
         return int(first), int(second)
 
     height, width = pair(size, 1)
+    sides, strides = pair(kernel, 1), pair(attrs.strides, 1)
     return ConvWorkload(
         batch=batch,
         in_channels=channels,
         height=height,
         width=width,
         out_channels=out_channels,
-        kernel=pair(kernel, 1),
-        stride=pair(attrs.strides, 1),
+        kernel=sides,
+        stride=strides,
         padding=(*pair(before, 0), *pair(after, 0)),
         dilation=pair(attrs.dilation, 1),
         groups=int(attrs.groups),
+        dense=channels == 1 and has_many_filters(out_channels, sides, strides),
         dtype=dtype or str(x.dtype),
     )
 
