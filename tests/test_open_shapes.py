@@ -170,6 +170,12 @@ def of_pairs(g: Graph) -> str:
     return g.node("Mul", g.node("Div", size(g, 2), two), two)
 
 
+def rows_but_one(g: Graph) -> str:
+    """Return the shape (rows without one, the rest), whose rest is a number."""
+    rows = g.node("Sub", size(g, 2), g.constant([1], "int64"))
+    return g.node("Concat", rows, g.constant([-1], "int64"), axis=0)
+
+
 def twice_the_rows(g: Graph, operator: str, *first: str) -> str:
     """Resize by scales that are the quotients of sizes, as torch's exporters of old opsets wrote them."""
     sizes = g.node("Cast", g.node("Shape", "x"), to=FLOAT)
@@ -239,6 +245,12 @@ CASES = [
     Case("one hot of rows", one_hot_of_rows),
     Case("rolled rows", lambda g: rolled(g, size(g, 2), 2)),
     Case("rolled by pairs", lambda g: rolled(g, of_pairs(g), 5), refused=[1], fitting=[2, 6, 7], node="Mod (node 'mod"),
+    Case(
+        "rows without the first",
+        lambda g: g.node("Reshape", cut(g, "x", 1, FARTHEST), rows_but_one(g)),
+        fitting=[2, 6, 7],
+        expected=["h + -1", 12],
+    ),
     Case("twice the rows, opset 9", lambda g: twice_the_rows(g, "Upsample"), opset=9, expected=[1, 3, "h * 2", 6]),
     Case("twice the rows, opset 10", lambda g: twice_the_rows(g, "Resize"), opset=10, expected=[1, 3, "h * 2", 6]),
     Case("by rows of opset 11", by_rows_of_opset_11, opset=11, expected=["h", 12]),

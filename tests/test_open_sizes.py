@@ -118,6 +118,15 @@ def test_layers_left_to_tvm_for_their_sizes_are_warned_of(monkeypatch: pytest.Mo
         build(_open_height(), {"kind": "cuda", "arch": "sm_90"})
 
 
+def test_frames_of_signals_have_kernels() -> None:
+    """Kernels are chosen for signals that are long enough for a window of frames, however many samples these have."""
+    graph = Graph((1, 1, "samples"))
+    frames = graph.conv("x", (16, 1, 320), strides=[160])
+    network = build(graph.model(graph.conv(frames, (8, 16, 3))))
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cpu/direct"] * 2
+    assert network(np.zeros((1, 1, 1600), "float32")).shape == (1, 8, 7)
+
+
 def _open_height() -> onnx.ModelProto:
     graph = Graph((1, 4, "height", 8))
     return graph.model(graph.conv("x", (4, 4, 3, 3)))

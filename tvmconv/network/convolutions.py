@@ -68,6 +68,9 @@ ASSUMED_SIDE = 224
 So is the length of its sequences, whose places are the rows of linear layers.
 """
 
+MOST_ASSUMED = 2**20
+"""The size from which a model's input is assumed to be no larger."""
+
 Assumed = Mapping[tvm.tirx.Var, int]
 """The values that sizes of a model's inputs are taken for where they are known only when the model runs."""
 
@@ -101,16 +104,22 @@ def redescribed(convolution: Convolution, workload: ConvWorkload, x: relax.Tenso
     return replace(convolution, description=described(workload, x), workload=workload)
 
 
-def _assumed_shape(x: relax.TensorType) -> tuple[int, ...]:
+def _assumed_shape(x: relax.TensorType, least: Sequence[int]) -> tuple[int, ...]:
     """Return the sizes of a tensor, with those assumed in the place of others that are known only when the model runs.
 
-    A size may be an expression of those of the model's inputs, such as half of a height.
+    A size may be an expression of those of the model's inputs, such as half of a height. These are assumed to be larger
+    than `ASSUMED_SIDE` where a side were less than its `least` one otherwise: 896 samples for a window of 320, not 224.
     """
 
-    def assumed(size: int | tvm.tirx.PrimExpr, usual: int) -> int:
-        return size if isinstance(size, int) else evaluated(size, dict.fromkeys(undefined_vars(size), usual))
+    def assumed(size: int | tvm.tirx.PrimExpr, usual: int, least: int) -> int:
+        if isinstance(size, int):
+            return size
+        found = evaluated(size, dict.fromkeys(undefined_vars(size), usual))
+        return assumed(size, 4 * usual, least) if found < least and usual < MOST_ASSUMED else found
 
-    return tuple(assumed(size, ASSUMED_SIDE if axis else ASSUMED_BATCH) for axis, size in enumerate(sizes_of(x) or ()))
+    batch, channels, *sides = sizes_of(x) or ()
+    first = [assumed(batch, ASSUMED_BATCH, 0), assumed(channels, ASSUMED_SIDE, 0)]
+    return (*first, *(assumed(size, ASSUMED_SIDE, fitting) for size, fitting in zip(sides, least, strict=True)))
 
 
 def describe(name: str, call: relax.Call, dtype: str | None = None) -> Convolution:
@@ -181,12 +190,13 @@ def _is_too_open(call: relax.Call) -> bool:
 def _workload(call: relax.Call, dtype: str | None) -> ConvWorkload:
     """Return the workload of a call; a convolution with one spatial axis gets a first one of size 1."""
     attrs, (x, w) = call.attrs, (argument.ty for argument in call.args)
-    batch, channels, *size = _assumed_shape(x)
     out_channels, _, *kernel = static_shape(w) or ()
+    padding, dilation = ([int(n) for n in each] for each in (attrs.padding, attrs.dilation))
+    before, after = padding[: len(kernel)], padding[len(kernel) :]
+    sums = zip(kernel, dilation, before, after, strict=True)
+    batch, channels, *size = _assumed_shape(x, [(k - 1) * d + 1 - front - back for k, d, front, back in sums])
     if dtype is None and str(x.dtype) not in FLOATS:  # Relax's integers have sums of their own type
         raise InvalidArgumentError("dtype", str(x.dtype), one_of(FLOATS))
-    padding = [int(n) for n in attrs.padding]
-    before, after = padding[: len(size)], padding[len(size) :]
 
     def pair(values: Sequence[int], missing: int) -> tuple[int, int]:
         first, second = (missing, *values)[-2:]
@@ -203,7 +213,7 @@ def _workload(call: relax.Call, dtype: str | None) -> ConvWorkload:
         kernel=sides,
         stride=strides,
         padding=(*pair(before, 0), *pair(after, 0)),
-        dilation=pair(attrs.dilation, 1),
+        dilation=pair(dilation, 1),
         groups=int(attrs.groups),
         dense=channels == 1 and has_many_filters(out_channels, sides, strides),
         dtype=dtype or str(x.dtype),

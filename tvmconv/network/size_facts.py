@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.sym import Analyzer, ProofStrength
 from tvm.tirx.analysis import undefined_vars
 
+from ..substitution import substitute
 from .faults import Refused
 from .graph import Branch
 from .sizes import Condition, OpenSize, merged
@@ -23,6 +24,9 @@ Size: TypeAlias = int | tirx.Expr
 
 LARGEST = 2**31 - 1
 """The largest value of an open size without a bound of its own."""
+
+SAMPLES = (1009, 5003)
+"""Values of open sizes that tell whether a quotient of two is a number: primes, which divide little."""
 
 
 class SizeFacts:
@@ -202,8 +206,11 @@ class SizeFacts:
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
         """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
-        above, below = without_common(sizes, divisors)
-        return self.simplified(product(above) // product(below))
+        above, below = (product(each) for each in without_common(sizes, divisors))
+        times = _times(above, below)
+        if times is not None and self.are_equal(above, product([below, times])):
+            return times
+        return self.simplified(above // below)
 
     def _analyzer(self, expression: tirx.Expr) -> Analyzer:
         """Return TVM's analyzer with the bounds of the variables of an expression."""
@@ -217,6 +224,21 @@ class SizeFacts:
             bounds = tvm.ir.Range.from_min_extent(tirx.const(least, var.ty.dtype), tirx.const(extent, var.ty.dtype))
             analyzer.bind(var, bounds)
         return analyzer
+
+
+def _times(above: Size, below: Size) -> int | None:
+    """Return the number that the quotient of two sizes may be, if it is one: 512 for 512 * n - 3072 and n - 6."""
+    if isinstance(above, int) or isinstance(below, int):
+        return None
+    found = set[int]()
+    for value in SAMPLES:
+        dividend, divisor = (
+            Analyzer().simplify(substitute(size, dict.fromkeys(undefined_vars(size), value))) for size in (above, below)
+        )
+        if not (isinstance(dividend, tirx.IntImm) and isinstance(divisor, tirx.IntImm) and int(divisor)):
+            return None
+        found.add(int(dividend) // int(divisor))
+    return found.pop() if len(found) == 1 else None
 
 
 def _divided(test: tirx.Expr) -> tirx.Expr:
