@@ -32,7 +32,7 @@ def with_branch_checks(mod: tvm.IRModule, facts: SizeFacts) -> tvm.IRModule:
     """
     sizes: dict[str, tirx.Expr] = {}
     for parameter in mod["main"].params:
-        sizes.update((var.name, var) for var in sizes_of(parameter.ty) or () if isinstance(var, tvm.ir.Var))
+        sizes.update((str(var.name), var) for var in sizes_of(parameter.ty) or () if isinstance(var, tvm.ir.Var))
     sizes.update((name, tirx.const(value, "int64")) for name, value in facts.fixed.items())
     values: dict[relax.Var, relax.Expr] = {}
     checked: list[Branch] = []
