@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .onnx_convolution import conv, conv_transpose
+from .onnx_einsum import einsum
 from .onnx_elementwise import (
     add_up,
     bit_shift,
@@ -40,6 +41,7 @@ CONVERTERS: dict[str, Converter] = {
     "Dropout": dropout,
     "DynamicQuantizeLSTM": dynamic_quantize_lstm,
     "DynamicQuantizeLinear": dynamic_quantize_linear,
+    "Einsum": einsum,
     "Elu": elu,
     "Expand": expand,
     "GRU": recurrent("gru"),

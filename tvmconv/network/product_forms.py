@@ -162,7 +162,8 @@ def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
         if list(axes) == swapped:
             return made.args[0]
     made = call_of(value, "reshape")
-    if made is not None and all(map(tvm_ffi.structural_equal, list(made.args[0].ty.shape)[-2:], [terms, columns])):
+    before = [] if made is None else list(made.args[0].ty.shape)[-2:]
+    if len(before) == 2 and all(map(tvm_ffi.structural_equal, before, [terms, columns])):
         return relax.op.reshape(transposed(made.args[0], block), (*batch, columns, terms))
     return relax.op.permute_dims(factor, swapped)
 
