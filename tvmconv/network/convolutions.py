@@ -40,9 +40,10 @@ def is_linear(expr: relax.Expr) -> bool:
     if operator_name(expr) != "relax.matmul":
         return False
     x, w = (argument.ty for argument in expr.args)
-    is_known = x.ndim == w.ndim == 2 and sizes_of(x) is not None and isinstance(x.shape[1], tvm.tirx.IntImm)
-    weight = static_shape(w)
-    return is_known and weight is not None and 0 not in weight and x.dtype == w.dtype == expr.ty.dtype
+    rows, weight = sizes_of(x), static_shape(w)
+    is_known = x.ndim == w.ndim == 2 and rows is not None and isinstance(x.shape[1], tvm.tirx.IntImm)
+    has_elements = weight is not None and 0 not in (*weight, *(rows or ()))
+    return is_known and has_elements and x.dtype == w.dtype == expr.ty.dtype
 
 
 def describe_linear(name: str, call: relax.Call, assumed: Assumed, dtype: str | None = None) -> Convolution:
