@@ -295,7 +295,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @cached_property
     def is_depthwise(self) -> bool:
-        """True if each input channel is convolved by itself, except where a single one is `dense`."""
+        """True if each input channel is convolved alone, except a single one that is `dense`."""
         return self.groups == self.in_channels and not self.dense
 
     @cached_property

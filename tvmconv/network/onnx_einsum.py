@@ -15,16 +15,16 @@ from .size_facts import Size, is_number, product
 
 @dataclass(frozen=True)
 class _Product:
-    """The labels of the axes of a product of two operands."""
+    """The labels of the axes of a product of two operands, a letter each."""
 
     batch: str
-    """Those of both operands and of the result."""
+    """The labels of both operands and of the result."""
     summed: str
-    """Those of both operands alone."""
+    """The labels of both operands alone."""
     rows: str
-    """Those of the first operand and of the result."""
+    """The labels of the first operand and of the result."""
     columns: str
-    """Those of the second operand and of the result."""
+    """The labels of the second operand and of the result."""
     result: str
 
 
