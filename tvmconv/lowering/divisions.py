@@ -62,6 +62,8 @@ def _may_be_negative(number: tirx.PrimExpr) -> bool:
         return _may_be_negative(number.value)
     if isinstance(number, tirx.Select):
         return any(map(_may_be_negative, (number.true_value, number.false_value)))
+    if isinstance(number, tirx.Sub) and isinstance(number.b, tirx.FloorMod):  # n - 1 - x % n, of another division
+        return not tvm_ffi.structural_equal(number.a, number.b.b - 1)
     return not isinstance(number, (tvm.ir.Var, tirx.FloorDiv, tirx.FloorMod))
 
 

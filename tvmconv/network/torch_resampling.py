@@ -143,8 +143,7 @@ class _Places:
         """Return the number of inputs for each output."""
         if self.align:
             # TVM looks for bounds of numbers, and fails for a quotient of two sizes alone.
-            quotient = tirx.max(self.number(size - 1) / self.number(outputs - 1), self.number(0))
-            return tirx.Select(outputs > 1, quotient, self.number(0))
+            return tirx.max(self.number(size - 1) / self.number(tirx.max(outputs - 1, 1)), self.number(0))
         if scale is None:
             return self.number(size) / self.number(outputs)
         return self.number(1 / scale if isinstance(scale, float) else tirx.const(1.0, "float64") / scale)
