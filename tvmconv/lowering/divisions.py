@@ -33,7 +33,7 @@ def with_nonnegative_dividends(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def replaced(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
         number, divisor = division.a, division.b
-        if not _is_size(divisor, sizes) or not _may_be_negative(number):
+        if not _is_size(divisor, sizes) or not _may_be_negative(number, sizes):
             return division
         operator = type(division)
         above, below = (operator(tirx.max(each, 0), divisor) for each in (number, -1 - number))
@@ -47,24 +47,35 @@ def with_nonnegative_dividends(func: tirx.PrimFunc) -> tirx.PrimFunc:
     )
 
 
-def _may_be_negative(number: tirx.PrimExpr) -> bool:
+def _may_be_negative(number: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
     """Return whether a number that is divided may be negative: something is subtracted, or an element is in it.
 
-    Variables are the indices of loops and sizes, and quotients are of such, which are none.
+    Variables are the indices of loops and sizes, and quotients are of such, which are none. So are the sizes that
+    something is multiplied by, however they are written.
     """
+    parts: list[tirx.PrimExpr] = []
     if isinstance(number, tirx.IntImm):
         return int(number) < 0
-    if isinstance(number, (tirx.Add, tirx.Mul, tirx.Min)):
-        return any(map(_may_be_negative, (number.a, number.b)))
-    if isinstance(number, tirx.Max):
-        return all(map(_may_be_negative, (number.a, number.b)))
-    if isinstance(number, tirx.Cast):
-        return _may_be_negative(number.value)
-    if isinstance(number, tirx.Select):
-        return any(map(_may_be_negative, (number.true_value, number.false_value)))
-    if isinstance(number, tirx.Sub) and isinstance(number.b, tirx.FloorMod):  # n - 1 - x % n, of another division
+    if isinstance(number, (tirx.Add, tirx.Min)):
+        parts = [number.a, number.b]
+    elif isinstance(number, tirx.Mul):
+        parts = [each for each in (number.a, number.b) if not _is_of(sizes, each)]
+    elif isinstance(number, tirx.Max):
+        return all(_may_be_negative(each, sizes) for each in (number.a, number.b))
+    elif isinstance(number, tirx.Cast):
+        parts = [number.value]
+    elif isinstance(number, tirx.Select):
+        parts = [number.true_value, number.false_value]
+    elif isinstance(number, tirx.Sub) and isinstance(number.b, tirx.FloorMod):  # n - 1 - x % n, of another division
         return not tvm_ffi.structural_equal(number.a, number.b.b - 1)
-    return not isinstance(number, (tvm.ir.Var, tirx.FloorDiv, tirx.FloorMod))
+    else:
+        return not isinstance(number, (tvm.ir.Var, tirx.FloorDiv, tirx.FloorMod))
+    return any(_may_be_negative(each, sizes) for each in parts)
+
+
+def _is_of(sizes: set[tvm.ir.Var], number: tirx.PrimExpr) -> bool:
+    variables = set(undefined_vars(number))
+    return bool(variables) and variables <= sizes
 
 
 def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
