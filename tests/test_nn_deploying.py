@@ -19,6 +19,7 @@ import tvmconv
 torch = pytest.importorskip("torch")
 
 from torch.export import Dim  # noqa: E402
+from torch_exports import by_onnx, onnx_by_dynamo, onnx_by_torchscript  # noqa: E402
 
 from tvmconv.nn import (  # noqa: E402
     DepthwiseConv1d,
@@ -80,12 +81,6 @@ def by_network_of(model: Any, x: torch.Tensor) -> Callable[..., Any]:
     return lambda x: network(x)
 
 
-def by_onnx(data: bytes) -> Callable[..., Any]:
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
-
-
 def exported(model: Any, x: torch.Tensor) -> Any:
     return torch.export.export(model, (x,), dynamic_shapes=SIZES)
 
@@ -98,21 +93,17 @@ def saved(model: Any, x: torch.Tensor) -> Any:
 
 
 def script_of_onnx(model: Any, x: torch.Tensor) -> bytes:
-    """Return ONNX's bytes by the exporter of TorchScript."""
+    """Return ONNX's bytes by the exporter of TorchScript, which may warn of nothing that it leaves out."""
     pytest.importorskip("onnx")
-    buffer = io.BytesIO()
-    options = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n", 2: "h", 3: "w"}}}
     with warnings.catch_warnings():
         warnings.simplefilter("error", torch.jit.TracerWarning)
-        torch.onnx.export(model, (x,), buffer, dynamo=False, **options)
-    return buffer.getvalue()
+        return onnx_by_torchscript(model, x)
 
 
 def graph_of_onnx(model: Any, x: torch.Tensor) -> bytes:
     """Return ONNX's bytes by the exporter of torch.export."""
     pytest.importorskip("onnxscript")
-    program = torch.onnx.export(model, (x,), None, dynamo=True, dynamic_shapes=SIZES, verbose=False)
-    return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
+    return onnx_by_dynamo(model, x, SIZES)
 
 
 WAYS: dict[str, Callable[[Any, torch.Tensor], Callable[..., Any]]] = {

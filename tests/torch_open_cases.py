@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from torch.nn import functional as fun
+from torch_exports import by_onnx, onnx_by_dynamo, onnx_by_torchscript
 
 import tvmconv
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
@@ -227,18 +226,15 @@ def by_torch_export(module: torch.nn.Module, example: tuple[int, ...]) -> Export
 
 
 def by_torchscript(module: torch.nn.Module, example: tuple[int, ...]) -> Exported:
-    file = io.BytesIO()
-    axes = {"x": {0: "n", 2: "h", 3: "w"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # of assertions in the modules
-        torch.onnx.export(module, (image(example),), file, dynamo=False, input_names=["x"], dynamic_axes=axes)
-    return _in_onnx(file.getvalue())
+        data = onnx_by_torchscript(module, image(example))
+    return Exported(data, by_onnx(data))
 
 
 def by_dynamo(module: torch.nn.Module, example: tuple[int, ...]) -> Exported:
-    sizes = (dict.fromkeys((0, 2, 3), AUTO),)
-    program = torch.onnx.export(module, (image(example),), None, dynamo=True, dynamic_shapes=sizes, verbose=False)
-    return _in_onnx(program.model_proto.SerializeToString())
+    data = onnx_by_dynamo(module, image(example), (dict.fromkeys((0, 2, 3), AUTO),))
+    return Exported(data, by_onnx(data))
 
 
 EXPORTERS: dict[str, Callable[[torch.nn.Module, tuple[int, ...]], Exported]] = {
@@ -247,18 +243,6 @@ EXPORTERS: dict[str, Callable[[torch.nn.Module, tuple[int, ...]], Exported]] = {
     "dynamo": by_dynamo,
 }
 """The exporters of torch; the last two write ONNX."""
-
-
-def _in_onnx(data: bytes) -> Exported:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # of what it prints of sizes that it refuses
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-    def run(x: torch.Tensor) -> Any:
-        results = [torch.from_numpy(each) for each in session.run(None, {session.get_inputs()[0].name: x.numpy()})]
-        return results[0] if len(results) == 1 else results
-
-    return Exported(data, run)
 
 
 def outcome(

@@ -64,7 +64,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     dense: bool = False
-    """True for one input channel that is convolved as a dense layer's: kernels have vectors of filters for it."""
+    """True for one input channel that is convolved as a dense layer's: kernels have vectors of filters for it.
+
+    Of several channels it is False, whatever was given.
+    """
     layout: str = "NCHW"
     """The layout of x in memory: "NCHW", "NHWC", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
     w_layout: str = "KCRS"
@@ -185,7 +188,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             padding=resolve_padding(padding, (height, width), (r, s), strides, dilations),
             dilation=dilations,
             groups=int(groups),
-            dense=channels == 1 and has_many_filters(out_channels, (r, s), strides),
+            dense=has_many_filters(out_channels, (r, s), strides),
             dtype=dtype,
             epilogue=msgspec.structs.replace(
                 Epilogue.of(activation, scale, shift, residual), zero_point=out_zero_point

@@ -53,27 +53,29 @@ def _may_be_negative(number: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
     Variables are the indices of loops and sizes, and quotients are of such, which are none. So are the sizes that
     something is multiplied by, however they are written.
     """
-    parts: list[tirx.PrimExpr] = []
+
+    def any_of(*parts: tirx.PrimExpr) -> bool:
+        return any(_may_be_negative(part, sizes) for part in parts)
+
     if isinstance(number, tirx.IntImm):
         return int(number) < 0
     if isinstance(number, (tirx.Add, tirx.Min)):
-        parts = [number.a, number.b]
-    elif isinstance(number, tirx.Mul):
-        parts = [each for each in (number.a, number.b) if not _is_of(sizes, each)]
-    elif isinstance(number, tirx.Max):
-        return all(_may_be_negative(each, sizes) for each in (number.a, number.b))
-    elif isinstance(number, tirx.Cast):
-        parts = [number.value]
-    elif isinstance(number, tirx.Select):
-        parts = [number.true_value, number.false_value]
-    elif isinstance(number, tirx.Sub) and isinstance(number.b, tirx.FloorMod):  # n - 1 - x % n, of another division
+        return any_of(number.a, number.b)
+    if isinstance(number, tirx.Max):
+        return any_of(number.a) and any_of(number.b)
+    if isinstance(number, tirx.Mul):
+        return any_of(*(factor for factor in (number.a, number.b) if not _is_size_alone(factor, sizes)))
+    if isinstance(number, tirx.Cast):
+        return any_of(number.value)
+    if isinstance(number, tirx.Select):
+        return any_of(number.true_value, number.false_value)
+    if isinstance(number, tirx.Sub) and isinstance(number.b, tirx.FloorMod):  # n - 1 - x % n, of another division
         return not tvm_ffi.structural_equal(number.a, number.b.b - 1)
-    else:
-        return not isinstance(number, (tvm.ir.Var, tirx.FloorDiv, tirx.FloorMod))
-    return any(_may_be_negative(each, sizes) for each in parts)
+    return not isinstance(number, (tvm.ir.Var, tirx.FloorDiv, tirx.FloorMod))
 
 
-def _is_of(sizes: set[tvm.ir.Var], number: tirx.PrimExpr) -> bool:
+def _is_size_alone(number: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
+    """Return whether open sizes are the only variables of a number, and there are some."""
     variables = set(undefined_vars(number))
     return bool(variables) and variables <= sizes
 

@@ -32,7 +32,7 @@ def with_branch_checks(mod: tvm.IRModule, facts: SizeFacts) -> tvm.IRModule:
     """
     sizes: dict[str, tirx.Expr] = {}
     for parameter in mod["main"].params:
-        sizes.update((str(var.name), var) for var in sizes_of(parameter.ty) or () if isinstance(var, tvm.ir.Var))
+        sizes.update((var.name, var) for var in sizes_of(parameter.ty) or () if isinstance(var, tvm.ir.Var))
     sizes.update((name, tirx.const(value, "int64")) for name, value in facts.fixed.items())
     values: dict[relax.Var, relax.Expr] = {}
     checked: list[Branch] = []
@@ -57,7 +57,7 @@ def _checked(
     if not (of_then or of_else):
         return test
     named = names_in((*of_then, *of_else))
-    names = tuple(name for name in sizes if name in named)
+    names = tuple(str(name) for name in sizes if name in named)  # long names are of a type of TVM's
     checks = msgspec.json.encode(BranchChecks(names, tuple(of_then), tuple(of_else))).decode()
     return _call(test, relax.ShapeExpr([sizes[name] for name in names]), tvm.ir.StringImm(checks))
 

@@ -216,7 +216,7 @@ def _workload(call: relax.Call, dtype: str | None) -> ConvWorkload:
         padding=(*pair(before, 0), *pair(after, 0)),
         dilation=pair(dilation, 1),
         groups=int(attrs.groups),
-        dense=channels == 1 and has_many_filters(out_channels, sides, strides),
+        dense=has_many_filters(out_channels, sides, strides),
         dtype=dtype or str(x.dtype),
     )
 

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ..lowering import OPAQUE
+from .constants import sizes_of
 from .size_facts import Size, SizeFacts
 
 
@@ -98,6 +99,12 @@ class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]
         `need` goes on after the node's name, as in "needs 6 rows, not h". Raises `Refused` as `SizeFacts.require` does.
         """
         self.facts.require(test, self.node, need)
+
+    def reshaped(self, x: relax.Expr, shape: Sequence[Size]) -> relax.Expr:
+        """Return x in a shape; x itself where it has that already."""
+        before = sizes_of(x.ty)
+        is_same = before is not None and len(before) == len(shape) and all(map(self.facts.are_equal, before, shape))
+        return x if is_same else self.emit(relax.op.reshape(x, list(shape)))
 
 
 Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]

@@ -48,7 +48,7 @@ def einsum(node: Node) -> relax.Expr:
         )
     )
     labels = found.batch + found.rows + found.columns
-    z = _reshaped(node, node.emit(relax.op.matmul(x, y)), [sizes[label] for label in labels])
+    z = node.builder.reshaped(node.emit(relax.op.matmul(x, y)), [sizes[label] for label in labels])
     return _permuted(node, z, labels, found.result)
 
 
@@ -85,16 +85,9 @@ def _matrix(
 ) -> relax.Expr:
     """Return an operand as matrices, whose two axes have the labels `axes`, some or none each, for each of a batch."""
     ordered = _permuted(node, x, term, batch + "".join(axes))
-    return _reshaped(
-        node, ordered, [*(sizes[label] for label in batch), *(product(sizes[label] for label in each) for each in axes)]
-    )
+    shape = [*(sizes[label] for label in batch), *(product(sizes[label] for label in each) for each in axes)]
+    return node.builder.reshaped(ordered, shape)
 
 
 def _permuted(node: Node, x: relax.Expr, labels: str, order: str) -> relax.Expr:
     return x if labels == order else node.emit(relax.op.permute_dims(x, [labels.index(label) for label in order]))
-
-
-def _reshaped(node: Node, x: relax.Expr, shape: Sequence[Size]) -> relax.Expr:
-    before = sizes_of(x.ty) or ()
-    is_same = len(before) == len(shape) and all(map(node.facts.are_equal, before, shape))
-    return x if is_same else node.emit(relax.op.reshape(x, list(shape)))

@@ -27,9 +27,7 @@ def size(x: relax.Expr, axis: int) -> Size:
 
 def reshape(builder: ImportBuilder, x: relax.Expr, shape: Shape, *_: Any) -> relax.Expr:
     """Return x in a shape; x itself where it has that already."""
-    before = sizes_of(x.ty)
-    is_same = before is not None and len(before) == len(shape) and all(map(builder.facts.are_equal, before, shape))
-    return x if is_same else relax.op.reshape(x, list(shape))
+    return builder.reshaped(x, shape)
 
 
 def expand(builder: ImportBuilder, x: relax.Expr, shape: Shape, *_: Any) -> relax.Expr:
