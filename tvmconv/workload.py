@@ -63,10 +63,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
-    dense: bool = False
+    dense: bool | msgspec.UnsetType = msgspec.UNSET
     """True for one input channel that is convolved as a dense layer's: kernels have vectors of filters for it.
 
-    Of several channels it is False, whatever was given.
+    Unset where it is not True, and for several channels, whatever was given.
     """
     layout: str = "NCHW"
     """The layout of x in memory: "NCHW", "NHWC", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
@@ -128,7 +128,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             residual=residual,
             activation=activation,
         )
-        return msgspec.structs.replace(workload, dense=False)
+        return msgspec.structs.replace(workload, dense=msgspec.UNSET)
 
     @classmethod
     def conv2d(
@@ -230,8 +230,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
         for name, channels in (("layout", self.in_channels), ("out_layout", self.out_channels)):
             require_layout(name, getattr(self, name), channels)
-        if self.in_channels > 1:
-            msgspec.structs.force_setattr(self, "dense", False)
+        if self.dense is not True or self.in_channels > 1:
+            msgspec.structs.force_setattr(self, "dense", msgspec.UNSET)
         known = WEIGHT_LAYOUTS[:1] if self.is_depthwise else WEIGHT_LAYOUTS
         if self.w_layout not in known:
             raise InvalidArgumentError("w_layout", self.w_layout, " or ".join(known))
@@ -299,7 +299,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @cached_property
     def is_depthwise(self) -> bool:
         """True if each input channel is convolved alone, except a single one that is `dense`."""
-        return self.groups == self.in_channels and not self.dense
+        return self.groups == self.in_channels and self.dense is not True
 
     @cached_property
     def is_linear(self) -> bool:
