@@ -38,6 +38,7 @@ CASES = {
     "NHWC": (image((2, 3, 13, 14), 48, 5, layout="NHWC", w_layout="KRSC", **EPILOGUE), Config(4, 8, 48, 2, 3)),
     "NHWC-stride-2": (image((1, 3, 21, 19), 16, stride=2, layout="NHWC", dtype="bfloat16"), Config(2, 16, 16, 1, 1)),
     "two-channels": (image((1, 2, 8, 9), 40, (3, 2), out_dtype="float32"), Config(2, 8, 40, 1, 1)),
+    "one-channel": (image((1, 1, 20, 37), 64, 7, stride=2, padding=3), Config(4, 16, 64, 2, 1)),
     "four-channels": (image((1, 4, 10, 9), 64, padding=(0, 1, 2, 3)), Config(4, 16, 32, 2, 1)),
     "stride-1x3": (image((1, 3, 9, 25), 24, (3, 5), stride=(1, 3)), Config(2, 8, 24, 1, 1)),
     "1x2": (image((2, 4, 5, 6), 8, (1, 2)), Config(4, 8, 16, 1, 1)),

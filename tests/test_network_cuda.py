@@ -31,11 +31,11 @@ from tvmconv.autotvm.task import create, extract_from_model
 from tvmconv.dispatch import Selection, select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.cuda_graphs import with_cuda_graphs
+from tvmconv.network.gpu.fusion import lower_and_fuse_for_gpu
 from tvmconv.network.half import with_precision
 from tvmconv.network.kernels import use_kernels
 from tvmconv.network.packing import split_packing
 from tvmconv.network.pipeline import network_pipeline
-from tvmconv.network.separation import separate_operators
 from tvmconv.network.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor_model import FURTHER_KERNEL
@@ -168,7 +168,7 @@ def test_convolutions_of_tvm_are_not_fused() -> None:
     for _ in range(2):
         y = graph.node("Relu", graph.batch_norm(graph.conv(y, (8, 4, 1, 1), group=2), 8))
     target = resolve_target({"kind": "cuda", "arch": "sm_90"})
-    mod = separate_operators(tvmconv.import_model(graph.model(y)).mod)
+    mod = lower_and_fuse_for_gpu(tvmconv.import_model(graph.model(y)).mod, target)
     sources = cuda.sources(lowering.build(mod, target).mod)
     kernels = [kernel.name for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]
     assert [name for name in kernels if "conv2d" in name] == ["conv2d1_kernel"]

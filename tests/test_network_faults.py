@@ -39,7 +39,7 @@ PASSES = {
     "sum_in_float32": (building, "sum_in_float32", "llvm"),
     "spread_over_threads": (compiling, "spread_over_threads", "llvm"),
     "mark_for_vectors": (spreading, "mark_for_vectors", "llvm"),
-    "separate_operators": (compiling, "separate_operators", CUDA),
+    "spread_over_gpu": (compiling, "spread_over_gpu", CUDA),
     "use_cuda_graphs": (cuda_graphs, "use_cuda_graphs", CUDA),
 }
 """The passes of tvmconv that `build` runs, with their targets; TVM's pass manager calls the last of them."""

@@ -16,8 +16,11 @@ import onnx
 import pytest
 import tvm
 from network_graph import Graph
+from tvm import relax
 
 from tvmconv.network import Network, build, import_model
+from tvmconv.network.layers import TensorSpec
+from tvmconv.network.model import Model
 from tvmconv.threads import MODE_BIG, get_num_threads
 from tvmconv.verify import compare, run_onnxruntime
 
@@ -200,6 +203,28 @@ def test_long_sums(case: Case) -> None:
 @pytest.mark.parametrize("case", OPEN, ids=lambda case: case.id)
 def test_long_sums_of_open_sizes(case: Case) -> None:
     check(case, is_open=True)
+
+
+@pytest.mark.parametrize("ends", [None, 2], ids=["whole", "in-part"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "over"), [((3, 4, 5), (0,)), ((3, 2, 17, 5), (0,)), ((4, 5, 4, 5), (1,)), ((2, 3, 5, 7), (0, 1))], ids=str
+)
+def test_sums_of_sums(shape: tuple[int, ...], over: tuple[int, ...], keepdims: int, ends: int | None) -> None:
+    """A variance and the means that it needs are one function: vectors run on into the next row of an array in it."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = relax.op.variance(x, list(over), bool(keepdims))
+            if ends is not None:
+                y = relax.op.strided_slice(y, [-1], [0], [ends])
+            output = builder.emit_output(y)
+        builder.emit_func_output(output)
+    given = np.random.default_rng(5).standard_normal(shape, "float32")
+    expected = given.astype("float64").var(over, keepdims=bool(keepdims))[..., :ends]
+    spec = TensorSpec("y", expected.shape, "float32")
+    network = build(Model(builder.get(), (TensorSpec("x", shape, "float32"),), (spec,)))
+    assert error(network(given), expected) < BOUNDS["float32"]
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)

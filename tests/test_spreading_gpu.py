@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -87,3 +88,37 @@ def test_open_sizes(name: str, axes: tuple[int, ...]) -> None:
         with torch.no_grad():
             expected = module.cuda().double()(x.double())
         assert (network(x) - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
+
+
+SORTS_AND_SCANS: dict[str, Callable[[Any], Any]] = {
+    "topk": lambda x: torch.topk(x, 5, -1),
+    "topk-smallest": lambda x: torch.topk(x, 7, 1, largest=False),
+    "sort": lambda x: torch.sort(x, -1),
+    "sort-descending": lambda x: torch.sort(x, 1, descending=True),
+    "argsort": lambda x: torch.argsort(x, 0),
+    "cumsum": lambda x: torch.cumsum(x, -1),
+    "cumsum-outer": lambda x: torch.cumsum(x, 0),
+    "cumprod": lambda x: torch.cumprod(x, -1),
+}
+
+
+@pytest.mark.parametrize("name", SORTS_AND_SCANS)
+def test_sorts_and_scans(name: str) -> None:
+    """TVM has functions of its own for them on a GPU; those of a CPU would be called with addresses of the GPU."""
+    case = Case(SORTS_AND_SCANS[name], ((3, 16, 300),))
+    (x,) = case.inputs()
+    got = tvmconv.build(tvmconv.import_model(case.module, (x,)), "cuda")(x.cuda())
+    expected = case.function(x.cuda().double())
+    for one, other in zip(*([y] if isinstance(y, torch.Tensor) else y for y in (got, expected)), strict=True):
+        assert (one - other).abs().max() <= (0 if other.dtype == torch.int64 else 2e-6 * other.abs().max())
+
+
+@pytest.mark.parametrize("layer", [torch.nn.GroupNorm(4, 16), torch.nn.InstanceNorm1d(16, affine=True)], ids=repr)
+def test_norms_of_large_numbers(layer: Any) -> None:
+    """The variance is that of distances from the mean; of a difference of squares nothing would be left."""
+    case = Case(layer, ((3, 16, 300),))
+    x = 1000 + case.inputs()[0]
+    y = tvmconv.build(tvmconv.import_model(case.module, (x,)), "cuda")(x.cuda())
+    with torch.no_grad():
+        expected = case.module.cuda().double()(x.cuda().double())
+    assert (y - expected).abs().max() < 1e-3

@@ -250,15 +250,16 @@ def outcome(
     sizes: tuple[tuple[int, ...], ...] = SIZES,
     exporter: str = "torch-export",
     tolerance: float = 2e-5,
+    device: str = "cpu",
 ) -> Outcome:
-    """Compare a network with the exported program at each of the sizes.
+    """Compare a network on a device of torch with the exported program at each of the sizes.
 
     "refused" is a model, or a size that the program takes, that tvmconv refuses; sizes that the program refuses have to
     be refused by tvmconv too, or be right.
     """
     exported = EXPORTERS[exporter](module, sizes[0])
     try:
-        network = tvmconv.build(tvmconv.import_model(exported.source), "llvm")
+        network = tvmconv.build(tvmconv.import_model(exported.source), "llvm" if device == "cpu" else device)
     except UnsupportedModelError as error:
         return Outcome("refused", str(error))
     except Exception as error:
@@ -271,7 +272,7 @@ def outcome(
             except Exception:
                 expected, is_taken = module(x), False
         try:
-            results = network(x)
+            results = network(x.to(device))
         except InvalidArgumentError as error:
             if is_taken:
                 return Outcome("refused", f"{shape}: {error}")
@@ -282,7 +283,7 @@ def outcome(
         for y, reference in pairs:
             if tuple(y.shape) != tuple(reference.shape) or y.dtype != reference.dtype:
                 return Outcome("wrong", f"{shape}: {tuple(y.shape)} {y.dtype}, not {tuple(reference.shape)}")
-            error = float((y.double() - reference.double()).abs().max() / max(1, reference.double().abs().max()))
+            error = float((y.cpu().double() - reference.double()).abs().max() / max(1, reference.double().abs().max()))
             if not error < tolerance:
                 return Outcome("wrong", f"{shape}: error {error:.2g}")
     return Outcome("right")

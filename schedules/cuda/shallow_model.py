@@ -36,7 +36,7 @@ MOST_CHANNELS = 4
 
 
 def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take images of few channels, whose windows have no gaps. A convolution of one channel is depthwise."""
+    """Take images of few channels, whose windows have no gaps."""
     workload = problem.workload
     if not problem.is_dense or workload.groups > 1:
         return "is for dense convolutions in one group"

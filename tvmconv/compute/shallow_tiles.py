@@ -62,16 +62,21 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
     pixels = _pixels(x, workload, rows, columns)
     weights = _weights(w, workload, outputs, warps)
     r = te.reduce_axis((0, kernel_y), name="r")
-    term = te.reduce_axis((0, kernel_x * channels), name="term")
+    # The last term of a row, which rounds it up to whole words, is read too: of 7 terms whole vectors are copied.
+    term = te.reduce_axis((0, terms), name="term")
 
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
         *which, h, v, warp, k = axes
-        at_pixel = *which, h * sh + r, v * sw + term // channels, term % channels
+        column = tirx.min(term // channels, kernel_x - 1)
+        at_pixel = *which, h * sh + r, v * sw + column, term % channels
         q, e = k // own, k % own
         place = warp % warps * outputs + e // 2 * EIGHT + q * 2 + e % 2
         at = r * terms + term
         weight = weights[warp // warps, place, at // EIGHT, at % EIGHT]
-        return te.sum(pixels[at_pixel].astype(sum_type) * weight.astype(sum_type), axis=[r, term])
+        factor = pixels[at_pixel].astype(sum_type) * weight.astype(sum_type)
+        if terms > kernel_x * channels:
+            factor = tirx.if_then_else(term < kernel_x * channels, factor, tirx.const(0, sum_type))
+        return te.sum(factor, axis=[r, term])
 
     shape = (*pixels.shape[:3], rows, columns, int(weights.shape[0]) * warps, outputs)
     product = te.compute(shape, accumulate, name="product")

@@ -22,7 +22,6 @@ from .gpu.spreading import spread_over_gpu
 from .graph import blocks_of, free_variables, operator_name
 from .parts import permute_parts
 from .pipeline import network_pipeline
-from .separation import separate_operators
 from .spreading import lower_and_fuse, spread_over_threads
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
     """
     if on_gpu := backend_of(target).on_gpu:
-        mod = separate_operators(permute_parts(mod))
+        mod = permute_parts(mod)
     with tvm_at_work():
         mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(outline_branches(mod), target)
     mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)

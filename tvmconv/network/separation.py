@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax, tirx
 
 from ..lowering import OPAQUE
 from .convolutions import OPERATORS
-from .faults import tvm_at_work
 from .graph import operator_name
 
 
@@ -39,12 +37,9 @@ Indices that fall, of an axis that is divided, as behind a reshape, TVM simplifi
 """
 
 
-def separate_operators(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module for a GPU, lowered, with convolutions and what reverses axes kept apart.
+SEPARATED = {**dict.fromkeys(OPERATORS, kept_apart), **REVERSING}
+"""The functions that lower operators which a GPU computes apart from others, by name, for `LegalizeOps`.
 
-    TVM 0.27 schedules a fused grouped convolution (dlight's Reduction, where a thread owns several outputs) so that the
-    operators behind it read registers of other threads: results are wrong and differ from run to run.
-    Raises `Refused` for an operator that TVM cannot lower.
-    """
-    with tvm_at_work():
-        return relax.transform.LegalizeOps({**dict.fromkeys(OPERATORS, kept_apart), **REVERSING})(mod)
+TVM 0.27 schedules a fused grouped convolution (dlight's Reduction, where a thread owns several outputs) so that the
+operators behind it read registers of other threads: results are wrong and differ from run to run.
+"""

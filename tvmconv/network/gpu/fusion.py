@@ -14,6 +14,7 @@ from ..fusing import fused
 from ..graph import blocks_of, call_of, calls
 from ..norms import LOWERINGS
 from ..pipeline import source_of
+from ..separation import SEPARATED
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .choice import is_window
@@ -35,7 +36,7 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
     passes = relax.transform
     lowered = [
         *source_of(target).library_dispatch_passes(target),
-        passes.LegalizeOps(LOWERINGS),
+        passes.LegalizeOps({**LOWERINGS, **SEPARATED}),
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]
