@@ -56,6 +56,12 @@ def test_samples(name: str, dtype: str) -> None:
     assert are_right(two), [classify(call) for call in two]
 
 
+@pytest.mark.parametrize(("name", "number", "kind"), [("eye", 11, RIGHT), ("take", 6, RIGHT), ("scatter", 21, REFUSED)])
+def test_tensors_without_elements_and_without_axes(name: str, number: int, kind: str) -> None:
+    (call,) = itertools.islice(torch_samples.samples(name, "float32"), number, number + 1)
+    assert classify(call).kind == kind, classify(call)
+
+
 def test_what_is_refused_is_named() -> None:
     outcome = classify(next(torch_samples.samples("fft.fft2", "float32")))
     assert outcome.kind == REFUSED

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
-from .constants import Array, constant_value, sizes_of
+from .constants import Array, constant_value, sizes_of, static_shape
 from .faults import Refused
 from .graph import blocks_of, operator_name, rebind
 from .importer_errors import unsupported
@@ -59,6 +59,8 @@ class _Node:
         x, indices, *others = call.args
         if (sizes := sizes_of(x.ty)) is None:
             raise Refused("the number of axes that it indexes is known only when the model runs")
+        if not sizes:
+            raise Refused("it indexes a number, which has no axes", "a tensor with axes")
         if isinstance(indices.ty, relax.TupleType):  # one tensor for each of the first axes
             parts = self._value_of(indices)
             fields = (
@@ -79,7 +81,7 @@ class _Node:
         `axes` is None where they count all elements.
         """
         sizes = [product(shape)] if axes is None else [shape[axis] for axis in axes]
-        if str(indices.ty.dtype) == "bool":
+        if str(indices.ty.dtype) == "bool" or 0 in (static_shape(indices.ty) or ()):
             return indices
         need = f"needs indices of {_axes_text(axes, sizes)}"
         bounds = self._bounds(indices, len(sizes))

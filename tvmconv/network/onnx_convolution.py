@@ -10,7 +10,7 @@ from .constants import sizes_of
 from .faults import Refused
 from .onnx_node import OPEN_HINT, Node
 from .onnx_padding import shifted
-from .onnx_windows import SAME, Windows, read_windows, refuse_two_paddings, same_padding
+from .onnx_windows import SAME, Windows, read_windows, refuse_two_paddings, require_room, same_padding
 from .size_facts import Size, as_expr, equal, python_text
 
 CONVOLUTIONS = {
@@ -39,15 +39,17 @@ def conv(node: Node) -> relax.Expr:
     _require_channels(node, group, filters=node.shape_of(1)[0], channels=node.shape_of(1)[1])
     before: list[Size] = list(windows.before)
     after, totals = list(windows.after), list(sizes)
-    if windows.auto_pad in SAME:
-        for axis, (extent, stride) in enumerate(zip(windows.extents, windows.strides, strict=True)):
-            size = sizes[axis + 2]
+    for axis, (extent, stride) in enumerate(zip(windows.extents, windows.strides, strict=True)):
+        size = sizes[axis + 2]
+        if windows.auto_pad in SAME:
             first, total = same_padding(node.builder.facts, size, extent, stride, windows.auto_pad == "SAME_UPPER")
             behind = node.builder.facts.simplified(total - size - first)
             if isinstance(first, int) and isinstance(behind, int):
                 before[axis], after[axis] = first, max(behind, 0)
             elif extent > 1:
                 before[axis], totals[axis + 2] = first, total
+        else:
+            require_room(node, size, windows.before[axis] + windows.after[axis], extent)
     front: list[Size] = [0, 0]
     for axis, (size, total) in enumerate(zip(sizes[2:], totals[2:], strict=True)):
         is_ahead = total is not size

@@ -12,6 +12,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 
 from ..targets import backend_of
 from .cuda_graphs import with_cuda_graphs
+from .empty_tensors import make_empty_constants
 from .graph import has_branches
 from .memory_plan import plan_memory
 
@@ -35,6 +36,7 @@ def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
     passes = [
         *source.library_dispatch_passes(target),
         *source.legalize_passes(target),
+        tvm.transform.module_pass(lambda mod, _: make_empty_constants(mod), opt_level=0, name="make_empty_constants"),
         *source.dataflow_lower_passes(target),
         tvm.transform.module_pass(lambda mod, _: plan_memory(mod, on_gpu), opt_level=0, name="plan_memory"),
         *with_cuda_graphs(source.finalize_passes(target)),

@@ -305,7 +305,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         if node.all_input_nodes:
             return otherwise(node)
         value = node.target(*node.args, **{**node.kwargs, "device": "cpu"})
-        _require_elements(node, value)
         return self._constant(value)
 
     def _range(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
@@ -343,7 +342,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             value = node.args[1]
         if isinstance(value, torch.fx.Node):
             return otherwise(node)
-        _require_elements(node, result)
         filling = self._constant(torch.tensor(value, dtype=result.dtype))
         return relax.op.full(relax.ShapeExpr(self._shape(result)), filling, relax_dtype(result.dtype))
 
@@ -556,9 +554,3 @@ def _is_number(value: Any) -> bool:
 
 def _is_one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
-
-
-def _require_elements(node: torch.fx.Node, value: torch.Tensor) -> None:
-    """Raise `ValueError` for an output that has no elements: TVM cannot read it back."""
-    if value.numel() == 0 and any(user.op == "output" for user in node.users):
-        raise ValueError("it is a constant without elements")

@@ -10,12 +10,12 @@ import tvm
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.ir.expr import TensorLoad
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from ...compute.approximations import approximated, is_approximated, stepped_in, with_reciprocals
 from ...dtypes import NARROW
-from ...lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
+from ...lowering import is_scheduled, with_nonnegative_dividends
 from ...targets.devices import Gpu, gpu_of
+from ..empty_tensors import without_loops
 from ..spreading import has_work
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .axes import with_joined_axes
@@ -42,14 +42,8 @@ def spread_over_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModul
         if has_work(func):
             mod[var] = _spread(func, gpu_of(target)) or func
         elif any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in func.params[-1].ty.shape):
-            mod[var] = _without_loops(func)
+            mod[var] = without_loops(func)
     return mod
-
-
-def _without_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function of a result without elements, which has nothing to do: TVM's rules divide by its size."""
-    root = SBlockRealize([], True, SBlock([], [], [], "root", tirx.Evaluate(0)))
-    return func.with_body(root).with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 
 
 def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
