@@ -58,6 +58,7 @@ def test_samples(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("name", "number", "kind"), [("eye", 11, RIGHT), ("take", 6, RIGHT), ("scatter", 21, REFUSED)])
 def test_tensors_without_elements_and_without_axes(name: str, number: int, kind: str) -> None:
+    """Results and operands without elements, tensors without axes, variances less a correction, those of columns."""
     (call,) = itertools.islice(torch_samples.samples(name, "float32"), number, number + 1)
     assert classify(call).kind == kind, classify(call)
 
