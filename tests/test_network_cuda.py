@@ -237,11 +237,13 @@ def test_a_graph_for_each_batch() -> None:
     assert IN_CAPTURE not in {var.name_hint for var in mod.get_global_vars()}
 
 
-def test_sorting_is_in_no_graph() -> None:
+@pytest.mark.parametrize("axis", [1, 3])
+def test_sorting_is_in_no_graph(axis: int) -> None:
     """TVM's kernels for it have a workspace in TVM's pool, whose pages do not stay where they are."""
     graph = Graph((1, 4, 9, 9))
     y = graph.node("Relu", graph.conv("x", (8, 4, 3, 3)))
-    model = graph.model(graph.node("Relu", graph.node("CumSum", y, graph.constant(1, "int64"))))
+    sums = graph.node("Relu", graph.node("CumSum", y, graph.constant(axis, "int64")))
+    model = graph.model(graph.node("Relu", graph.conv(sums, (8, 8, 3, 3))))
     network = tvmconv.build(tvmconv.import_model(model), {"kind": "cuda", "arch": "sm_90"})
     assert "run_or_capture" not in network._executable.as_text()
 

@@ -44,6 +44,17 @@ def scattered(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).scatter(3, index, x)
 
 
+def written(write: Callable[[torch.Tensor], object]) -> Function:
+    """Return a function that writes to a copy of its operand and returns that."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        copy = x.clone()
+        write(copy)
+        return copy
+
+    return function
+
+
 FUNCTIONS: dict[str, Function] = {
     "adaptive-avg-pool-1d": lambda x: fun.adaptive_avg_pool1d(x.flatten(2), 7),
     "adaptive-avg-pool-2d": lambda x: fun.adaptive_avg_pool2d(x, (3, 7)),
@@ -168,6 +179,18 @@ def resampled(options: dict[str, Any]) -> Function:
     return function
 
 
+WRITES: dict[str, Callable[[torch.Tensor], object]] = {
+    "behind": lambda x: x[:, :, 1:].fill_(5.0),
+    "before": lambda x: x[:, :, : x.shape[2] // 2].mul_(2.0),
+    "at-the-end": lambda x: x[:, :, -4:-2].zero_(),
+    "in-both": lambda x: x[:, :, 1:3, 2:-1].add_(1.0),
+    "each-third": lambda x: x[:, :, 1:-2:3].copy_(x[:, :, 2:-1:3]),
+    "row": lambda x: x[:, :, -1].fill_(3.0),
+    "mask": lambda x: x.__setitem__(x > 0.5, 0.0),
+}
+"""Functions that write to a part of their operand."""
+
+FUNCTIONS |= {f"write-{name}": written(write) for name, write in WRITES.items()}
 FUNCTIONS |= {f"interpolate-{name}": resampled(options) for name, options in RESAMPLED.items()}
 FUNCTIONS |= {
     "interpolate-linear": lambda x: fun.interpolate(x.flatten(2), scale_factor=0.6, mode="linear"),

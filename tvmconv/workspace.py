@@ -114,7 +114,10 @@ def _bytes_of_an_image(arrays: Iterable[Spec]) -> int:
 
 def has_workspace(func: tirx.PrimFunc) -> bool:
     """Return whether a scheduled function still has a workspace in it, taken from TVM's pool while it runs."""
-    return not isinstance(func.body, SBlockRealize) or bool(left_to_others(func.body.block))
+    if not isinstance(func.body, SBlockRealize):
+        return True
+    root = func.body.block
+    return bool(left_to_others(root)) or any(isinstance(step, tirx.AllocBuffer) for step in steps(root))
 
 
 def steps(root: SBlock) -> list[tirx.Stmt]:

@@ -12,6 +12,8 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from . import extremes
+
 
 def group_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, groups: int, epsilon: float) -> te.Tensor:
     """Return x (batch, channels, *size) normalized in each image and group of channels, times gamma, plus beta."""
@@ -114,7 +116,7 @@ def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(instance_norm, *call.args, int(call.attrs.channel_axis) % rank, axes, call.attrs.epsilon)
 
 
-LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
+LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm, **extremes.LOWERINGS}
 """The functions that lower the operators to TE, by name, for `LegalizeOps`."""
 
 CPU_LOWERINGS = {**LOWERINGS, "relax.nn.softmax": _softmax}

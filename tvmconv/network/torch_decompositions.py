@@ -5,6 +5,7 @@ A decomposition that returns `NotImplemented` leaves the operator as it is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import inf, nan, prod
@@ -146,7 +147,13 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Return x with values at indices, scattered along one axis, which the indexed axes are joined to."""
+    """Return x with values at indices, scattered along one axis, which the indexed axes are joined to.
+
+    One value where a mask of the first axes is true is chosen for each element.
+    """
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is not None and mask.dtype is torch.bool and values.dim() == 0 and not accumulate:
+        return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), values, x)
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
     places = [place for place, each in enumerate(indices) if each is not None]
@@ -162,6 +169,28 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
     flat = ordered.reshape(prod(x.shape[place] for place in places), width)
     result = scatter(flat, 0, where.reshape(-1, 1).expand(count, width), spread.reshape(count, width))
     return result.reshape(ordered.shape).permute([order.index(axis) for axis in range(x.dim())])
+
+
+def slice_scatter(x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    """Return x of an open size with a source in the place of a part along an axis, or of every so many elements of it.
+
+    Relax's own needs sizes that are known.
+    """
+    if all(isinstance(size, int) for size in (*x.shape, *source.shape)):
+        return NotImplemented
+    first, count = 0 if start is None else start, source.shape[dim]
+    if isinstance(first, int) and first < 0:
+        first = x.shape[dim] + first
+    if step > 1:
+        behind = torch.arange(x.shape[dim]) - first
+        is_part = (behind >= 0) & (behind % step == 0) & (behind < count * step)
+        place = torch.clamp(behind // step, 0, count - 1)
+        is_part = is_part.reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
+        return torch.where(is_part, source.index_select(dim, place), x)
+    reaches_end = end is None or (isinstance(end, int) and end == sys.maxsize)
+    front = [] if isinstance(first, int) and first == 0 else [aten.slice(x, dim, 0, first)]
+    back = [] if reaches_end else [aten.slice(x, dim, first + count, sys.maxsize)]
+    return torch.cat([*front, source, *back], dim) if front or back else source.clone()
 
 
 def scatter(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
@@ -320,6 +349,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.scatter.src: scatter,
     aten.scatter_add.default: scatter_add,
     aten.select.int: select,
+    aten.slice_scatter.default: slice_scatter,
     aten.softplus.default: softplus,
     aten.sub.Scalar: subtract,
     aten.sub.Tensor: subtract,
