@@ -71,14 +71,28 @@ def test_weights_of_nine_bits(name: str) -> None:
     np.testing.assert_array_equal(network(IN), reference(model, IN))
 
 
-def test_groups_of_nine_bits_are_left_to_tvm() -> None:
+def test_groups_of_nine_bits_are_in_float32() -> None:
     graph = Quantized(X)
     model = graph.model(sums(graph, (16, 4, 3, 3), dtype="uint8", pads=[1, 1, 1, 1], group=2))
     network = tvmconv.build(model)
     (layer,) = network.layers
-    assert layer.kernel == "TVM"
-    assert layer.reason.endswith("in int32: its weight less its zero point is no int8")
+    assert layer.kernel == "tvmconv cpu/direct"
     np.testing.assert_array_equal(network(IN), reference(model, IN))
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(32, "tvmconv cpu/direct"), (600, "TVM")], ids=["exact", "too-large"])
+def test_open_planes_are_in_float32_where_that_is_exact(channels: int, kernel: str) -> None:
+    """No kernel for integers takes open planes. Winograd's transforms would round."""
+    graph = Quantized(("n", channels, "h", "w"))
+    x, zero_point = graph.quantize_dynamically("x")
+    zero = graph.constant(0, "int8")
+    y = graph.node("ConvInteger", x, graph.integers(32, channels, 3, 3, dtype="int8"), zero_point, zero)
+    model = graph.model(graph.node("Cast", y, to=onnx.TensorProto.FLOAT))
+    network = tvmconv.build(model)
+    assert {layer.kernel for layer in network.layers} == {kernel}
+    for shape in ((1, channels, 24, 24), (2, channels, 9, 7)):
+        given = np.random.default_rng(5).standard_normal(shape).astype("float32")
+        np.testing.assert_array_equal(network(given), reference(model, given))
 
 
 def product_of_rows(

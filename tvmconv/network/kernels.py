@@ -24,6 +24,7 @@ from ..workload import ConvWorkload
 from ..workspace import Workspace, take_out
 from .constants import same_sizes
 from .convolutions import GIVE_SIZES
+from .exact_sums import with_exact_sums
 from .gates import KERNEL_NAME, GateKernels, gates_of
 from .graph import rebind
 from .joints import Joint, Slice, joints_of, pooled_parts, slices_of
@@ -102,7 +103,8 @@ def use_kernels(
     After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
     """
     mod = gather_shuffles(mod) if backend_of(target).on_gpu else mod
-    sites = sites_for(mod, target)
+    if (exact := with_exact_sums(mod, sites := sites_for(mod, target))) is not mod:
+        mod, sites = exact, sites_for(exact, target)
     builder = relax.BlockBuilder(mod)
     kernels: dict[tuple[object, ...], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]

@@ -29,7 +29,7 @@ from .convolutions import (
     redescribed,
 )
 from .epilogue import Tail, follow, padding_before
-from .graph import Block, blocks_of
+from .graph import Block, blocks_of, call_of
 from .half_sites import half_factors, half_tail
 from .integer_sites import Factors, integer_factors, integer_tail
 from .layers import Convolution
@@ -53,6 +53,8 @@ class Site:
     """The variable that holds the sum with the residual."""
     sums: relax.Var | None = None
     """The variable that holds the sums of products, which nothing has followed yet."""
+    of_integers: bool = False
+    """True for integers in float32, whose sums are to be exact: see `exact_sums`."""
 
     @property
     def described(self) -> ConvWorkload:
@@ -71,8 +73,8 @@ class Site:
         return with_sizes(self.described, self.sizes)
 
     def problem(self, precision: str) -> Problem:
-        """Return the problem that the kernel solves with a precision."""
-        sizes = self.convolution.open_sizes
+        """Return the problem that the kernel solves with a precision, which of integers is that of plain sums."""
+        sizes, precision = self.convolution.open_sizes, "strict" if self.of_integers else precision
         return Problem(self.described, precision=precision, open_sizes=sizes, constant_weight=self.is_constant)
 
     @property
@@ -110,7 +112,9 @@ def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None)
         for var, value in block.values.items():
             if is_convolution(value) or is_linear(value):
                 found = _site(var, value, block, taken, obstacle, assumed)
-                sites += [replace(found, sums=var)] if found is not None else []
+                cast = call_of(block.values.get(value.args[0]), "astype")
+                exact = cast is not None and (cast.args[0].ty.dtype, cast.ty.dtype) == ("int32", "float32")
+                sites += [replace(found, sums=var, of_integers=exact)] if found is not None else []
     return sites
 
 
