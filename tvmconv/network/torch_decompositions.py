@@ -302,6 +302,15 @@ def instance_norm(
     return torch.nn.functional.group_norm(x, x.shape[1], weight, bias, eps)
 
 
+def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """Leave equal steps between known numbers to torch, whose own decomposition rounds integers in another way."""
+    if not isinstance(start, Tensor) and not isinstance(end, Tensor):
+        return NotImplemented
+    if dtype is not None and not dtype.is_floating_point:
+        raise NotImplementedError("the ends of equal steps between integers are known only when the model runs")
+    return torch._refs.linspace(start, end, steps, dtype=dtype, **options)
+
+
 def pad_circular(x: Tensor, widths: Sequence[int]) -> Tensor:
     """Return x with its other end in front of each of the last axes, and its beginning behind, perhaps cut off before.
 
@@ -340,6 +349,10 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: index_put,
     aten.instance_norm.default: instance_norm,
     aten.linalg_vector_norm.default: vector_norm,
+    aten.linspace.default: linspace,
+    aten.linspace.Scalar_Tensor: linspace,
+    aten.linspace.Tensor_Scalar: linspace,
+    aten.linspace.Tensor_Tensor: linspace,
     aten._pad_circular.default: pad_circular,
     aten.round.default: unless_float,
     aten.mul.Scalar: multiply,
