@@ -24,10 +24,11 @@ MOST_ACCUMULATORS = 0.75
 BUSY = 8
 """The vectors of sums that keep a CPU's units for multiply-adds busy: two units, each with four cycles for a sum."""
 
-SHARED_WORK = {1: 1_000_000, 2: 2_000_000}
+SHARED_WORK = {1: 500_000, 2: 2_000_000}
 """The multiply-adds of a step of a direction from which threads share its channels, and wait for each other behind it,
 by the number of directions: two of them may have a thread each instead. `python benchmarks/recurrent_threads.py`
-measures the ways, and so for `STEP_WORK`."""
+measures the ways, and so for `STEP_WORK`. From this on, 2 MB, the weights of a direction do not fit into the L2 cache
+of a core, and one thread takes two to five times as long; below it a busy neighbour costs more than sharing saves."""
 
 STEP_WORK = 2_000
 """The multiply-adds of a step of one direction from which directions are worth a thread each."""
