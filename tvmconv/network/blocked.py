@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import dropwhile, takewhile
 from math import prod
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -42,9 +43,32 @@ def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> 
     columns, outputs = column_of(stage), list(takewhile(_is_output, value.iter_vars))
     if columns is None and row_lanes(stage, lanes) == 1:
         return
+    if columns is not None and columns.zeros and (_is_read_in_part(sch, block) or _is_unused(sch, block)):
+        return  # TVM would keep of the result what is read, where indices run on into the next row
     inside = set() if columns is None else {columns.axis, *columns.zeros}
     first = next((number for number, axis in enumerate(outputs) if axis.var in inside), len(outputs))
     sch.annotate(sch.blockize(loops[first]), BLOCKED, lanes)
+
+
+def _is_read_in_part(sch: Schedule, block: SBlockRV) -> bool:
+    """Return whether blocks read not all of the result of a block."""
+    results = [region.source for region in sch.get(block).writes]
+    for reader in map(sch.get, sch.get_consumers(block)):
+        whole = {axis.var: axis.dom.extent for axis in reader.iter_vars}
+        for region in reader.reads:
+            if not any(region.source.same_as(result) for result in results):
+                continue
+            for size, part in zip(region.source.ty.shape, region.region, strict=True):
+                extent = whole.get(part.min, part.extent) if isinstance(part.min, tvm.ir.Var) else part.extent
+                if not tvm_ffi.structural_equal(extent, size):
+                    return True
+    return False
+
+
+def _is_unused(sch: Schedule, block: SBlockRV) -> bool:
+    """Return whether nothing reads the result of a block, which is no output of the function."""
+    outputs = {var for function in sch.mod.functions.values() for var in function.params}
+    return not sch.get_consumers(block) and not any(region.source in outputs for region in sch.get(block).writes)
 
 
 def can_be_blocked(block: SBlock, window: int) -> bool:
@@ -62,12 +86,13 @@ def with_blocks(block: SBlock) -> SBlock:
     if BLOCKED not in block.annotations:
         return block
     stage, lanes = _stage_inside(block), int(block.annotations[BLOCKED])
-    code = Row(stage, lanes) if column_of(stage) is None else Columns(stage, lanes, PARALLEL in block.annotations)
-    body = code.statement()
-    reads, writes, buffers = block.reads, block.writes, code.buffers
-    # Indices run on into the next row. TVM, which makes arrays no larger than what it sees used, is told what is.
-    used = {f"explicit_{word}_region": [*range(len(each))] for word, each in (("read", reads), ("write", writes))}
-    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, alloc_buffers=buffers, annotations=used)
+    columns, used = column_of(stage), {}
+    code = Row(stage, lanes) if columns is None else Columns(stage, lanes, PARALLEL in block.annotations)
+    body, reads, writes = code.statement(), block.reads, block.writes
+    if columns is not None and columns.zeros:
+        # Indices run on into the next row: TVM is told what is used, as it makes arrays no larger than what it sees.
+        used = {f"explicit_{word}_region": [*range(len(each))] for word, each in (("read", reads), ("write", writes))}
+    return SBlock(block.iter_vars, reads, writes, block.name_hint, body, alloc_buffers=code.buffers, annotations=used)
 
 
 def is_row(block: SBlock) -> bool:
