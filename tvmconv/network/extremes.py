@@ -1,6 +1,6 @@
-"""The largest and the smallest of some numbers, and their places, also where all of them are infinite.
+"""Lowerings of the largest and the smallest of some numbers, and of their indices, where all numbers are infinite, too.
 
-TVM's own begin with the lowest finite number, which -inf is below, and with the place -1.
+TVM's own begin with the lowest finite number, which -inf is below, and with the index -1.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def _extreme(reducer: Any, otherwise: Callable[..., te.Tensor]) -> Callable[...,
     return lowered
 
 
-def _place(of_any: Callable[..., te.Tensor]) -> Callable[..., relax.Expr]:
-    """Return the lowering of a place, which is the first one where TVM finds none."""
+def _index(of_any: Callable[..., te.Tensor]) -> Callable[..., relax.Expr]:
+    """Return the lowering of an operator that returns an index: 0 where TVM finds no number above its first one."""
 
     def lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         axis = None if call.attrs.axis is None else int(call.attrs.axis)
         return builder.call_te(found, call.args[0], axis, bool(call.attrs.keepdims))
 
     def found(x: te.Tensor, axis: int | None, kept: bool) -> te.Tensor:
-        place = of_any(x, axis, kept)
-        return topi.maximum(place, tirx.const(0, place.dtype))
+        index = of_any(x, axis, kept)
+        return topi.maximum(index, tirx.const(0, index.dtype))
 
     return lowered
 
@@ -58,7 +58,7 @@ def _place(of_any: Callable[..., te.Tensor]) -> Callable[..., relax.Expr]:
 LOWERINGS = {
     "relax.max": _extreme(LARGEST, topi.max),
     "relax.min": _extreme(SMALLEST, topi.min),
-    "relax.argmax": _place(topi.argmax),
-    "relax.argmin": _place(topi.argmin),
+    "relax.argmax": _index(topi.argmax),
+    "relax.argmin": _index(topi.argmin),
 }
 """The functions that lower the operators to TE, by name, for `LegalizeOps`."""

@@ -68,8 +68,10 @@ def _in_float64(call: relax.Call) -> relax.Expr:
 
 
 def _of_last_axis(call: relax.Call) -> relax.Expr:
-    """Return a running sum along the last axis, of open sizes the only one for which TVM has a kernel of a GPU."""
+    """Return a running sum along the last axis, the only one for which TVM has a GPU's kernel of open sizes."""
     dtype, rank = str(call.ty.dtype), int(call.ty.ndim)
+    if rank == 0:
+        return call
     axes = [axis for axis in range(rank) if axis != int(call.attrs.axis) % rank]
     order = [*axes, int(call.attrs.axis) % rank]
     x = call.args[0] if order == sorted(order) else relax.op.permute_dims(call.args[0], order)

@@ -172,17 +172,17 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
 
 
 def slice_scatter(x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    """Return x of an open size with a source in the place of a part along an axis, or of every so many elements of it.
+    """Return x with a source instead of the elements from `start` on along an axis of an open size, `step` apart.
 
-    Relax's own needs sizes that are known.
+    Relax's own operator needs known sizes.
     """
     if all(isinstance(size, int) for size in (*x.shape, *source.shape)):
         return NotImplemented
     first, count = 0 if start is None else start, source.shape[dim]
     if isinstance(first, int) and first < 0:
-        first = x.shape[dim] + first
+        first = torch.sym_max(x.shape[dim] + first, 0)
     if step > 1:
-        behind = torch.arange(x.shape[dim]) - first
+        behind = torch.arange(x.shape[dim], device=x.device) - first
         is_part = (behind >= 0) & (behind % step == 0) & (behind < count * step)
         place = torch.clamp(behind // step, 0, count - 1)
         is_part = is_part.reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
