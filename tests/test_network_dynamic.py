@@ -77,6 +77,7 @@ def test_groups_of_nine_bits_are_in_float32() -> None:
     network = tvmconv.build(model)
     (layer,) = network.layers
     assert layer.kernel == "tvmconv cpu/direct"
+    assert layer.reason.endswith("in float32: its weight less its zero point is no int8"), layer.reason
     np.testing.assert_array_equal(network(IN), reference(model, IN))
 
 

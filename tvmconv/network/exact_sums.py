@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -20,10 +21,13 @@ EXACT = 2**24
 """The integers up to which each is a float32 number."""
 
 
-def with_exact_sums(mod: tvm.IRModule, sites: Iterable[Site]) -> tvm.IRModule:
-    """Return the module with convolutions of bytes in float32 that `sites` have no kernel for, as of open planes.
+def with_exact_sums(
+    mod: tvm.IRModule, sites: list[Site], find: Callable[[tvm.IRModule], list[Site]]
+) -> tuple[tvm.IRModule, list[Site]]:
+    """Return the module with convolutions of bytes in float32 that no kernel for integers takes, as of open planes.
 
-    Each sum of some of the products is an integer of at most 24 bits, so none is rounded, whatever the order.
+    `sites` are those of the module, and `find` returns those of another. Each sum of some of the products is an integer
+    of at most 24 bits, so none is rounded, whatever the order.
 
     Before: `y = R.nn.conv2d(x, w)`, in int32.
     After: `y = R.astype(R.nn.conv2d(R.astype(x, "float32"), w_in_float32), "int32")`.
@@ -37,7 +41,17 @@ def with_exact_sums(mod: tvm.IRModule, sites: Iterable[Site]) -> tvm.IRModule:
                 continue
             x, w = relax.op.astype(call.args[0], "float32"), relax.const(weight.astype("float32"))
             values[var] = relax.op.astype(relax.Call(call.op, [x, w], call.attrs), "int32")
-    return rebind(mod, values) if values else mod
+    if not values:
+        return mod, sites
+    mod = rebind(mod, values)
+    pairs = zip(sites, find(mod), strict=True)  # each convolution is still one
+    return mod, [_of_integers(new, old) if old.sums in values else new for old, new in pairs]
+
+
+def _of_integers(site: Site, before: Site) -> Site:
+    """Return a site in float32, with the reason why it is not in integers, as it was `before`."""
+    convolution = replace(site.convolution, in_float=before.convolution.in_float)
+    return replace(site, convolution=convolution, of_integers=True)
 
 
 def _is_of_bytes(x: relax.Expr, block: Block) -> bool:

@@ -103,8 +103,7 @@ def use_kernels(
     After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
     """
     mod = gather_shuffles(mod) if backend_of(target).on_gpu else mod
-    if (exact := with_exact_sums(mod, sites := sites_for(mod, target))) is not mod:
-        mod, sites = exact, sites_for(exact, target)
+    mod, sites = with_exact_sums(mod, sites_for(mod, target), lambda changed: sites_for(changed, target))
     builder = relax.BlockBuilder(mod)
     kernels: dict[tuple[object, ...], NetworkKernel] = {}
     workloads = [site.workload for site in sites if site.workload is not None]

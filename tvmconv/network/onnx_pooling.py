@@ -15,7 +15,7 @@ from .constants import Array, sizes_of
 from .faults import Refused
 from .onnx_node import Node
 from .onnx_padding import lowest, shifted
-from .onnx_windows import SAME, read_windows, same_padding
+from .onnx_windows import SAME, read_windows, require_room, same_padding
 from .size_facts import Size, SizeFacts, as_expr, python_text
 
 
@@ -96,8 +96,7 @@ def windows(node: Node) -> list[Window]:
             reach = after
             if isinstance(inputs, int) or round_up:
                 reach = _at_least_0(facts.simplified((outputs - 1) * stride + extent - before - inputs))
-            need = f"has a window of {extent} that is larger than its input of {python_text(inputs)}, padding included"
-            node.builder.require(outputs >= 1, need)
+            require_room(node, outputs >= 1, extent, inputs)
         found.append(Window(inputs, outputs, kernel[axis], stride, read.dilations[axis], before, after, reach))
     return found
 

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from .faults import Refused
 from .onnx_node import Node
-from .size_facts import Size, SizeFacts, as_expr, python_text
+from .size_facts import Size, SizeFacts, python_text
 
 SAME = ("SAME_UPPER", "SAME_LOWER")
 """The values of auto_pad with which there are as many outputs as inputs, divided by the stride and rounded up."""
@@ -34,15 +34,10 @@ class Windows:
         return [(size - 1) * dilation + 1 for size, dilation in zip(self.kernel, self.dilations, strict=True)]
 
 
-def require_room(node: Node, size: Size, padding: int, extent: int) -> None:
-    """Require of a call's sizes that a window fits into an axis of a size with its padding.
-
-    Where numbers decide on the size TVM fails to allocate the output.
-    """
-    if not node.builder.facts.are_of_inputs(size):
-        return
+def require_room(node: Node, has_room: bool | tirx.Expr, extent: int, size: Size) -> None:
+    """Require a test of a call's sizes: whether a window fits into an axis of a size with its padding."""
     need = f"has a window of {extent} that is larger than its input of {python_text(size)}, padding included"
-    node.builder.require(as_expr(size) + padding >= extent, need)
+    node.builder.require(has_room, need)
 
 
 def read_windows(node: Node, kernel: Sequence[int]) -> Windows:

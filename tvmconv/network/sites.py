@@ -29,7 +29,7 @@ from .convolutions import (
     redescribed,
 )
 from .epilogue import Tail, follow, padding_before
-from .graph import Block, blocks_of, call_of
+from .graph import Block, blocks_of
 from .half_sites import half_factors, half_tail
 from .integer_sites import Factors, integer_factors, integer_tail
 from .layers import Convolution
@@ -112,9 +112,7 @@ def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None)
         for var, value in block.values.items():
             if is_convolution(value) or is_linear(value):
                 found = _site(var, value, block, taken, obstacle, assumed)
-                cast = call_of(block.values.get(value.args[0]), "astype")
-                exact = cast is not None and (cast.args[0].ty.dtype, cast.ty.dtype) == ("int32", "float32")
-                sites += [replace(found, sums=var, of_integers=exact)] if found is not None else []
+                sites += [replace(found, sums=var)] if found is not None else []
     return sites
 
 
