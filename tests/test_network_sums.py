@@ -261,23 +261,6 @@ def test_lengths(count: int, is_open: bool) -> None:
         np.testing.assert_array_equal(y, exact)
 
 
-@pytest.mark.parametrize("length", [3, 70])
-def test_extremes_of_infinite_numbers(length: int) -> None:
-    graph = Graph((2, length))
-    axes = graph.constant([1], "int64")
-    nodes = [
-        *(graph.node(operator, "x", axes) for operator in ("ReduceMax", "ReduceMin")),
-        *(graph.node(operator, "x", axis=1) for operator in ("ArgMax", "ArgMin")),
-    ]
-    x = np.full((2, length), np.inf, "float32")
-    x[0] = -np.inf
-    found = build(import_model(graph.model(*nodes)))(x)
-    for y in found[:2]:
-        np.testing.assert_array_equal(y, [[-np.inf], [np.inf]])
-    for y in found[2:]:
-        np.testing.assert_array_equal(y, [[0], [0]])
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_running_sums(dtype: str) -> None:
     """The last of many numbers has the error of a rounding."""

@@ -44,6 +44,11 @@ def scattered(x: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(x).scatter(3, index, x)
 
 
+def with_nan(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with NaN at what is large: in most rows at some places, in the others nowhere."""
+    return torch.where(x > 2.8, torch.nan, x)
+
+
 def written(write: Callable[[torch.Tensor], object]) -> Function:
     """Return a function that writes to a copy of its operand and returns that."""
 
@@ -110,6 +115,17 @@ FUNCTIONS: dict[str, Function] = {
     "max-pool-places-padded": lambda x: fun.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True),
     "max-pool-3d-ceil": lambda x: fun.max_pool3d(x[:, None], (2, 3, 3), 2, ceil_mode=True),
     "mean-by-size": lambda x: x.sum((2, 3)) / (x.shape[2] * x.shape[3]),
+    "nan-bounds": lambda x: (
+        with_nan(x).clamp(-1, 1) + with_nan(x).relu() + torch.maximum(x, with_nan(x)) + torch.minimum(with_nan(x), -x)
+    ),
+    "nan-comparisons": lambda x: (
+        with_nan(x) != 0,
+        ~(with_nan(x) >= 0),
+        with_nan(x) != x,
+        with_nan(x).count_nonzero(3),
+    ),
+    "nan-extremes": lambda x: (with_nan(x).amax(3), with_nan(x).amin((2, 3)), with_nan(x).max(1)[0]),
+    "nan-places": lambda x: (with_nan(x).argmax(3), with_nan(x).argmin(2)),
     "narrow": lambda x: x.narrow(2, 3, x.shape[2] - 5),
     "norm": lambda x: fun.normalize(x, dim=1),
     "pad": lambda x: fun.pad(x, (1, 2, 3, 0), value=2.0),
@@ -306,7 +322,10 @@ def outcome(
         for y, reference in pairs:
             if tuple(y.shape) != tuple(reference.shape) or y.dtype != reference.dtype:
                 return Outcome("wrong", f"{shape}: {tuple(y.shape)} {y.dtype}, not {tuple(reference.shape)}")
-            error = float((y.cpu().double() - reference.double()).abs().max() / max(1, reference.double().abs().max()))
+            got, wanted = y.cpu().double(), reference.double()
+            if not torch.equal(got.isnan(), wanted.isnan()):
+                return Outcome("wrong", f"{shape}: NaN is elsewhere")
+            error = float((got - wanted).nan_to_num().abs().max() / max(1, wanted.nan_to_num().abs().max()))
             if not error < tolerance:
                 return Outcome("wrong", f"{shape}: error {error:.2g}")
     return Outcome("right")

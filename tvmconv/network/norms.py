@@ -12,8 +12,6 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from . import extremes
-
 
 def group_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, groups: int, epsilon: float) -> te.Tensor:
     """Return x (batch, channels, *size) normalized in each image and group of channels, times gamma, plus beta."""
@@ -116,8 +114,8 @@ def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(instance_norm, *call.args, int(call.attrs.channel_axis) % rank, axes, call.attrs.epsilon)
 
 
-LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm, **extremes.LOWERINGS}
+LOWERINGS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
 """The functions that lower the operators to TE, by name, for `LegalizeOps`."""
 
-CPU_LOWERINGS = {**LOWERINGS, "relax.nn.softmax": _softmax}
-"""The same for a CPU."""
+CPU_LOWERINGS = {"relax.nn.softmax": _softmax}
+"""The functions that lower operators to TE for a CPU alone."""

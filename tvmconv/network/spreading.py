@@ -22,7 +22,7 @@ from ..substitution import CHOICE
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
 from .fusing import fused
 from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, join_last
-from .norms import CPU_LOWERINGS
+from .lowerings import CPU_LOWERINGS
 from .reductions import LANES, mark_for_vectors, with_vectors
 from .row_loops import spread_rows
 from .separation import REVERSING

@@ -63,10 +63,16 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
                 sch.compute_inline(block)
     found = []
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        if len(sch.get_loops(block)) != len(sch.get(block).iter_vars) or (stage := stage_of(sch.get(block))) is None:
+        if not _has_loops_of_axes(sch, block) or (stage := stage_of(sch.get(block))) is None:
             return None
         found.append(stage)
     return found if found and all(stage.is_reduction for stage in found[:-1]) else None
+
+
+def _has_loops_of_axes(sch: Schedule, block: SBlockRV) -> bool:
+    """Return whether a block has a loop for each axis, or none for an axis of one element, as of no axes."""
+    loops, axes = sch.get_loops(block), sch.get(block).iter_vars
+    return len(loops) == len(axes) or (not loops and all(_is_one(axis.dom.extent) for axis in axes))
 
 
 def with_simple_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -165,9 +171,9 @@ def variables_in(expressions: Iterable[Expr]) -> set[Var]:
 
 def is_map(sch: Schedule, block: SBlockRV) -> bool:
     """Return whether each element that a block writes is an expression of elements that others have written."""
-    value, loops = sch.get(block), sch.get_loops(block)
+    value = sch.get(block)
     is_parallel = all(axis.iter_type == tirx.IterVar.DataPar for axis in value.iter_vars)
-    return is_parallel and len(loops) == len(value.iter_vars) and isinstance(value.body, tirx.BufferStore)
+    return is_parallel and _has_loops_of_axes(sch, block) and isinstance(value.body, tirx.BufferStore)
 
 
 def loads_in(expr: Any, conditions: tuple[Expr, ...] = ()) -> Iterator[tuple[TensorLoad, tuple[Expr, ...]]]:

@@ -12,7 +12,7 @@ from tvm.ir.expr import TensorLoad
 from ...lowering import OPAQUE, is_scheduled
 from ..fusing import fused
 from ..graph import blocks_of, call_of, calls
-from ..norms import LOWERINGS
+from ..lowerings import LOWERINGS
 from ..pipeline import source_of
 from ..separation import SEPARATED
 from ..spreading import has_work
@@ -23,7 +23,12 @@ BROADCAST, INJECTIVE, REDUCTION, FUSABLE = 1, 2, 3, 4
 """TVM's operator patterns: element by element, perhaps of an element for many; by elements at any places; a reduction,
 which TVM fuses what is before it into; an operator that it fuses what is behind it into."""
 
-CHEAP = frozenset(("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow"))
+CHEAP = frozenset(
+    # fmt: off
+    ("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow", "bitwise_and", "bitwise_xor",
+     "shift_right", "reinterpret")
+    # fmt: on
+)
 """The functions that take about as long as a few sums; "pow" is that of a square where importers have one."""
 
 
