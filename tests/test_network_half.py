@@ -259,6 +259,22 @@ def test_refused(target: dict[str, str], word: str, message: str) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("joined", [False, True], ids=["chain", "joined"])
+def test_many_operators_on_bfloat16(joined: bool) -> None:
+    """Each is rounded, as by torch, and the network is built in seconds, not in the hours of nested roundings."""
+    torch = pytest.importorskip("torch")
+
+    class Chain(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            for _ in range(12):
+                x = x * y + 1.5
+            return torch.cat([x, (x - y) * x, y], 1) if joined else x
+
+    x, y = torch.rand((2, 5, 37), generator=torch.Generator().manual_seed(1)).bfloat16()
+    found = build(import_model(Chain(), (x, y)))(x, y)
+    torch.testing.assert_close(found, Chain()(x, y), rtol=0, atol=0)
+
+
 # On the command line
 
 

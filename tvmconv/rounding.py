@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -35,7 +36,8 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
     if backend_of(target).rounds_bfloat16 or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func
     rounded = partial(_rounded, by_instruction=has_rounding(target))
-    return func.with_body(tvm_ffi.structural_map(_with_wide_buffers(func.body), (tirx.Cast, rounded)))
+    body = tvm_ffi.structural_map(_with_wide_buffers(func.body), (SBlock, _in_steps))
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.Cast, rounded)))
 
 
 def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
@@ -71,6 +73,73 @@ def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
 
     accesses = [(tirx.BufferStore, stored), (TensorLoad, loaded), (tirx.Cast, as_it_is)]
     return substitute(tvm_ffi.structural_map(body, accesses), wide)  # in the regions of blocks
+
+
+def _in_steps(block: SBlock) -> SBlock:
+    """Return a block with a variable for each rounded number that others are computed of.
+
+    TVM takes several times as long for each rounding inside another one: a minute for ten of them.
+
+    Before: `y[i] = T.Cast("bfloat16", T.Cast("float32", T.Cast("bfloat16", a * b)) + c)`. After, with an array of one
+    number: `step[0] = T.Cast("float32", T.Cast("bfloat16", a * b))`, `y[i] = T.Cast("bfloat16", step[0] + c)`.
+    """
+    buffers: list[tvm.ir.Var] = []
+
+    def stored(store: tirx.BufferStore) -> tirx.Stmt:
+        steps: list[tirx.Stmt] = []
+
+        def step(cast: tirx.Cast) -> tirx.PrimExpr:
+            if not _is_rounded(cast):
+                return cast
+            buffers.append(tirx.decl_buffer((1,), "float32", "step", scope="local"))
+            steps.append(tirx.BufferStore(buffers[-1], cast, [0]))
+            return buffers[-1][0]
+
+        value = store.value
+        if not any(map(_is_rounded, _found(tirx.Cast, value))):
+            return store
+        if _is_choice(value):
+            test, *choices = value.args
+            return tirx.IfThenElse(
+                test, *(stored(tirx.BufferStore(store.buffer, choice, store.indices)) for choice in choices)
+            )
+        if any(map(_is_choice, _found(tvm.ir.Call, value))):  # what is not chosen must not be computed
+            return store
+        value = tvm_ffi.structural_map(value, (tirx.Cast, step))
+        return tirx.SeqStmt([*steps, tirx.BufferStore(store.buffer, value, store.indices)])
+
+    body = tvm_ffi.structural_map(block.body, (tirx.BufferStore, stored))
+    if not buffers:
+        return block
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        init=block.init,
+        alloc_buffers=[*block.alloc_buffers, *buffers],
+        match_buffers=block.match_buffers,
+        annotations=block.annotations,
+    )
+
+
+def _is_rounded(cast: tirx.Cast) -> bool:
+    """Return whether a number of float32 is one that was rounded to bfloat16."""
+    inner = cast.value
+    is_wide = isinstance(inner, tirx.Cast) and _types(inner) == ("float32", "bfloat16")
+    return is_wide and _types(cast) == ("bfloat16", "float32")
+
+
+def _is_choice(value: tirx.PrimExpr) -> bool:
+    return isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE)
+
+
+def _found(kind: type, value: tirx.PrimExpr) -> list[Any]:
+    """Return the expressions of a class in another one."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(value, [(kind, found.append)])
+    return found
 
 
 def _rounded(cast: tirx.Cast, by_instruction: bool) -> tirx.PrimExpr:
@@ -121,7 +190,7 @@ def _wide(value: tirx.PrimExpr) -> tirx.PrimExpr:
 
     TVM makes choices themselves float32, which have no 16 bits.
     """
-    if isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE):
+    if _is_choice(value):
         condition, *choices = value.args
         return tirx.if_then_else(condition, *map(_wide, choices))
     if isinstance(value, tirx.Select):

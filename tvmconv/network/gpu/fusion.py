@@ -23,11 +23,8 @@ BROADCAST, INJECTIVE, REDUCTION, FUSABLE = 1, 2, 3, 4
 """TVM's operator patterns: element by element, perhaps of an element for many; by elements at any places; a reduction,
 which TVM fuses what is before it into; an operator that it fuses what is behind it into."""
 
-CHEAP = frozenset(
-    # fmt: off
-    ("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow", "bitwise_and", "bitwise_xor",
-     "shift_right", "reinterpret")
-    # fmt: on
+CHEAP = frozenset(("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow")) | frozenset(
+    ("bitwise_and", "bitwise_xor", "shift_right", "reinterpret")
 )
 """The functions that take about as long as a few sums; "pow" is that of a square where importers have one."""
 
