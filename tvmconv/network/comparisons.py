@@ -64,7 +64,8 @@ def _elementwise(function: Function, *bounds: float, dtypes: str = "float") -> L
     def lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if dtypes not in str(call.args[0].ty.dtype):
             return call.op.get_attr("FLegalize")(builder, call)
-        return builder.call_te(computed, call.ty.shape, *map(_operand, call.args))
+        name = str(call.op.name).rpartition(".")[2]
+        return builder.call_te(computed, call.ty.shape, *map(_operand, call.args), primfunc_name_hint=name)
 
     def computed(shape: Sequence[Any], *operands: Any) -> te.Tensor:
         return te.compute(shape, lambda *at: function(*(_element(each, at) for each in operands), *bounds), "compared")

@@ -63,9 +63,9 @@ def _extreme(reduction: Reduction, nan: int) -> Callable[[relax.BlockBuilder, re
         axes = None if axes is None else list(map(int, axes))
         if "float" not in str(x.ty.dtype):
             return builder.call_te(reduction, x, axes, kept)
-        places = builder.emit_te(_as_integers, x, nan, True)
+        places = builder.emit_te(_as_integers, x, nan, True, primfunc_name_hint="integers")
         place = builder.emit_te(reduction, places, axes, kept)
-        return builder.call_te(_as_numbers, place, str(x.ty.dtype))
+        return builder.call_te(_as_numbers, place, str(x.ty.dtype), primfunc_name_hint="numbers")
 
     return lowered
 
@@ -78,7 +78,9 @@ def _index(reduction: Reduction, nan: int) -> Callable[[relax.BlockBuilder, rela
         axis = None if axis is None else int(axis)
         if "float" not in str(x.ty.dtype):
             return builder.call_te(reduction, x, axis, kept)
-        return builder.call_te(reduction, builder.emit_te(_as_integers, x, nan, False), axis, kept)
+        return builder.call_te(
+            reduction, builder.emit_te(_as_integers, x, nan, False, primfunc_name_hint="integers"), axis, kept
+        )
 
     return lowered
 
