@@ -21,7 +21,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --edi
 LOWEST_TESTS := $(addprefix tests/test_,autotvm_measure.py autotvm_record.py calls.py cli_commands.py network.py \
   operators.py report.py storage.py)
 
-.PHONY: demo test lowest coverage release-check sanitize $(SANITIZERS) lint format clean
+.PHONY: demo test lowest coverage guard release-check sanitize $(SANITIZERS) lint format clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python examples/shufflenet.py
@@ -34,6 +34,9 @@ lowest: $(VENV)-lowest/installed
 
 coverage: $(VENV)/test-installed
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov --cov-report=term-missing
+
+guard: $(VENV)/test-installed
+	$(BIN)/python tests/guard.py
 
 release-check: $(VENV)/test-installed
 	$(BIN)/python tests/release_check.py
