@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "unequal": lambda x: x != 0,
     "unequal-tensors": lambda x: x != x.flip(0),
     "not-at-least": lambda x: ~(x >= 0),
-    "number-that-are-not-zero": lambda x: x.count_nonzero(1),
+    "count-of-nonzero": lambda x: x.count_nonzero(1),
 }
 
 
@@ -50,6 +50,13 @@ def test_as_torch(name: str, dtype: torch.dtype) -> None:
     x = numbers(dtype)
     y = build(import_model(Applied(FUNCTIONS[name]), (x,)))(x)
     torch.testing.assert_close(y, FUNCTIONS[name](x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["ArgMax", "ArgMin"])
+def test_index_among_least_and_largest_integers(name: str) -> None:
+    graph = Graph((2, 5), "int8")
+    x = np.full((2, 5), -128 if name == "ArgMax" else 127, "int8")
+    np.testing.assert_array_equal(build(import_model(graph.model(graph.node(name, "x", axis=1))))(x), [[0], [0]])
 
 
 @pytest.mark.parametrize("length", [3, 70])

@@ -76,12 +76,12 @@ def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _in_steps(block: SBlock) -> SBlock:
-    """Return a block with a variable for each rounded number that others are computed of.
+    """Return a block that stores each rounded number in an array of one element before other numbers read it.
 
-    TVM takes several times as long for each rounding inside another one: a minute for ten of them.
+    Where roundings are nested, TVM's simplifier takes some five times as long for each further level: 25 s for eight.
 
-    Before: `y[i] = T.Cast("bfloat16", T.Cast("float32", T.Cast("bfloat16", a * b)) + c)`. After, with an array of one
-    number: `step[0] = T.Cast("float32", T.Cast("bfloat16", a * b))`, `y[i] = T.Cast("bfloat16", step[0] + c)`.
+    Before: `y[i] = T.Cast("bfloat16", T.Cast("float32", T.Cast("bfloat16", a * b)) + c)`. After, with an array
+    of one element: `step[0] = T.Cast("float32", T.Cast("bfloat16", a * b))`, `y[i] = T.Cast("bfloat16", step[0] + c)`.
     """
     buffers: list[tvm.ir.Var] = []
 
@@ -103,7 +103,7 @@ def _in_steps(block: SBlock) -> SBlock:
             return tirx.IfThenElse(
                 test, *(stored(tirx.BufferStore(store.buffer, choice, store.indices)) for choice in choices)
             )
-        if any(map(_is_choice, _found(tvm.ir.Call, value))):  # what is not chosen must not be computed
+        if any(map(_is_choice, _found(tvm.ir.Call, value))):  # a branch that is not taken must not be computed
             return store
         value = tvm_ffi.structural_map(value, (tirx.Cast, step))
         return tirx.SeqStmt([*steps, tirx.BufferStore(store.buffer, value, store.indices)])
@@ -125,7 +125,7 @@ def _in_steps(block: SBlock) -> SBlock:
 
 
 def _is_rounded(cast: tirx.Cast) -> bool:
-    """Return whether a number of float32 is one that was rounded to bfloat16."""
+    """Return whether an expression rounds a float32 number to bfloat16 and makes a float32 number of it again."""
     inner = cast.value
     is_wide = isinstance(inner, tirx.Cast) and _types(inner) == ("float32", "bfloat16")
     return is_wide and _types(cast) == ("bfloat16", "float32")

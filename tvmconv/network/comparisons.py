@@ -1,7 +1,7 @@
-"""Lowerings of operators that compare floats, with IEEE 754's rules for NaN: it is unequal to all numbers, and kept.
+"""Lowerings of operators that compare floats, so that NaN is unequal to every number and passes bounds unchanged.
 
-TVM's simplifier makes `a != b` of not `a == b`, and `a < b` of not `a >= b`, which are false where one is NaN. TVM's
-larger of two numbers is the second where one of them is NaN, so that a ReLU would make 0 of it; here it is NaN.
+TVM's simplifier turns `not a == b` into `a != b`, and `not a >= b` into `a < b`: LLVM computes both as false where a or
+b is NaN. TVM's larger of two numbers is the second one where one of them is NaN, so that its ReLU makes 0 of NaN.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tvm.ir import Expr
 from .constants import constant_value
 
 Function = Callable[..., Expr]
-"""A function of one element of each operand, which are in one dtype."""
+"""A function from one element of each operand, all of one dtype, to an element of the result."""
 
 Lowering = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-"""A function that makes an operator's result, for `LegalizeOps`."""
+"""A function that lowers a call of an operator, for `LegalizeOps`."""
 
 
 def _not(truth: Expr) -> Expr:
-    """Return the opposite of a comparison in a form that the simplifier leaves alone."""
+    """Return the negation of a comparison in a form that the simplifier does not turn into another comparison."""
     return tirx.Select(truth, tirx.const(False, "bool"), tirx.const(True, "bool"))
 
 
@@ -56,9 +56,9 @@ def _clipped(a: Expr, low: float, high: float) -> Expr:
 
 
 def _elementwise(function: Function, *bounds: float, dtypes: str = "float") -> Lowering:
-    """Return the lowering of an operator by a function of its operands' elements and of bounds.
+    """Return the lowering of an operator that computes `function(*elements, *bounds)` for each element of its result.
 
-    Operands whose dtype does not have `dtypes` in its name are lowered as TVM does.
+    A call is lowered as TVM does unless the name of its dtype contains `dtypes`.
     """
 
     def lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -74,7 +74,7 @@ def _elementwise(function: Function, *bounds: float, dtypes: str = "float") -> L
 
 
 def _operand(operand: relax.Expr) -> Any:
-    """Return a bound of a clip and a constant of no axes as numbers, and tensors as they are."""
+    """Return the number of a clip's bound or of a constant without axes; return any other operand as it is."""
     if isinstance(operand, tirx.FloatImm | tirx.IntImm):
         return float(operand.value)
     value = constant_value(operand)
@@ -82,7 +82,7 @@ def _operand(operand: relax.Expr) -> Any:
 
 
 def _element(operand: Any, at: Sequence[tirx.Var]) -> Any:
-    """Return the element of a tensor that broadcasts to indices, or the number that stands in its place."""
+    """Return the element of an operand for an index of the result: of a tensor after broadcasting, or the number."""
     if not isinstance(operand, te.Tensor):
         return operand
     inner = zip(operand.shape, at[len(at) - operand.ndim :], strict=True)

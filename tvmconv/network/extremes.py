@@ -1,7 +1,7 @@
-"""Lowerings of the largest and the smallest of some numbers, and of their indices, as integers in the same order.
+"""Lowerings of reductions to the largest or smallest number, or to its index, by integers in the same order.
 
-TVM's own leave NaN out, and begin with the lowest finite number, which -inf is below, and with the index -1. Here the
-largest and the smallest of numbers with NaN among them is NaN, as in torch and NumPy.
+TVM's own leave NaN out, begin with the lowest finite number, which -inf is below, and with the index -1. Here NaN is
+the result where it is among the numbers, as in torch and NumPy.
 """
 
 from __future__ import annotations
@@ -12,83 +12,87 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 
 Reduction = Callable[[te.Tensor, Sequence[int] | int | None, bool], te.Tensor]
-"""A reduction of a tensor along axes, which it may keep with one element each."""
+"""A reduction of a tensor along axes (all for None), kept as axes of one element if the last operand is true."""
+
+Lowering = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
-def _with_other_order(bits: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return an integer with the order of the float with these bits, or the bits from that integer.
+def _turned(bits: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return the bits of a float as a signed integer that is ordered as floats are; of that integer, the bits again.
 
-    The bits of a negative float without their sign rise as it falls, so they are turned.
+    Of a negative float all bits but the sign are inverted: its bits, read as an integer, rise as the float falls.
     """
     dtype = bits.ty.dtype
     return bits ^ ((bits >> tirx.const(dtype.bits - 1, dtype)) & tirx.max_value(dtype))
 
 
-def _as_integers(x: te.Tensor, nan: int, tells_zeros_apart: bool) -> te.Tensor:
-    """Return numbers as integers in the same order, with NaN at the one end (1) or the other (-1).
+def _integers(x: te.Tensor, of_nan: str, tells_zeros_apart: bool) -> te.Tensor:
+    """Return an integer for each float, in the order of the floats; NaN has the "largest" or the "smallest" integer.
 
-    Half precision goes by way of float32. -0 is below 0, or the same.
+    The integers are as wide as the floats, of half precision as float32. -0 is below 0, or has the same integer.
     """
     wide = "float64" if str(x.dtype) == "float64" else "float32"
     dtype = wide.replace("float", "int")
-    end = tirx.max_value(dtype) if nan > 0 else tirx.min_value(dtype)
+    end = tirx.max_value(dtype) if of_nan == "largest" else tirx.min_value(dtype)
     infinity = tirx.const(int(np.array(np.inf, wide).view(dtype)), dtype)
 
     def integer(*at: tirx.Var) -> tirx.PrimExpr:
         bits = tirx.reinterpret(dtype, x(*at).astype(wide))
-        magnitude, place = bits & tirx.max_value(dtype), _with_other_order(bits)
+        magnitude, ordered = bits & tirx.max_value(dtype), _turned(bits)
         if not tells_zeros_apart:
-            place = tirx.Select(magnitude == 0, tirx.const(0, dtype), place)
-        # LLVM has vectors of this comparison, and none of TVM's isnan.
-        return tirx.Select(magnitude > infinity, end, place)
+            ordered = tirx.Select(magnitude == 0, tirx.const(0, dtype), ordered)
+        # LLVM makes vectors of this comparison, but not of TVM's isnan.
+        return tirx.Select(magnitude > infinity, end, ordered)
 
-    return te.compute(x.shape, integer, name="places")
+    return te.compute(x.shape, integer, name="integers")
 
 
-def _as_numbers(places: te.Tensor, dtype: str) -> te.Tensor:
-    """Return the numbers of which `_as_integers` has made integers; its ends are bits of NaN."""
-    wide = str(places.dtype).replace("int", "float")
+def _floats(integers: te.Tensor, dtype: str) -> te.Tensor:
+    """Return the floats of which `_integers` has made integers; the largest and the smallest are bits of NaN."""
+    wide = str(integers.dtype).replace("int", "float")
     return te.compute(
-        places.shape,
-        lambda *at: tirx.reinterpret(wide, _with_other_order(places(*at))).astype(dtype),
-        name="numbers",
+        integers.shape, lambda *at: tirx.reinterpret(wide, _turned(integers(*at))).astype(dtype), name="floats"
     )
 
 
-def _extreme(reduction: Reduction, nan: int) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:
-    """Return the lowering of an operator that returns numbers."""
+def _extreme(reduction: Reduction, of_nan: str) -> Lowering:
+    """Return the lowering of an operator that returns the largest or the smallest numbers."""
 
     def lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         (x,), axes, kept = call.args, call.attrs.axis, bool(call.attrs.keepdims)
         axes = None if axes is None else list(map(int, axes))
         if "float" not in str(x.ty.dtype):
             return builder.call_te(reduction, x, axes, kept)
-        places = builder.emit_te(_as_integers, x, nan, True, primfunc_name_hint="integers")
-        place = builder.emit_te(reduction, places, axes, kept)
-        return builder.call_te(_as_numbers, place, str(x.ty.dtype), primfunc_name_hint="numbers")
+        integers = builder.emit_te(_integers, x, of_nan, True, primfunc_name_hint="integers")
+        reduced = builder.emit_te(reduction, integers, axes, kept)
+        return builder.call_te(_floats, reduced, str(x.ty.dtype), primfunc_name_hint="floats")
 
     return lowered
 
 
-def _index(reduction: Reduction, nan: int) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:
-    """Return the lowering of an operator that returns indices, each of the first of equal numbers."""
+def _index(reduction: Reduction, of_nan: str) -> Lowering:
+    """Return the lowering of an operator that returns the index of the first of the largest or smallest numbers."""
 
     def lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         (x,), axis, kept = call.args, call.attrs.axis, bool(call.attrs.keepdims)
         axis = None if axis is None else int(axis)
         if "float" not in str(x.ty.dtype):
-            return builder.call_te(reduction, x, axis, kept)
-        return builder.call_te(
-            reduction, builder.emit_te(_as_integers, x, nan, False, primfunc_name_hint="integers"), axis, kept
-        )
+            return builder.call_te(of_integers, x, axis, kept)
+        integers = builder.emit_te(_integers, x, of_nan, False, primfunc_name_hint="integers")
+        return builder.call_te(reduction, integers, axis, kept)
+
+    def of_integers(x: te.Tensor, axis: int | None, kept: bool) -> te.Tensor:
+        # TVM's index is -1 where all are the least integer of the dtype, with which it begins.
+        index = reduction(x, axis, kept)
+        return topi.maximum(index, tirx.const(0, index.dtype))
 
     return lowered
 
 
-LOWERINGS = {
-    "relax.max": _extreme(topi.max, 1),
-    "relax.min": _extreme(topi.min, -1),
-    "relax.argmax": _index(topi.argmax, 1),
-    "relax.argmin": _index(topi.argmin, -1),
+LOWERINGS: dict[str, Lowering] = {
+    "relax.max": _extreme(topi.max, "largest"),
+    "relax.min": _extreme(topi.min, "smallest"),
+    "relax.argmax": _index(topi.argmax, "largest"),
+    "relax.argmin": _index(topi.argmin, "smallest"),
 }
 """The functions that lower the operators to TE, by name, for `LegalizeOps`."""
