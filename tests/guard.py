@@ -52,7 +52,7 @@ RANDOM = 50
 EACH = 8
 """One problem in this number has a digest: a choice takes 10 ms, and code 100."""
 
-ADDRESS = re.compile(r"0x[0-9a-f]{8,}")
+ADDRESS = re.compile(r'(?<=!")0x[0-9a-f]+(?=")')
 """An address in this process, by which TVM names arrays in LLVM IR."""
 
 Row = dict[str, str]

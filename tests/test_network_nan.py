@@ -1,4 +1,4 @@
-"""NaN in networks: reductions, bounds and comparisons treat it as torch does, in each dtype."""
+"""NaN in networks: reductions and comparisons treat it as torch does, in each dtype."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "place-of-largest": lambda x: x.argmax(1),
     "place-of-smallest": lambda x: x.argmin(1),
     "place-in-all": lambda x: x.argmax(),
-    "relu": lambda x: x.relu(),
-    "clamp": lambda x: x.clamp(-1, 1),
-    "clamp-crossed": lambda x: x.clamp(1, -1),
-    "maximum": lambda x: torch.maximum(x, x.flip(0)),
-    "minimum-of-row": lambda x: torch.minimum(x[:1], x),
     "unequal": lambda x: x != 0,
     "unequal-tensors": lambda x: x != x.flip(0),
     "not-at-least": lambda x: ~(x >= 0),

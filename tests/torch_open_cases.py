@@ -115,9 +115,6 @@ FUNCTIONS: dict[str, Function] = {
     "max-pool-places-padded": lambda x: fun.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True),
     "max-pool-3d-ceil": lambda x: fun.max_pool3d(x[:, None], (2, 3, 3), 2, ceil_mode=True),
     "mean-by-size": lambda x: x.sum((2, 3)) / (x.shape[2] * x.shape[3]),
-    "nan-bounds": lambda x: (
-        with_nan(x).clamp(-1, 1) + with_nan(x).relu() + torch.maximum(x, with_nan(x)) + torch.minimum(with_nan(x), -x)
-    ),
     "nan-comparisons": lambda x: (
         with_nan(x) != 0,
         ~(with_nan(x) >= 0),

@@ -19,6 +19,9 @@ from .targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
 
+FEW = 3
+"""The number of roundings inside a value from which on each is a step: TVM takes 50 ms for three and 25 s for eight."""
+
 ROUND = "tvmconv.bits_of_bfloat16"
 """The name of the operator that rounds a float32 number, for targets that have an instruction for vectors of them."""
 
@@ -36,7 +39,9 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
     if backend_of(target).rounds_bfloat16 or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
         return func
     rounded = partial(_rounded, by_instruction=has_rounding(target))
-    body = tvm_ffi.structural_map(_with_wide_buffers(func.body), (SBlock, _in_steps))
+    body = _with_wide_buffers(func.body)
+    if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _found(tirx.For, body)):
+        body = tvm_ffi.structural_map(body, (SBlock, _in_steps))
     return func.with_body(tvm_ffi.structural_map(body, (tirx.Cast, rounded)))
 
 
@@ -76,9 +81,11 @@ def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _in_steps(block: SBlock) -> SBlock:
-    """Return a block that stores each rounded number in an array of one element before other numbers read it.
+    """Return a block that stores each rounded number in an array of one element before it is used further.
 
     Where roundings are nested, TVM's simplifier takes some five times as long for each further level: 25 s for eight.
+    Others than blocks of one store, values with few roundings, and stores with a choice inside their value stay as they
+    are: the lanes of a vector, or the threads of a loop in the block, would share the array.
 
     Before: `y[i] = T.Cast("bfloat16", T.Cast("float32", T.Cast("bfloat16", a * b)) + c)`. After, with an array
     of one element: `step[0] = T.Cast("float32", T.Cast("bfloat16", a * b))`, `y[i] = T.Cast("bfloat16", step[0] + c)`.
@@ -96,7 +103,7 @@ def _in_steps(block: SBlock) -> SBlock:
             return buffers[-1][0]
 
         value = store.value
-        if not any(map(_is_rounded, _found(tirx.Cast, value))):
+        if sum(map(_is_rounded, _found(tirx.Cast, value))) < FEW or _found(tirx.Let, value):
             return store
         if _is_choice(value):
             test, *choices = value.args
@@ -108,7 +115,9 @@ def _in_steps(block: SBlock) -> SBlock:
         value = tvm_ffi.structural_map(value, (tirx.Cast, step))
         return tirx.SeqStmt([*steps, tirx.BufferStore(store.buffer, value, store.indices)])
 
-    body = tvm_ffi.structural_map(block.body, (tirx.BufferStore, stored))
+    if not isinstance(block.body, tirx.BufferStore):
+        return block
+    body = stored(block.body)
     if not buffers:
         return block
     return SBlock(
@@ -135,8 +144,8 @@ def _is_choice(value: tirx.PrimExpr) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE)
 
 
-def _found(kind: type, value: tirx.PrimExpr) -> list[Any]:
-    """Return the expressions of a class in another one."""
+def _found(kind: type, value: Any) -> list[Any]:
+    """Return the nodes of a class in an expression or a statement."""
     found: list[Any] = []
     tvm_ffi.structural_walk(value, [(kind, found.append)])
     return found

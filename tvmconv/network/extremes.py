@@ -47,12 +47,19 @@ def _integers(x: te.Tensor, of_nan: str, tells_zeros_apart: bool) -> te.Tensor:
     return te.compute(x.shape, integer, name="integers")
 
 
-def _floats(integers: te.Tensor, dtype: str) -> te.Tensor:
-    """Return the floats of which `_integers` has made integers; the largest and the smallest are bits of NaN."""
+def _floats(integers: te.Tensor, of_nan: str, dtype: str) -> te.Tensor:
+    """Return the floats of which `_integers` made integers, and an infinity for that which a reduction begins with."""
     wide = str(integers.dtype).replace("int", "float")
-    return te.compute(
-        integers.shape, lambda *at: tirx.reinterpret(wide, _turned(integers(*at))).astype(dtype), name="floats"
+    first, infinity = (
+        (tirx.min_value(integers.dtype), -np.inf) if of_nan == "largest" else (tirx.max_value(integers.dtype), np.inf)
     )
+
+    def number(*at: tirx.Var) -> tirx.PrimExpr:
+        integer = integers(*at)
+        number = tirx.reinterpret(wide, _turned(integer))  # the integers of NaN are bits of NaN again
+        return tirx.Select(integer == first, tirx.const(infinity, wide), number).astype(dtype)
+
+    return te.compute(integers.shape, number, name="floats")
 
 
 def _extreme(reduction: Reduction, of_nan: str) -> Lowering:
@@ -65,7 +72,7 @@ def _extreme(reduction: Reduction, of_nan: str) -> Lowering:
             return builder.call_te(reduction, x, axes, kept)
         integers = builder.emit_te(_integers, x, of_nan, True, primfunc_name_hint="integers")
         reduced = builder.emit_te(reduction, integers, axes, kept)
-        return builder.call_te(_floats, reduced, str(x.ty.dtype), primfunc_name_hint="floats")
+        return builder.call_te(_floats, reduced, of_nan, str(x.ty.dtype), primfunc_name_hint="floats")
 
     return lowered
 
