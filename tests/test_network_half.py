@@ -275,6 +275,22 @@ def test_many_operators_on_bfloat16(joined: bool) -> None:
     torch.testing.assert_close(found, Chain()(x, y), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_reductions_behind_operators_on_bfloat16(axis: int) -> None:
+    """Each number that a reduction reads is rounded by itself, in each lane of a vector."""
+    torch = pytest.importorskip("torch")
+
+    class Reduced(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return (x * x + x).sum(axis), (x * x + x).amax(axis)
+
+    x = torch.randn((8, 16, 64), generator=torch.Generator().manual_seed(1)).bfloat16()
+    total, largest = build(import_model(Reduced(), (x,)))(x)
+    terms = (x * x + x).double()
+    torch.testing.assert_close(total.double(), terms.sum(axis), rtol=2**-8, atol=0.01)
+    torch.testing.assert_close(largest.double(), terms.amax(axis), rtol=0, atol=0)
+
+
 # On the command line
 
 
