@@ -50,13 +50,13 @@ RANDOM = 50
 """The number of random problems for each target."""
 
 EACH = 8
-"""One problem in this number has a digest: a choice takes 10 ms, and code 100."""
+"""Every eighth problem has a digest: on one target choosing takes 10 ms, and building 100 ms."""
 
 ADDRESS = re.compile(r'(?<=!")0x[0-9a-f]+(?=")')
 """An address in this process, by which TVM names arrays in LLVM IR."""
 
 Row = dict[str, str]
-"""What is chosen for a problem, by the names of targets."""
+"""The choice for one problem on each target, by the target's name."""
 
 
 @cache
@@ -65,7 +65,7 @@ def target(name: str) -> Any:
 
 
 def problems() -> list[Problem]:
-    """Return the problems of the suites in several dtypes and batches, of networks, and random ones, each once."""
+    """Return the problems of the suites in several dtypes and batches, of networks, and random ones, each only once."""
     found = [*_of_suites(), *_of_networks(), *_at_random()]
     return list(dict.fromkeys(found))
 

@@ -45,7 +45,7 @@ def scattered(x: torch.Tensor) -> torch.Tensor:
 
 
 def with_nan(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with NaN at what is large: in most rows at some places, in the others nowhere."""
+    """Return a tensor with NaN instead of its largest elements: some in most rows, and none in the others."""
     return torch.where(x > 2.8, torch.nan, x)
 
 

@@ -20,7 +20,10 @@ NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
 
 FEW = 3
-"""The number of roundings inside a value from which on each is a step: TVM takes 50 ms for three and 25 s for eight."""
+"""The least number of roundings inside a value that are stored one by one: TVM builds three in 50 ms, eight in 25 s.
+
+Measured on a Xeon with AMX, by building chains of `x * y + 1.5` in bfloat16.
+"""
 
 ROUND = "tvmconv.bits_of_bfloat16"
 """The name of the operator that rounds a float32 number, for targets that have an instruction for vectors of them."""

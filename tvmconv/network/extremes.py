@@ -48,7 +48,7 @@ def _integers(x: te.Tensor, of_nan: str, tells_zeros_apart: bool) -> te.Tensor:
 
 
 def _floats(integers: te.Tensor, of_nan: str, dtype: str) -> te.Tensor:
-    """Return the floats of which `_integers` made integers, and an infinity for that which a reduction begins with."""
+    """Return the float of each integer of `_integers`; an infinity for the initial value of a reduction."""
     wide = str(integers.dtype).replace("int", "float")
     first, infinity = (
         (tirx.min_value(integers.dtype), -np.inf) if of_nan == "largest" else (tirx.max_value(integers.dtype), np.inf)
