@@ -141,7 +141,7 @@ def test_torch_compile_builds_for_every_batch(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch_backend, "build", lambda *arguments: built.append(build(*arguments)) or built[-1])
     module = torch.nn.Sequential(torch.nn.Conv2d(16, 24, 3), torch.nn.ReLU(), torch.nn.Conv2d(24, 8, 1)).cuda().eval()
     exact = deepcopy(module).double()
-    compiled = torch.compile(module, backend="tvmconv", dynamic=True)
+    compiled = torch.compile(module, backend=torch_backend.compile_graph, dynamic=True)
     for batch in (3, 2, 8, 9, 65, 200):
         x = torch.from_numpy(images(batch)).cuda()
         with torch.no_grad():
