@@ -18,8 +18,9 @@ export PYTHONDONTWRITEBYTECODE :=
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile --editable
 
 # Tests of each room that need neither torch, whose lowest version comes with 5 GB for GPUs, nor the rest of `dev`.
-LOWEST_TESTS := $(addprefix tests/test_,autotvm_measure.py autotvm_record.py calls.py cli_commands.py network.py \
-  operators.py report.py storage.py)
+LOWEST_TESTS := $(addprefix tests/,autotvm/test_measure.py autotvm/test_record.py bench/test_report.py \
+  cli/test_commands.py network/runtime/test_network.py runtime/test_calls.py runtime/test_operators.py \
+  runtime/test_storage.py)
 
 .PHONY: demo test lowest coverage guard release-check sanitize $(SANITIZERS) lint format clean
 
@@ -36,16 +37,16 @@ coverage: $(VENV)/test-installed
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --cov --cov-report=term-missing
 
 guard: $(VENV)/test-installed
-	$(BIN)/python tests/guard.py
+	$(BIN)/python -m tests.guard
 
 release-check: $(VENV)/test-installed
-	$(BIN)/python tests/release_check.py
+	$(BIN)/python -m tests.release_check
 
 sanitize: $(SANITIZERS)
 
 $(SANITIZERS): $(VENV)/test-installed
 	PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $@ --error-exitcode 9 \
-	  $(BIN)/python -m pytest -k configuration tests/test_gpu.py
+	  $(BIN)/python -m pytest -k configuration tests/schedules/cuda/test_gpu.py
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ from tvmconv import __version__, load
 from tvmconv.bench.networks import SqueezeExcite
 from tvmconv.network import build, import_model
 from tvmconv.targets import device_facts
-from tvmconv.threads import usable_cpus
+from tvmconv.targets.threads import usable_cpus
 
 CALLS = 20
 """The calls that are profiled."""

@@ -28,10 +28,11 @@ import msgspec
 import torch
 
 import tvmconv
-from tvmconv import ConvWorkload, __version__, gradients
+from tvmconv import ConvWorkload, __version__
 from tvmconv.bench.timing import Timer, interleave, sets_beyond_cache, timer, use_threads_of_tvm
-from tvmconv.gradients import Geometry
-from tvmconv.suites import load_suite, suite_names
+from tvmconv.problem.suites import load_suite, suite_names
+from tvmconv.runtime import gradients
+from tvmconv.runtime.gradients import Geometry
 from tvmconv.targets import backend_of, device_facts, resolve_target
 
 SECONDS = {"llvm": 0.05, "cuda": 0.01}

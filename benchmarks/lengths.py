@@ -14,8 +14,8 @@ import time
 import numpy as np
 
 from tvmconv import ConvWorkload, Operator
-from tvmconv.operator import compile_problem
 from tvmconv.problem import ASSUMED_LENGTHS, Problem
+from tvmconv.runtime.operator import compile_problem
 
 LENGTHS = (1, 2, 4, 8, 15, 16, 24, 32, 64, 100, 128, 200, 256, 300, 512, 1000, 2048, 2049, 4096)
 

@@ -32,7 +32,7 @@ WAYS = ("depthwise", "dense")
 
 def network(layer: torch.nn.Module, x: torch.Tensor, way: str) -> Callable[..., object]:
     """Return the network of a layer, which is computed in one of `WAYS`."""
-    workload = importlib.import_module("tvmconv.workload").ConvWorkload
+    workload = importlib.import_module("tvmconv.problem.workload").ConvWorkload
     workload.is_depthwise = property(lambda self: way == "depthwise")
     return tvmconv.build(tvmconv.import_model(layer, (x,)))
 

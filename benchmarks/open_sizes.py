@@ -42,14 +42,15 @@ import torch
 import tvm
 from torch import nn
 
-from tvmconv import ConvWorkload, __version__, convolving, load, operators
+from tvmconv import ConvWorkload, __version__, load
 from tvmconv.bench import networks
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
-from tvmconv.files import write_whole
 from tvmconv.network import build, import_model
+from tvmconv.runtime import convolving, operators
 from tvmconv.targets import backend_on, device_facts, device_of, resolve_target
-from tvmconv.threads import usable_cpus
+from tvmconv.targets.files import write_whole
+from tvmconv.targets.threads import usable_cpus
 
 NETWORKS = ("resnet50", "mobilenet_v2", "squeezenet")
 SECONDS = {"cpu": 0.5, "cuda": 0.1}

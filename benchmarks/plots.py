@@ -7,7 +7,7 @@ from statistics import geometric_mean
 
 from measured import BETTER, COPY, OURS, ROOT, Row, median, read
 
-from tvmconv.report.charts import bars, points
+from tvmconv.bench.html.charts import bars, points
 
 PEERS = {
     "PyTorch": ("pytorch",),

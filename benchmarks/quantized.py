@@ -28,13 +28,13 @@ import torch
 
 from tvmconv import __version__, get_num_threads, set_num_threads
 from tvmconv.bench.networks import NETWORKS
+from tvmconv.bench.networks.weights import randomized
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import measure, use_threads_of_tvm
-from tvmconv.bench.weights import randomized
-from tvmconv.files import write_whole
+from tvmconv.integrations.quantizing import FORMATS, quantize
 from tvmconv.network import Network, build, import_model
-from tvmconv.quantizing import FORMATS, quantize
 from tvmconv.targets import device_facts, resolve_target
+from tvmconv.targets.files import write_whole
 
 DEFAULT = ("resnet50", "mobilenet_v2", "efficientnet_b0")
 SECONDS = 0.5

@@ -3,7 +3,7 @@
     python benchmarks/recurrent_threads.py
 
 prints a row for each number of directions and of channels: the multiply-adds of a step of a direction, and the µs of a
-call of an LSTM in the ways of `tvmconv/network/recurrence_cpu.py`, the minimum of interleaved rounds.
+call of an LSTM in the ways of `tvmconv/network/recurrence/cpu.py`, the minimum of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import tvmconv
-from tvmconv.network import recurrence_cpu
+from tvmconv.network.recurrence import cpu as recurrence_cpu
 
 NEVER = 10**12
 

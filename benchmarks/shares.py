@@ -32,11 +32,11 @@ from profiles import profile_of
 
 from tvmconv import __version__, load
 from tvmconv.bench.networks import NETWORKS, SIZE, SIZES
-from tvmconv.bench.weights import randomized
+from tvmconv.bench.networks.weights import randomized
 from tvmconv.network import Network, build, import_model
-from tvmconv.network.session import IN_CAPTURE
+from tvmconv.network.runtime.session import IN_CAPTURE
 from tvmconv.targets import device_facts
-from tvmconv.threads import usable_cpus
+from tvmconv.targets.threads import usable_cpus
 
 CALLS = 10
 """The calls that are profiled."""

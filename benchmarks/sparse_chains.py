@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import tvmconv
-from tvmconv.bench.weights import prune
+from tvmconv.bench.networks.weights import prune
 
 LAYERS, ROUNDS = 6, 25
 EVICTED = {"warm": 0, "from L3": 3 * 2**20, "from memory": 96 * 2**20}

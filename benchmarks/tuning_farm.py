@@ -28,8 +28,8 @@ import tvm
 
 from tvmconv import ConvWorkload, __version__
 from tvmconv.autotvm.measure import Stage
+from tvmconv.autotvm.measure.runner import chosen_devices
 from tvmconv.autotvm.record import load_from_file
-from tvmconv.autotvm.runner import chosen_devices
 from tvmconv.targets import device_facts, resolve_target
 
 HOST, KEY = "127.0.0.1", "farm"

@@ -8,7 +8,7 @@ from statistics import fmean
 import msgspec
 
 from tvmconv.problem import Problem
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
 
 from .space import wasted
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from tvmconv.dtypes import FLOATS, one_of
 from tvmconv.problem import Problem
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.workload import ConvWorkload
 
 from .space import Space
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Layouts(NamedTuple):
     """The layouts that a template takes of each operand, by the names of their kinds, and the types that it takes of x.
 
-    See `tvmconv.layout` and `tvmconv.dtypes`.
+    See `tvmconv.problem.layout` and `tvmconv.problem.dtypes`.
     """
 
     x: tuple[str, ...] = ("NCHW",)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tvmconv
-from tvmconv import sources
+from tvmconv.targets import sources
 
 if TYPE_CHECKING:
-    from tvmconv.autotvm.builder import LocalBuilder
+    from tvmconv.autotvm.measure.builder import LocalBuilder
 
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     # Processes that run tests side by side share the cores: TVM's threads, and torch's, spin while they wait.
@@ -48,7 +48,7 @@ def nothing_kept() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def builder() -> Iterator[LocalBuilder]:
     """Yield a builder whose process the tests of all files share: it takes a second to start."""
-    from tvmconv.autotvm.builder import LocalBuilder
+    from tvmconv.autotvm.measure.builder import LocalBuilder
 
     builder = LocalBuilder(n_parallel=1)
     yield builder
@@ -63,7 +63,7 @@ def composite_operators() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if "torch" in sys.modules:
-            from torch_exports import remember_composite_operators
+            from tests.torch_exports import remember_composite_operators
 
             remember_composite_operators(patch.setattr)
         yield
@@ -72,7 +72,8 @@ def composite_operators() -> Iterator[None]:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let benchmarks time everything for a moment, and find the limits of a device with little work."""
-    from tvmconv.bench import network, overhead, roofs, suite, timing
+    from tvmconv.bench import overhead, roofs, suite, timing
+    from tvmconv.bench.networks import network
 
     for module in (network, overhead, roofs, suite):
         monkeypatch.setattr(module, "SECONDS", 0.001)

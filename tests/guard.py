@@ -4,9 +4,9 @@ The file has problems of the suites, of networks and at random. On each of six t
 template and the configuration that are chosen without any record, or the error, and for one problem in `EACH` a digest
 of the kernel's code too, in CUDA C++ or LLVM IR. Neither GPUs nor CPUs of these kinds are needed.
 
-    python tests/guard.py             compares; the exit code is 1 where anything differs
-    python tests/guard.py --record    writes the file anew, for the problems in it
-    python tests/guard.py --collect   collects the problems first, for which it imports the networks of `bench networks`
+    python -m tests.guard             compares; the exit code is 1 where anything differs
+    python -m tests.guard --record    writes the file anew, for the problems in it
+    python -m tests.guard --collect   collects the problems first, for which it imports the networks of `bench networks`
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tvmconv.checking.draws import Draw
 from tvmconv.dispatch.registry import default_config, template_for, template_name
 from tvmconv.dispatch.selection import Selection
 from tvmconv.errors import TvmconvError
-from tvmconv.operator import build_kernel
 from tvmconv.problem import Problem
-from tvmconv.suites import load_suite, suite_names
+from tvmconv.problem.suites import load_suite, suite_names
+from tvmconv.runtime.operator import build_kernel
 from tvmconv.targets import backend_of, resolve_target
 from tvmconv.testing.trials import random_trial
 
@@ -52,7 +52,7 @@ RANDOM = 50
 EACH = 8
 """Every eighth problem has a digest: on one target choosing takes 10 ms, and building 100 ms."""
 
-ADDRESS = re.compile(r'(?<=!")0x[0-9a-f]+(?=")')
+ADDRESS = re.compile(r'(?<=!")0x[0-9a-f]+(?=[."])')
 """An address in this process, by which TVM names arrays in LLVM IR."""
 
 Row = dict[str, str]

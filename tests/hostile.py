@@ -1,4 +1,4 @@
-"""Damaged models and logs, for as long as one likes: `python tests/hostile.py --seconds 60 --seed 0`.
+"""Damaged models and logs, for as long as one likes: `python -m tests.hostile --seconds 60 --seed 0`.
 
 tvmconv has to answer them by a `TvmconvError` or a right result. A file is kept until that is known, so that one that
 ends the process stays; its name says how to make it again.
@@ -22,20 +22,20 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-import templates_of_tests  # noqa: F401 (it defines a template)
-from network_graph import Graph
 
 import tvmconv
+from tests.shared import templates_of_tests  # noqa: F401 (it defines a template)
+from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload, TvmconvError, autotvm
 from tvmconv.autotvm import record
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.templates import create_task
 from tvmconv.autotvm.tidy import compacted, merged, pruned
-from tvmconv.report.files import read
-from tvmconv.report.page import page
+from tvmconv.bench.html.files import read
+from tvmconv.bench.html.page import page
+from tvmconv.checking.verify import compare, run_onnxruntime
 from tvmconv.targets import device_facts
 from tvmconv.testing import check_result, random_operands
-from tvmconv.verify import compare, run_onnxruntime
 
 MEMORY = 12 * 2**30
 EXTREMES = (0, 1, -1, 2, 3, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**32 + 1, 2**62, 2**63 - 1, -(2**63))

@@ -1,4 +1,4 @@
-"""ONNX's own tests against tvmconv: `python tests/onnx_conformance.py --jobs 16` runs all, and writes their page.
+"""ONNX's own tests against tvmconv: `python -m tests.onnx_conformance --jobs 16` runs all, and writes their page.
 
 Each test is answered right, or refused by an error that names the node; a wrong answer and an error that is not
 tvmconv's are failures. Tests run in processes of their own; the outcome of each is kept in the file that `--results`
@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from isolation import isolated
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner, _normalize_tensor
 from onnx.reference import ReferenceEvaluator
 
-from tvmconv import onnx_backend
+from tests.isolation import isolated
 from tvmconv.errors import InvalidArgumentError, TvmconvError
+from tvmconv.integrations import onnx_backend
 
 PAGE = Path(__file__).parent.parent / "docs" / "onnx-conformance.md"
 
@@ -178,12 +178,13 @@ def result(name: str) -> str:
 HEAD = """\
 # ONNX's own tests
 
-`tvmconv.onnx_backend` is a backend of ONNX (`onnx.backend.base`). These are the tests of onnx {version}, on the CPU:
-each is answered right, in dtype and shape as well, or refused by an error that names the node. {summary}.
+`tvmconv.integrations.onnx_backend` is a backend of ONNX (`onnx.backend.base`). These are the tests of onnx {version},
+on the CPU: each is answered right, in dtype and shape as well, or refused by an error that names the node. {summary}.
 
 Most models of these tests have all operands as inputs, where those of exporters have constants. So each is tried twice,
-the second time with all inputs but the first as constants ("constants"). `python tests/onnx_conformance.py --jobs 16`
-runs all of them and writes this page; `tests/test_onnx_conformance.py` runs a part and holds the page to what it finds.
+the second time with all inputs but the first as constants ("constants"). `python -m tests.onnx_conformance --jobs 16`
+runs all of them and writes this page; `tests/network/frontends/test_onnx_conformance.py` runs a part and holds the page
+to what it finds.
 
 | test | as it is | constants |
 | --- | --- | --- |
@@ -230,7 +231,7 @@ def main() -> int:
     found = {name: tuple(rest) for name, *rest in map(json.loads, lines)}
     wanted = [name for name in names() if re.search(given.tests, name) and name not in found]
     with given.results.open("a") as file:
-        for name, answer in isolated(import_module("onnx_conformance").result, wanted, given.jobs, SECONDS):
+        for name, answer in isolated(import_module("tests.onnx_conformance").result, wanted, given.jobs, SECONDS):
             line = answer or json.dumps([name, RAW, "the process died or took too long"])
             file.write(line + "\n")
             file.flush()

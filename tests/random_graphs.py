@@ -1,6 +1,6 @@
 """Random ONNX graphs beside ONNX Runtime, with known and with open sizes, that fit and that do not.
 
-`python tests/random_graphs.py --count 2000 --jobs 16` makes 2,000 graphs of each kind (see `KINDS`), each from a
+`python -m tests.random_graphs --count 2000 --jobs 16` makes 2,000 graphs of each kind (see `KINDS`), each from a
 number, and runs them. ONNX Runtime decides what fits: where it refuses sizes tvmconv has to refuse them too, and where
 it computes, tvmconv computes the same or refuses by an error that says why. Outcomes are kept in the file that
 `--results` names; a run that was ended goes on from there.
@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from isolation import isolated
 from onnx.reference import ReferenceEvaluator
-from random_nodes import REFUSALS, Maker, grow, session
 
 import tvmconv
+from tests.isolation import isolated
+from tests.random_nodes import REFUSALS, Maker, grow, session
 from tvmconv.errors import TvmconvError, UnsupportedModelError
 
 KINDS = ("static", "batch", "images")
@@ -183,7 +183,7 @@ def main() -> int:
     wanted = [f"{kind}:{number}" for number in numbers for kind in given.kinds]
     with given.results.open("a") as file:
         waiting = [name for name in wanted if name not in found]
-        for name, answer in isolated(import_module("random_graphs").result, waiting, given.jobs, SECONDS):
+        for name, answer in isolated(import_module("tests.random_graphs").result, waiting, given.jobs, SECONDS):
             line = answer or json.dumps([name, RAW, "the process died or took too long"])
             file.write(line + "\n")
             file.flush()

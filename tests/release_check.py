@@ -2,7 +2,7 @@
 
 Steps that need a GPU are left out where there is none, and the table at the end says so: a release needs them done once
 on a machine that has one. The output of a step lies in a file beside the others, and a step that is ended goes on where
-it was if it can. `python tests/release_check.py tests hostile` runs these steps alone.
+it was if it can. `python -m tests.release_check tests hostile` runs these steps alone.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ def steps(seed: int, jobs: int, seconds: int, reports: Path) -> list[Step]:
         Step(
             "onnx",
             "all tests of ONNX's operators; its page is written",
-            (PYTHON, "tests/onnx_conformance.py", "--jobs", jobs, "--results", conformance),
+            (PYTHON, "-m", "tests.onnx_conformance", "--jobs", jobs, "--results", conformance),
         ),
         Step(
             "torch",
             "all of torch's samples of its operators; their page is written",
             (
-                *(PYTHON, "tests/torch_operators.py", "--jobs", jobs, "--results", operators),
+                *(PYTHON, "-m", "tests.torch_operators", "--jobs", jobs, "--results", operators),
                 *("--markdown", "docs/torch-operators.md"),
             ),
         ),
         Step(
             "hostile",
             f"damaged models and logs for {seconds} s",
-            (PYTHON, "tests/hostile.py", "--seconds", seconds, "--seed", seed, "--keep", reports / "hostile"),
+            (PYTHON, "-m", "tests.hostile", "--seconds", seconds, "--seed", seed, "--keep", reports / "hostile"),
         ),
-        Step("stability", "100,000 calls of each kind", (PYTHON, "tests/stability.py")),
+        Step("stability", "100,000 calls of each kind", (PYTHON, "-m", "tests.stability")),
         Step(
             "gpu",
             "tests of real GPUs",
-            (*pytest, *(f"tests/test_{name}gpu.py" for name in ("", "network_", "nn_", "templates_"))),
+            (*pytest, *map(str, sorted((ROOT / "tests").rglob("test_*gpu.py")))),
             on_gpu=True,
         ),
         Step("verify-gpu", "1000 random convolutions on it", (*verify, "--target", "cuda", "--count", 1000), True),

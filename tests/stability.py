@@ -1,4 +1,4 @@
-"""Calls repeated a great many times: `python tests/stability.py --calls 100000`.
+"""Calls repeated a great many times: `python -m tests.stability --calls 100000`.
 
 Every kind of call gives the same bits each time, and the process grows by nothing; also with 24 threads at once.
 """
@@ -17,9 +17,9 @@ from threading import Barrier
 from typing import Any
 
 import numpy as np
-from network_graph import Graph
 
 import tvmconv
+from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
 from tvmconv.testing import random_operands
 

@@ -1,6 +1,6 @@
 """Torch's own samples of its operators, each imported, built and run: right, refused, or wrong.
 
-`python tests/torch_operators.py --jobs 16 --results operators.jsonl --markdown docs/torch-operators.md` runs all of
+`python -m tests.torch_operators --jobs 16 --results operators.jsonl --markdown docs/torch-operators.md` runs all of
 them. Each operator and dtype has a process of its own, so that one that crashes or hangs costs one sample, and is
 named: after the first, samples are tried one by one. What is done is kept: the same command goes on where it was ended.
 """
@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-import torch_samples
-from torch_exports import remember_composite_operators
-from torch_samples import DTYPES, EXCLUDED, RAW, REFUSED, RIGHT, WRONG, Outcome, operators
 
 import tvmconv
+from tests import torch_samples
+from tests.torch_exports import remember_composite_operators
+from tests.torch_samples import DTYPES, EXCLUDED, RAW, REFUSED, RIGHT, WRONG, Outcome, operators
 
 CRASH, HANG = "crash", "hang"
 FAILURES = (WRONG, RAW, CRASH, HANG)
@@ -38,8 +38,8 @@ HEAD = """\
 
 Torch's own samples of its operators (`op_db` of torch {version}){part}, imported, built and run on the
 CPU, and compared with what torch makes of them, and with what it makes of them in float64. {right} are right, {refused}
-are refused with an error, {wrong} are wrong. `python tests/torch_operators.py{option} --markdown
-docs/torch-operators.md` writes this page; `tests/test_torch_operators.py` runs a part of it.
+are refused with an error, {wrong} are wrong. `python -m tests.torch_operators{option} --markdown
+docs/torch-operators.md` writes this page; `tests/network/frontends/test_torch_operators.py` runs a part of it.
 
 The numbers are those of samples that are right, and of all where some are refused. Left out are operators whose results
 are

@@ -8,22 +8,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import sources as sources  # which notes the time before all others are loaded
-from . import threads
-from .epilogue import Epilogue
 from .errors import TvmconvError
-from .threads import get_num_threads, set_num_threads
+from .problem.epilogue import Epilogue
+from .problem.workload import ConvWorkload
+from .targets import sources as sources  # which notes the time before all others are loaded
+from .targets import threads
+from .targets.threads import get_num_threads, set_num_threads
 from .version import __version__
-from .workload import ConvWorkload
 
 if TYPE_CHECKING:
-    from .convolving import conv2d, depthwise
-    from .denormals import set_flush_denormal
-    from .loading import load
     from .network import Network, build, import_model
-    from .operator import Operator, compile  # noqa: A004
-    from .sparse.convolution import SparseConv2d, sparse_conv2d
-    from .sparse.operator import SparseOperator
+    from .network.loading import load
+    from .runtime.convolving import conv2d, depthwise
+    from .runtime.denormals import set_flush_denormal
+    from .runtime.operator import Operator, compile  # noqa: A004
+    from .runtime.sparse.convolution import SparseConv2d, sparse_conv2d
+    from .runtime.sparse.operator import SparseOperator
 
 threads.configure()
 
@@ -32,17 +32,17 @@ _RUNTIME_ALONE = ("Network", "load")
 
 _LAZY = {
     "Network": "network",
-    "Operator": "operator",
-    "SparseConv2d": "sparse.convolution",
-    "SparseOperator": "sparse.operator",
+    "Operator": "runtime.operator",
+    "SparseConv2d": "runtime.sparse.convolution",
+    "SparseOperator": "runtime.sparse.operator",
     "build": "network",
-    "compile": "operator",
-    "conv2d": "convolving",
-    "depthwise": "convolving",
+    "compile": "runtime.operator",
+    "conv2d": "runtime.convolving",
+    "depthwise": "runtime.convolving",
     "import_model": "network",
-    "load": "loading",
-    "set_flush_denormal": "denormals",
-    "sparse_conv2d": "sparse.convolution",
+    "load": "network.loading",
+    "set_flush_denormal": "runtime.denormals",
+    "sparse_conv2d": "runtime.sparse.convolution",
 }
 
 __all__ = [

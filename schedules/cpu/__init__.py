@@ -1,6 +1,8 @@
 """Schedules for CPUs."""
 
-from . import amx, depthwise, depthwise_dot, direct, dot, gradients, im2win, pointwise, sparse, winograd
+from . import amx, depthwise, direct, dot, gradients, pointwise, sparse, winograd
+from .direct import im2win
+from .dot import depthwise_dot
 
 __all__ = [
     "amx",

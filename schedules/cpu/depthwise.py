@@ -20,18 +20,18 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.annotations import TO_THE_END
-from tvmconv.dtypes import DTYPES, NARROW, QUANTIZED
-from tvmconv.layout import channel_block
+from tvmconv.compute.annotations import TO_THE_END
 from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import DTYPES, NARROW, QUANTIZED
+from tvmconv.problem.layout import channel_block
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
-from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import few_rows, samples
 from ..space import Space, ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
+from .direct.tile_cost import STACK_BYTES
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
-from .tile_cost import STACK_BYTES
 
 VERSION = 2
 

@@ -17,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.problem import Problem
-from tvmconv.workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
 
 from ..space import ceil_div, ceil_to, wasted
 from .depthwise import STAGED_BYTES, row_cost

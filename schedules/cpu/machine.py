@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tvm
 
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
-from tvmconv.workload import ConvWorkload
 
 PARALLEL_FLOPS = 500_000
 """The number of operations below which waking threads costs more than they save."""

@@ -17,14 +17,14 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Cpu, cpu_of
-from tvmconv.workload import ConvWorkload
 
 from ..open_sizes import samples
 from ..space import Space, ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
+from .direct.tile_cost import STACK_BYTES, STORE_CYCLES
 from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
-from .tile_cost import STACK_BYTES, STORE_CYCLES
 
 VERSION = 1
 
@@ -169,7 +169,7 @@ def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Sch
     """Schedule the workload's computation; the config must be legal.
 
     For planes whose size is known only when the kernel runs there is a function beside "main" for each kind of planes
-    that are smaller than its tile: `lowering.pixel_tiles` joins them.
+    that are smaller than its tile: `lowering.open_sizes.pixel_tiles` joins them.
     """
     if not problem.has_open_planes:
         return _schedule(problem, config)

@@ -17,10 +17,10 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
 
 from tvmconv import compute
-from tvmconv.annotations import SHARES, UNROLLED
+from tvmconv.compute.annotations import SHARES, UNROLLED
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
-from tvmconv.workload import ConvWorkload
 
 from ..space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from ..template import Layouts

@@ -5,18 +5,16 @@ from . import (
     depthwise_bands,
     depthwise_nhwc,
     depthwise_planes,
-    direct,
     gradients,
-    gradients_nhwc,
     grouped,
-    im2win,
-    linear,
     matvec,
     shallow,
     sparse,
     tensor,
-    winograd,
 )
+from .gradients import nhwc as gradients_nhwc
+from .simt import direct, im2win
+from .tensor import linear, winograd
 
 __all__ = [
     "depthwise",

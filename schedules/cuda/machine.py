@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Set
 
-from tvmconv.compute.weight_gradient_planes import BANKS
+from tvmconv.compute.gradients.weight_planes import BANKS
 
 SHARED_ALIGNMENT = 64
 """The bytes to which TVM aligns each buffer in shared memory."""

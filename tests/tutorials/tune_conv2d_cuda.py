@@ -16,8 +16,8 @@ from without_gpu import PretendedRunner
 
 from tvmconv import autotvm
 from tvmconv.compute import conv2d_reference
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import has_gpu
-from tvmconv.workload import ConvWorkload
 
 
 @autotvm.template("tutorial/conv2d_no_batching")

@@ -16,42 +16,42 @@ from .gone import names_of
 
 if TYPE_CHECKING:
     from . import callback, measure, record, task, tuner
-    from .builder import LocalBuilder
-    from .config_space import ConfigEntity, ConfigSpace, FallbackConfigEntity
     from .history import ApplyHistoryBest, FallbackContext, apply_history_best
-    from .instance import get_config
-    from .knobs import AnnotateEntity, OtherOptionEntity, ReorderEntity, SplitEntity
     from .measure import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status, measure_option
-    from .rpc_runner import RPCRunner
-    from .runner import LocalRunner
+    from .measure.builder import LocalBuilder
+    from .measure.runner import LocalRunner
+    from .rpc.runner import RPCRunner
     from .session import tune_tasks
     from .simulator import Simulator
     from .task import Task, create, extract_from_model, extract_from_program, extract_from_suite
     from .templates import template
+    from .templates.config_space import ConfigEntity, ConfigSpace, FallbackConfigEntity
+    from .templates.instance import get_config
+    from .templates.knobs import AnnotateEntity, OtherOptionEntity, ReorderEntity, SplitEntity
     from .tuner import GATuner, GridSearchTuner, RandomTuner, XGBTuner
 
 _MODULES = ("callback", "measure", "record", "task", "tuner")
 
 _LAZY = {
-    "AnnotateEntity": "knobs",
+    "AnnotateEntity": "templates.knobs",
     "ApplyHistoryBest": "history",
-    "ConfigEntity": "config_space",
-    "ConfigSpace": "config_space",
-    "FallbackConfigEntity": "config_space",
+    "ConfigEntity": "templates.config_space",
+    "ConfigSpace": "templates.config_space",
+    "FallbackConfigEntity": "templates.config_space",
     "FallbackContext": "history",
     "GATuner": "tuner",
     "GridSearchTuner": "tuner",
-    "LocalBuilder": "builder",
-    "LocalRunner": "runner",
+    "LocalBuilder": "measure.builder",
+    "LocalRunner": "measure.runner",
     "MeasureErrorNo": "measure",
     "MeasureInput": "measure",
     "MeasureResult": "measure",
-    "OtherOptionEntity": "knobs",
-    "RPCRunner": "rpc_runner",
+    "OtherOptionEntity": "templates.knobs",
+    "RPCRunner": "rpc.runner",
     "RandomTuner": "tuner",
-    "ReorderEntity": "knobs",
+    "ReorderEntity": "templates.knobs",
     "Simulator": "simulator",
-    "SplitEntity": "knobs",
+    "SplitEntity": "templates.knobs",
     "Stage": "measure",
     "Status": "measure",
     "Task": "task",
@@ -61,7 +61,7 @@ _LAZY = {
     "extract_from_model": "task",
     "extract_from_program": "task",
     "extract_from_suite": "task",
-    "get_config": "instance",
+    "get_config": "templates.instance",
     "measure_option": "measure",
     "template": "templates",
     "tune_tasks": "session",

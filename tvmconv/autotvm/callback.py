@@ -10,8 +10,9 @@ from math import inf
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch.record import Record, append
-from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.dispatch.record import Record, append
+from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
+
 from .flops import rate, scale_of
 from .gone import names_of
 from .tidy import require_appendable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import InvalidArgumentError
+from tvmconv.errors import InvalidArgumentError
 
 NAMES = {
     "ApplyFixedConfig": "tvmconv.compile(workload, target, config=...)",

@@ -11,9 +11,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch.history import History, applied, best_record
-from ..dispatch.record import Log, load_from_file, skipped_text
-from ..errors import InvalidArgumentError
+from tvmconv.dispatch.history import History, applied, best_record
+from tvmconv.dispatch.record import Log, load_from_file, skipped_text
+from tvmconv.errors import InvalidArgumentError
+
 from .templates import query
 
 if TYPE_CHECKING:

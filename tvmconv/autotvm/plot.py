@@ -7,9 +7,9 @@ from itertools import accumulate
 from math import inf
 from os import PathLike
 
-from ..dispatch.record import Record
-from ..dispatch.trial import Stage
-from ..errors import MissingPackageError
+from tvmconv.dispatch.record import Record
+from tvmconv.dispatch.trial import Stage
+from tvmconv.errors import MissingPackageError
 
 
 def plot_convergence(runs: Mapping[str, Sequence[Record]], path: str | PathLike[str], purpose: str) -> None:

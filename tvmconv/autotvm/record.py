@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from os import PathLike
 
-from ..dispatch.record import Log, Record, append, decode, encode, load_from_file
+from tvmconv.dispatch.record import Log, Record, append, decode, encode, load_from_file
+
 from .gone import names_of
 from .tidy import picked, readable, rewrite
 

@@ -12,17 +12,18 @@ from os import PathLike
 from statistics import median, quantiles
 from typing import Any
 
-from ..dispatch.call import Call
-from ..dispatch.history import applicable, best_record
-from ..dispatch.record import Record, append, load_from_file
-from ..dispatch.task import Task
-from ..dispatch.trial import MeasureInput, MeasureResult, Stage, Status
-from ..errors import InvalidArgumentError
-from ..parameters import require_positive
-from ..problem import Problem
-from ..targets import DeviceFacts
+from tvmconv.dispatch.call import Call
+from tvmconv.dispatch.history import applicable, best_record
+from tvmconv.dispatch.record import Record, append, load_from_file
+from tvmconv.dispatch.task import Task
+from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.problem.parameters import require_positive
+from tvmconv.targets import DeviceFacts
+
 from .callback import log_to_file, progress_bar
-from .protocol import MeasureOption, never, require_callbacks, require_measure_option
+from .measure.protocol import MeasureOption, never, require_callbacks, require_measure_option
 from .tidy import default_record
 from .tuner.ga_tuner import GATuner
 from .tuner.grid_tuner import GridSearchTuner

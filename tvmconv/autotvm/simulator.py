@@ -9,15 +9,16 @@ from typing import Any
 
 import tvm
 
-from ..dispatch import algorithm_of, template_named
-from ..dispatch.record import Record
-from ..dispatch.task import Task
-from ..dispatch.trial import MeasureInput, MeasureResult, Stage
-from ..errors import InvalidArgumentError
-from ..problem import Problem
-from ..schedules.space import Space
-from ..targets import DeviceFacts
-from .protocol import never
+from tvmconv.dispatch import algorithm_of, template_named
+from tvmconv.dispatch.record import Record
+from tvmconv.dispatch.task import Task
+from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.schedules.space import Space
+from tvmconv.targets import DeviceFacts
+
+from .measure.protocol import never
 from .task import ConvTask
 
 

@@ -14,24 +14,32 @@ from typing import Any, overload
 import msgspec
 import tvm
 
-from ..dispatch.registry import algorithm_of, algorithms_for, dense_algorithms, template_for, template_name, to_message
-from ..dispatch.task import Entity, Maker, Task, Value
-from ..errors import InvalidArgumentError
-from ..network import Model, import_model
-from ..network.carrying import carry_channels
-from ..network.gates import gates_of
-from ..network.half import with_precision
-from ..network.kernels import sites_for
-from ..network.layouts import choose_layouts
-from ..network.matrices import with_rows_in_matrices
-from ..network.shuffles import gather_shuffles
-from ..precision import DEFAULT
-from ..problem import Problem
-from ..schedules.space import Space
-from ..schedules.template import Template
-from ..suites import load_suite
-from ..targets import backend_of, resolve_target
-from ..workload import ConvWorkload
+from tvmconv.dispatch.registry import (
+    algorithm_of,
+    algorithms_for,
+    dense_algorithms,
+    template_for,
+    template_name,
+    to_message,
+)
+from tvmconv.dispatch.task import Entity, Maker, Task, Value
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import Model, import_model
+from tvmconv.network.graph.shuffles import gather_shuffles
+from tvmconv.network.passes.carrying import carry_channels
+from tvmconv.network.passes.gates import gates_of
+from tvmconv.network.passes.half import with_precision
+from tvmconv.network.passes.kernels import sites_for
+from tvmconv.network.passes.layouts import choose_layouts
+from tvmconv.network.passes.matrices import with_rows_in_matrices
+from tvmconv.problem import Problem
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.suites import load_suite
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.schedules.space import Space
+from tvmconv.schedules.template import Template
+from tvmconv.targets import backend_of, resolve_target
+
 from .gone import names_of
 from .templates import TemplateTask, create_task
 

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import tvm
 
-from ..dispatch import template_named
-from ..dispatch.call import Call
-from ..dispatch.history import best_record, processor
-from ..dispatch.record import Log, Record, encode, load_from_file, locked
-from ..dispatch.trial import Status
-from ..errors import InvalidArgumentError
-from ..problem import Problem
+from tvmconv.dispatch import template_named
+from tvmconv.dispatch.call import Call
+from tvmconv.dispatch.history import best_record, processor
+from tvmconv.dispatch.record import Log, Record, encode, load_from_file, locked
+from tvmconv.dispatch.trial import Status
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+
 from .templates import VERSION
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import tvm
 
-from ..dispatch import Selection, select
-from ..problem import Problem
-from ..workload import ConvWorkload
+from tvmconv.dispatch import Selection, select
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+
 from .peers.ours import Configured
 from .report import Row
 from .suite import measure_row

@@ -11,17 +11,18 @@ import numpy as np
 import tvm
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ..arrays import to_numpy, to_torch
-from ..checking.factors import DATA, fma_sums, rounded
-from ..checking.operands import Expected
-from ..dispatch import algorithms_for, select
-from ..dtypes import NARROW
-from ..lowering import KERNEL_NAME, build_kernel, build_twin
-from ..precision import DEFAULT, WORDS
-from ..problem import Problem
-from ..serial import TWIN_TARGET
-from ..targets import backend_of, computes_with, device_of, resolve_target
-from ..workload import ConvWorkload
+from tvmconv.checking.operands import Expected
+from tvmconv.dispatch import algorithms_for, select
+from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin
+from tvmconv.lowering.serial import TWIN_TARGET
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.precision import DEFAULT, WORDS
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.runtime.arrays import to_numpy, to_torch
+from tvmconv.targets import backend_of, computes_with, device_of, resolve_target
+
+from .factors import DATA, fma_sums, rounded
 from .peers.peer import Peer
 from .peers.pytorch import PyTorch
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .. import cuda, kernel_cache
-from ..targets import cuda_arch
+from tvmconv.targets import cuda, cuda_arch, kernel_cache
 
 if TYPE_CHECKING:
-    from ..sparse.operator import SparseOperator
+    from tvmconv.runtime.sparse.operator import SparseOperator
 
 
 class Code(msgspec.Struct, frozen=True):

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
+
 from .peers.peer import Call, Peer
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Targ
 def _server() -> multiprocessing.context.ForkServerContext:
     """Return the server that forks such processes: it has imported all modules but has no threads yet."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "tvmconv.bench.suite", "tvmconv.operators"])
+    context.set_forkserver_preload(["torch", "tvmconv.bench.suite", "tvmconv.runtime.operators"])
     return context
 
 
@@ -129,8 +130,8 @@ def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str,
     """Send the memory that a peer's first call takes; this is all that such a process does."""
     import torch
 
-    from ..errors import TvmconvError
-    from ..targets import resolve_target
+    from tvmconv.errors import TvmconvError
+    from tvmconv.targets import resolve_target
 
     torch.set_num_threads(threads)
     try:
@@ -144,7 +145,7 @@ def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str,
 def _prepared(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> Call:
     import torch
 
-    from ..checking.operands import random_operands
+    from tvmconv.checking.operands import random_operands
 
     *inputs, _ = workload.operands
     arrays = random_operands(workload)

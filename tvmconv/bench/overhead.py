@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import tvm
 
-from .. import convolving, operators
-from ..checking.operands import check_result, random_operands
-from ..dispatch import select
-from ..errors import WrongResultError
-from ..lowering import KERNEL_NAME, build_kernel
-from ..network import build, import_model
-from ..problem import Problem
-from ..targets import backend_of
-from ..workload import ConvWorkload
+from tvmconv.checking.operands import check_result, random_operands
+from tvmconv.dispatch import select
+from tvmconv.errors import WrongResultError
+from tvmconv.lowering import KERNEL_NAME, build_kernel
+from tvmconv.network import build, import_model
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.runtime import convolving, operators
+from tvmconv.targets import backend_of
+
 from .timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 4, 4), (4, 1, 3, 3), padding=1)

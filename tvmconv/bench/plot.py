@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingPackageError
+from tvmconv.errors import MissingPackageError
+
 from .peers import OURS, known_peers
 from .report import Report, Roofs, Row
 
@@ -20,7 +21,7 @@ except ImportError:
     raise MissingPackageError("matplotlib", "plot", "tvmconv bench with --plot") from None
 
 if TYPE_CHECKING:
-    from .network import NetworkRow
+    from .networks.network import NetworkRow
 
 ON_ROOFLINE = (OURS.name, "pytorch")
 

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..errors import InvalidArgumentError
-from ..precision import DEFAULT
-from ..problem import Problem
-from ..targets import DeviceFacts, backend_named
-from ..workload import ConvWorkload
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import DeviceFacts, backend_named
+
 from .code import Code
 from .memory import Memory
 from .peers import LIMITS, OURS

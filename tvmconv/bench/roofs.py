@@ -9,8 +9,9 @@ import tvm
 from tvm.script import tirx as T  # noqa: N812
 from tvm.tirx import PrimFunc
 
-from ..lowering import KERNEL_NAME, build
-from ..targets import backend_of, cpu_of
+from tvmconv.lowering import KERNEL_NAME, build
+from tvmconv.targets import backend_of, cpu_of
+
 from .peers import LIMITS
 from .report import Roofs
 from .timing import Call, measure, use_threads_of_tvm

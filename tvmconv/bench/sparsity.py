@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
+
 from .peers.peer import Peer
 from .report import Row
 from .suite import measure_row

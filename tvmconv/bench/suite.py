@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays import to_numpy, to_torch
-from ..checking.operands import CHECKED_OUTPUTS, Sample, unwritten
-from ..checking.pruning import operands_for
-from ..dispatch import select
-from ..dtypes import QUANTIZED
-from ..errors import CodeSizeError, WrongResultError
-from ..precision import DEFAULT
-from ..problem import Problem
-from ..targets import backend_of
-from ..workload import ConvWorkload
+from tvmconv.checking.operands import CHECKED_OUTPUTS, Sample, unwritten
+from tvmconv.checking.pruning import operands_for
+from tvmconv.dispatch import select
+from tvmconv.errors import CodeSizeError, WrongResultError
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.runtime.arrays import to_numpy, to_torch
+from tvmconv.targets import backend_of
+
 from .choices import choose, split_names
 from .code import code_of
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu

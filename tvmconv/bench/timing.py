@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ..errors import TvmconvError
-from ..targets import device_facts
+from tvmconv.errors import TvmconvError
+from tvmconv.targets import device_facts
 
 if TYPE_CHECKING:
     import tvm

@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from ..problem import Problem
-from ..workload import ConvWorkload
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 
 TRIALS = 1_000_000
 """A number of trials that neither reaches in the time given."""
@@ -36,8 +36,8 @@ def race(workload: ConvWorkload, target: str, seconds: int) -> list[dict[str, An
 
 
 def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dict[str, Any]:
-    from .. import autotvm, lowering
-    from ..dispatch import select
+    from tvmconv import autotvm, lowering
+    from tvmconv.dispatch import select
 
     end = time.monotonic() + seconds
     option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
@@ -82,7 +82,7 @@ def search(workload: ConvWorkload, target: str, folder: str, trials: int) -> Non
     """Run MetaSchedule on the TE definition of a workload, with its database in the folder."""
     from tvm.s_tir import meta_schedule
 
-    from ..targets import resolve_target
+    from tvmconv.targets import resolve_target
 
     with redirect_stdout(sys.stderr):  # where its progress belongs
         meta_schedule.tune_tir(
@@ -98,7 +98,7 @@ def search(workload: ConvWorkload, target: str, folder: str, trials: int) -> Non
 def _module(workload: ConvWorkload) -> Any:
     from tvm import te
 
-    from .. import compute
+    from tvmconv import compute
 
     define = compute.depthwise if workload.is_depthwise else compute.direct
     return te.create_prim_func(define(workload))
@@ -109,8 +109,8 @@ def best_kernel(workload: ConvWorkload, target: str, folder: str) -> Any:
     import tvm
     from tvm.s_tir import meta_schedule
 
-    from ..lowering import KERNEL_NAME, build
-    from ..targets import resolve_target
+    from tvmconv.lowering import KERNEL_NAME, build
+    from tvmconv.targets import resolve_target
 
     files = [str(Path(folder, f"database_{kind}.json")) for kind in ("workload", "tuning_record")]
     if not all(map(os.path.exists, files)):
@@ -132,9 +132,9 @@ def _costs(workload: ConvWorkload, target: str, kernels: dict[str, Any]) -> dict
     import numpy as np
     import tvm
 
-    from ..checking.operands import check_result, random_operands
-    from ..lowering import KERNEL_NAME
-    from ..targets import backend_of, device_of, resolve_target
+    from tvmconv.checking.operands import check_result, random_operands
+    from tvmconv.lowering import KERNEL_NAME
+    from tvmconv.targets import backend_of, device_of, resolve_target
 
     resolved = resolve_target(target)
     device = device_of(resolved)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..dtypes import NARROW, STORAGE_TYPES
+from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
 
 FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
 """The relative error of one float32 operation, rounded to nearest."""

@@ -11,15 +11,16 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ..compute import conv2d_reference, to_logical
-from ..compute.epilogue import rounded_reference
-from ..compute.functions import Float64
-from ..compute.reference import finished, sums_of_products
-from ..dtypes import STORAGE_TYPES
-from ..epilogue import Epilogue
-from ..precision import DEFAULT
-from ..problem import Problem
-from ..workload import ConvWorkload
+from tvmconv.compute import conv2d_reference, to_logical
+from tvmconv.compute.epilogue import rounded_reference
+from tvmconv.compute.functions import Float64
+from tvmconv.compute.reference import finished, sums_of_products
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import STORAGE_TYPES
+from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
+
 from .closeness import FLOAT32_UNIT, NOT_ROUNDED, Rounded, assert_close, assert_rounded
 
 FACTORS = ("x", "w", "scale")
@@ -81,7 +82,7 @@ def check_result(
     rounding: float = 0.0,
     precision: str = DEFAULT,
 ) -> None:
-    """Assert that `got` is the workload's convolution of the operands, with a precision of `tvmconv.precision.WORDS`.
+    """Assert that `got` is the workload's convolution of the operands, with one of `problem.precision.WORDS`.
 
     For `rounding` see `assert_close`.
     """

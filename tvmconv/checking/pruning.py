@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..folding.constants import COMPILED_IN, Constants
-from ..workload import ConvWorkload
+from tvmconv.lowering.folding.constants import COMPILED_IN, Constants
+from tvmconv.problem.workload import ConvWorkload
+
 from .operands import random_operands
 
 if TYPE_CHECKING:
-    from ..problem import Problem
+    from tvmconv.problem import Problem
 
 Array = np.ndarray[Any, Any]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from ..errors import TvmconvError
-from ..version import __version__
+from tvmconv.errors import TvmconvError
+from tvmconv.version import __version__
+
 from .bench import bench
 from .build import build
 from .doctor import doctor
@@ -67,7 +68,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (AttributeError, ImportError):
-            from ..targets import require_tvm_compiler
+            from tvmconv.targets import require_tvm_compiler
 
             require_tvm_compiler()
             raise

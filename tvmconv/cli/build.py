@@ -23,7 +23,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..network import Layer
+    from tvmconv.network import Layer
 
 
 @click.command()
@@ -55,9 +55,9 @@ def build(
 
     `tvmconv run` and `tvmconv.load` take the library. A CUDA target needs no GPU.
     """
-    from ..network import build as build_network
-    from ..network import import_model
-    from ..targets import resolve_target
+    from tvmconv.network import build as build_network
+    from tvmconv.network import import_model
+    from tvmconv.targets import resolve_target
 
     resolved = resolve_target(target)
     start = time.perf_counter()

@@ -18,7 +18,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     The exit code is 1 if something required is missing or wrong; optional parts do not count.
     """
-    from ..doctor import OK, diagnose, is_healthy
+    from tvmconv.checking.doctor import OK, diagnose, is_healthy
 
     with progress("looking around"):
         checks = diagnose()

@@ -11,12 +11,12 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ..dtypes import is_floating
-from ..errors import InvalidArgumentError
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.dtypes import is_floating
 
 if TYPE_CHECKING:
-    from ..network import TensorSpec
-    from ..verify import Array
+    from tvmconv.checking.verify import Array
+    from tvmconv.network import TensorSpec
 
 
 def read_arrays(path: Path, argument: str) -> dict[str, Array]:

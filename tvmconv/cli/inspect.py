@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InvalidArgumentError, UnsupportedModelError
-from ..targets import BACKENDS, backend_of, resolve_target
-from ..workload import ConvWorkload
+from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import BACKENDS, backend_of, resolve_target
+
 from .console import print_json, print_table, progress
-from .options import (
-    POSITIVE,
-    Shapes,
-    input_shapes_option,
-    json_option,
-    precision_option,
-    records_option,
-    target_option,
-)
+from .options import POSITIVE, Shapes, input_shapes_option, json_option, precision_option, records_option, target_option
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
-    from ..operator import Operator
+    from tvmconv.runtime.operator import Operator
 
 
 @click.command()
@@ -60,7 +53,7 @@ def inspect(
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX or .pt2 file, and --layer says which of
     its convolutions is meant. A CUDA target needs no GPU.
     """
-    from ..operator import compile as compile_operator
+    from tvmconv.runtime.operator import compile as compile_operator
 
     resolved = resolve_target(target)
     if show not in (views := backend_of(resolved).views):

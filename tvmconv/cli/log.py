@@ -13,8 +13,8 @@ from .console import note, print_json, print_table
 from .options import INPUT_FILE, OutputFile, json_option
 
 if TYPE_CHECKING:
-    from ..autotvm.tidy import Made
-    from ..dispatch.record import Log, Record
+    from tvmconv.autotvm.tidy import Made
+    from tvmconv.dispatch.record import Log, Record
 
 STATUSES = ("ok", "build error", "build timeout", "runtime error", "crash", "run timeout", "wrong answer")
 
@@ -43,8 +43,8 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
     the default configuration where the log has that too. Records of different versions of TVM or of a schedule do not
     compete.
     """
-    from ..autotvm.tidy import by_making, default_record
-    from ..dispatch.history import best_record
+    from tvmconv.autotvm.tidy import by_making, default_record
+    from tvmconv.dispatch.history import best_record
 
     rows: list[list[object]] = []
     found: list[Record] = []
@@ -75,8 +75,8 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
 
     The counts are of how the trials ended, of devices, and of versions.
     """
-    from ..autotvm.plot import plot_convergence
-    from ..autotvm.tidy import by_making
+    from tvmconv.autotvm.plot import plot_convergence
+    from tvmconv.autotvm.tidy import by_making
 
     held = opened(path)
     records = [record for record in held.records if workload is None or workload in str(record.problem)]
@@ -124,7 +124,7 @@ def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
 
     OUT has the records of all of them, each once, in the order of time; what it had before stays in it.
     """
-    from ..autotvm.tidy import merged
+    from tvmconv.autotvm.tidy import merged
 
     logs = [opened(path) for path in paths]
     write(output, lambda there: merged([there, *logs]), sum(len(held.records) for held in logs), as_json)
@@ -141,7 +141,7 @@ def prune(path: Path, output: Path | None, as_json: bool) -> None:
     schedules that are not known here, such as those that your own program registers, are kept. `tvmconv tune` forgets
     failures, and may try them again.
     """
-    from ..autotvm.tidy import pruned, unknown
+    from tvmconv.autotvm.tidy import pruned, unknown
 
     for name, count in unknown(tidy(path, output, pruned, as_json)).items():
         note(f"{path}: kept {count} record{'s' * (count > 1)} of {name}, which is not known here")
@@ -157,7 +157,7 @@ def compact(path: Path, output: Path | None, as_json: bool) -> None:
     They are those of the best configurations, and of the default, to show the gain. `tvmconv log best` shows the
     same afterwards. `tvmconv tune` would begin its search anew.
     """
-    from ..autotvm.tidy import compacted
+    from tvmconv.autotvm.tidy import compacted
 
     tidy(path, output, compacted, as_json)
 
@@ -170,7 +170,7 @@ def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], a
 
 def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json: bool) -> Sequence[Record]:
     """Write the content to a log, print how many of the records that were read it has, and return them."""
-    from ..autotvm.tidy import rewrite
+    from tvmconv.autotvm.tidy import rewrite
 
     written = rewrite(path, content)
     if as_json:
@@ -182,7 +182,7 @@ def write(path: Path, content: Callable[[Log], list[Record]], read: int, as_json
 
 def opened(path: Path) -> Log:
     """Read the log in a file, which has to be one; say how many lines are no records."""
-    from ..autotvm.tidy import readable
+    from tvmconv.autotvm.tidy import readable
 
     held = readable(path)
     tell_skipped(path, held.skipped)
@@ -191,7 +191,7 @@ def opened(path: Path) -> Log:
 
 def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
     """Say how many lines of a log are no records, if any."""
-    from ..dispatch.record import skipped_text
+    from tvmconv.dispatch.record import skipped_text
 
     if skipped:
         note(f"{path}: {skipped_text(skipped)}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from ..precision import DEFAULT, NETWORK_WORDS, WORDS
-from ..threads import set_num_threads
+from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, WORDS
+from tvmconv.targets.threads import set_num_threads
 
 Shapes = dict[str, list[int | str]]
 """The shapes of inputs, by name, with text for open sizes."""
@@ -52,7 +52,7 @@ class Algorithm(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has non
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value == "auto":  # the default, for which --help need not load the templates
             return "auto"
-        from ..dispatch import dense_algorithms
+        from tvmconv.dispatch import dense_algorithms
 
         if value not in (known := dense_algorithms()):
             self.fail(f"{value!r} is not one of auto, {', '.join(known)}", param, ctx)
@@ -97,7 +97,7 @@ def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, .
 def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
     """Apply a tuning log until the command ends."""
     if value is not None:
-        from ..autotvm.history import apply_history_best
+        from tvmconv.autotvm.history import apply_history_best
 
         ctx.with_resource(apply_history_best(value))
 

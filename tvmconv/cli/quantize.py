@@ -35,9 +35,10 @@ def quantize(model: Path, data: Path, output: Path, form: str, as_json: bool) ->
     costs is told for each convolution and linear layer, and for the outputs: the ratio of signal to noise in dB, where
     6 dB are a bit. `tvmconv build` and `tvmconv run` take the result.
     """
-    from ..network.onnx_importer import read_onnx
-    from ..quantizing import quantize as quantize_model
-    from ..quantizing import split
+    from tvmconv.integrations.quantizing import quantize as quantize_model
+    from tvmconv.integrations.quantizing import split
+    from tvmconv.network.frontends.onnx.importer import read_onnx
+
     from .inputs import read_arrays
 
     samples = split(read_arrays(data, "data"), read_onnx(model))

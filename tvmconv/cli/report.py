@@ -25,8 +25,8 @@ def report(paths: tuple[Path, ...], output: Path, title: str, as_json: bool) -> 
     page has tables that sort, bars and rooflines of benchmarks, and what tuning brought, how it converged and what
     failed. It loads nothing from anywhere, and works without scripts but for the sorting.
     """
-    from ..report.files import read
-    from ..report.page import page
+    from tvmconv.bench.html.files import read
+    from tvmconv.bench.html.page import page
 
     sources = [read(path) for path in paths]
     html = page(title, sources)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..cuda import WITHOUT_CUDA
+from tvmconv.targets.cuda import WITHOUT_CUDA
+
 from .console import note, print_json
 from .options import address, json_option
 
 if TYPE_CHECKING:
-    from ..autotvm.rpc import Service
+    from tvmconv.autotvm.rpc import Service
 
 PORT = click.IntRange(1, 65535)
 
@@ -37,7 +38,7 @@ def rpc() -> None:
 @json_option
 def tracker(host: str, port: int, as_json: bool) -> None:
     """Keep the list of servers, and hand them out."""
-    from ..autotvm.rpc import tracker
+    from tvmconv.autotvm.rpc import tracker
 
     serve({"tracker": tracker(host, port)}, host, as_json)
 
@@ -72,8 +73,8 @@ def server(
     A server that dies, as by a kernel's fault, is started again.
     """
     os.environ.update(WITHOUT_CUDA)
-    from ..autotvm.rpc import server
-    from ..autotvm.rpc_runner import count_servers
+    from tvmconv.autotvm.rpc import server
+    from tvmconv.autotvm.rpc.runner import count_servers
 
     count_servers(key, *tracker)  # a tracker that is not there is better found now
     end = port_end or port + 100
@@ -86,7 +87,7 @@ def server(
 
 def serve(services: dict[str, Service], host: str, as_json: bool) -> None:
     """Run services until interrupted."""
-    from ..autotvm.rpc import Supervisor
+    from tvmconv.autotvm.rpc import Supervisor
 
     with Supervisor(services) as supervisor:
         if as_json:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InvalidArgumentError, WrongResultError
-from ..precision import DEFAULT
+from tvmconv.errors import InvalidArgumentError, WrongResultError
+from tvmconv.problem.precision import DEFAULT
+
 from .console import note, print_json, print_table, progress
 from .options import (
     INPUT_FILE,
@@ -31,10 +32,10 @@ from .options import (
 if TYPE_CHECKING:
     import tvm
 
-    from ..network import Network, TensorSpec
-    from ..operator import Operator
-    from ..problem import Problem
-    from ..verify import Array
+    from tvmconv.checking.verify import Array
+    from tvmconv.network import Network, TensorSpec
+    from tvmconv.problem import Problem
+    from tvmconv.runtime.operator import Operator
 
 LIBRARY = b"\x7fELF"
 """The first bytes of a shared library."""
@@ -101,9 +102,10 @@ def run(
     import numpy as np
     import tvm
 
-    from ..network import Network
-    from ..targets import device_of
-    from ..verify import compare, run_onnxruntime
+    from tvmconv.checking.verify import compare, run_onnxruntime
+    from tvmconv.network import Network
+    from tvmconv.targets import device_of
+
     from .inputs import fill, read_inputs, with_sizes
 
     network = load_network(file, target, verify, precision, check_indices, shapes)
@@ -168,8 +170,8 @@ def load_network(
     if not is_library:
         if verify is not None and file.suffix == PROGRAM:
             raise InvalidArgumentError("verify", verify, "none with a .pt2 file: that takes the ONNX model")
-        from ..network import build, import_model
-        from ..targets import device_of, resolve_target
+        from tvmconv.network import build, import_model
+        from tvmconv.targets import device_of, resolve_target
 
         resolved = resolve_target(target or "llvm")
         device_of(resolved)  # a network that cannot run here is not worth building
@@ -182,7 +184,7 @@ def load_network(
     for option, value in options:
         if value is not None:
             raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
-    from ..loading import load
+    from tvmconv.network.loading import load
 
     with progress(f"loading {file.name}"):
         return load(file)
@@ -190,7 +192,7 @@ def load_network(
 
 def signature(network: Network | Operator) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
     """Return the inputs and the outputs in order; the sizes that an operator leaves open have names."""
-    from ..network import Network, TensorSpec
+    from tvmconv.network import Network, TensorSpec
 
     if isinstance(network, Network):
         return network.inputs, network.outputs

@@ -12,7 +12,7 @@ from .console import note, print_json, print_table, progress
 from .options import Shapes, input_shapes_option, json_option, model_argument
 
 if TYPE_CHECKING:
-    from ..network import Convolution
+    from tvmconv.network import Convolution
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def tasks(model: Path, shapes: Shapes | None, as_json: bool) -> None:
 
 def find_tasks(model: Path, shapes: Shapes | None) -> list[Task]:
     """Return the model's tasks in graph order; their numbers on the command line count from 1."""
-    from ..network import import_model
+    from tvmconv.network import import_model
 
     with progress(f"importing {model.name}"):
         convolutions = import_model(model, shapes=shapes).convolutions()

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InvalidArgumentError, WrongResultError
-from ..threads import usable_cpus
+from tvmconv.errors import InvalidArgumentError, WrongResultError
+from tvmconv.targets.threads import usable_cpus
+
 from .console import note, print_json, progress
 from .options import POSITIVE, Algorithm, Seconds, json_option, target_option
 
 if TYPE_CHECKING:
-    from ..testing.conformance import How, Outcome
-    from ..testing.trials import Trial
+    from tvmconv.testing.conformance import How, Outcome
+    from tvmconv.testing.trials import Trial
 
 QUIET_SECONDS = 10.0
 """The seconds between two lines of progress where there is no terminal."""
@@ -67,9 +68,9 @@ def verify(
     more. Kernels for another kind of CPU than this machine's run in QEMU. Each failure prints the command that tries it
     alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there are any.
     """
-    from ..targets import backend_of, cross_triple, device_of, resolve_target
-    from ..testing.conformance import How, conformance, described
-    from ..testing.emulated import require_emulator
+    from tvmconv.targets import backend_of, cross_triple, device_of, resolve_target
+    from tvmconv.testing.conformance import How, conformance, described
+    from tvmconv.testing.emulated import require_emulator
 
     resolved = resolve_target(target)
     on_gpu = backend_of(resolved).on_gpu
@@ -118,7 +119,7 @@ def read_case(text: str) -> Trial:
     """Parse the trial that a failure has printed."""
     import msgspec
 
-    from ..testing.trials import Trial
+    from tvmconv.testing.trials import Trial
 
     try:
         return msgspec.json.decode(text, type=Trial)

@@ -1,28 +1,22 @@
 """TE definitions of the convolutions, each beside its float64 NumPy reference."""
 
+from .dense.direct import direct
+from .dense.dot import dot
+from .dense.im2win import im2win
+from .dense.implicit_gemm import implicit_gemm
+from .dense.matvec import matvec
+from .dense.pointwise import pointwise
+from .dense.sparse import sparse
+from .dense.sparse_rows import band_pitch, sparse_rows
+from .dense.winograd import WinogradTile, winograd
 from .depthwise import depthwise
-from .depthwise_bands import depthwise_bands
-from .depthwise_dot import depthwise_dot
-from .depthwise_planes import depthwise_planes
-from .depthwise_rows import depthwise_rows
-from .direct import direct
-from .dot import dot
-from .fragments import FragmentTile
+from .depthwise.bands import depthwise_bands
+from .depthwise.dot import depthwise_dot
+from .depthwise.planes import depthwise_planes
+from .depthwise.rows import depthwise_rows
 from .functions import without_approximations
-from .grouped_tiles import grouped_tiles
-from .im2win import im2win
-from .implicit_gemm import implicit_gemm
-from .input_gradient import input_gradient, input_gradient_reference, phase_sizes, phases, window_shape
-from .matvec import matvec
-from .open_sizes import with_open_sizes, with_sizes
-from .pointwise import pointwise
-from .reference import conv2d_reference, from_logical, to_logical
-from .shallow_tiles import shallow_tiles
-from .sparse import sparse
-from .sparse_rows import band_pitch, sparse_rows
-from .tensor_gemm import TensorForm, tensor_gemm
-from .tensor_winograd import tensor_winograd
-from .weight_gradient import (
+from .gradients.input import input_gradient, input_gradient_reference, phase_sizes, phases, window_shape
+from .gradients.weight import (
     Bands,
     Shares,
     Tiles,
@@ -31,10 +25,16 @@ from .weight_gradient import (
     weight_gradient_in_tiles,
     weight_gradient_reference,
 )
-from .weight_gradient_diagonals import DiagonalTiles, weight_gradient_on_diagonals
-from .weight_gradient_nhwc import ChannelTiles, weight_gradient_in_channels
-from .weight_gradient_planes import PlaneTiles, weight_gradient_in_planes
-from .winograd import WinogradTile, winograd
+from .gradients.weight_diagonals import DiagonalTiles, weight_gradient_on_diagonals
+from .gradients.weight_nhwc import ChannelTiles, weight_gradient_in_channels
+from .gradients.weight_planes import PlaneTiles, weight_gradient_in_planes
+from .open_sizes import with_open_sizes, with_sizes
+from .reference import conv2d_reference, from_logical, to_logical
+from .tensor.fragments import FragmentTile
+from .tensor.gemm import TensorForm, tensor_gemm
+from .tensor.grouped_tiles import grouped_tiles
+from .tensor.shallow_tiles import shallow_tiles
+from .tensor.winograd import tensor_winograd
 
 __all__ = [
     "Bands",

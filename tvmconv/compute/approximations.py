@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Expr, register_op_attr
 
-from ..cuda import once
+from tvmconv.targets.cuda import once
 
 EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""

@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 from tvm import te, tirx
 
-from ..dtypes import NARROW
-from ..workload import ConvWorkload
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.workload import ConvWorkload
+
 from .functions import ROUNDING, Float64, activated
 from .open_sizes import COLUMNS, ROWS
 

@@ -16,8 +16,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..activations import clip
-from ..epilogue import Epilogue
+from tvmconv.problem.activations import clip
+from tvmconv.problem.epilogue import Epilogue
+
 from . import approximations
 from .approximations import LOG2_E
 

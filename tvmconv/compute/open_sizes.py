@@ -9,8 +9,8 @@ import msgspec
 from tvm import tirx
 from tvm.sym.analyzer import Analyzer
 
-from ..problem import OPEN_SIZES, Problem
-from ..workload import ConvWorkload
+from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.problem.workload import ConvWorkload
 
 VARIABLES = {name: tirx.Var(name, "int32") for name in OPEN_SIZES}
 """The variable for each size that can be open, the same one in all kernels."""

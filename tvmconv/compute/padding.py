@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
-from ..workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
 
 
 def _reaches_beyond(end: int | tirx.PrimExpr, input_end: int | tirx.PrimExpr, is_exact: bool, after: int) -> bool:

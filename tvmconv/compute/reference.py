@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..layout import Layout
-from ..workload import ConvWorkload
+from tvmconv.problem.layout import Layout
+from tvmconv.problem.workload import ConvWorkload
+
 from .epilogue import epilogue_reference
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import tvm
 from tvm.runtime.module import BenchmarkResult
 
-from ..errors import InvalidArgumentError
-from ..network import Network
-from ..network.network import copied, input_operand
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import Network
+from tvmconv.network.runtime.network import copied, input_operand
 
 
 class GraphModule:

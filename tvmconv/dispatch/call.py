@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..problem import Problem
+from tvmconv.problem import Problem
+
 from . import functions
 from .pickling import from_message, to_message
 

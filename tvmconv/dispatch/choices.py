@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .. import kernel_cache, sources
+from tvmconv.targets import kernel_cache, sources
 
 Answer = TypeVar("Answer")
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 import tvm
 
-from ..problem import Problem
-from ..schedules.template import Template
-from ..targets import DeviceFacts, backend_named, device_facts, is_for, resolve_target
-from ..workload import ConvWorkload
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.schedules.template import Template
+from tvmconv.targets import DeviceFacts, backend_named, device_facts, is_for, resolve_target
+
 from .call import Call
 from .record import Log, Record, load_from_file
 from .registry import default_config

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidArgumentError, MissingPackageError
+from tvmconv.errors import InvalidArgumentError, MissingPackageError
 
 
 class _Message(msgspec.Struct):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ..errors import InvalidArgumentError
-from ..problem import Problem
-from ..schedules.open_sizes import least_planes
-from ..targets import backend_of
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.schedules.open_sizes import least_planes
+from tvmconv.targets import backend_of
+
 from .registry import default_config
 from .selection import Selection, select
 

@@ -24,12 +24,13 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidArgumentError
-from ..precision import DEFAULT
-from ..problem import Problem
-from ..targets import DeviceFacts
-from ..version import __version__
-from ..workload import ConvWorkload
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import DeviceFacts
+from tvmconv.version import __version__
+
 from .call import Call
 from .registry import knob_name
 from .task import Entity

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import InvalidArgumentError
-from ..problem import Problem
-from ..schedules import cpu, cuda
-from ..schedules.space import Space
-from ..schedules.template import SparseTemplate, Template
-from ..targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.schedules import cpu, cuda
+from tvmconv.schedules.space import Space
+from tvmconv.schedules.template import SparseTemplate, Template
+from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
+
 from . import pickling
 from .choices import kept
 

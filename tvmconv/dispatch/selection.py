@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..errors import InvalidArgumentError
-from ..precision import DEFAULT
-from ..problem import Problem
-from ..schedules.template import Template
-from ..targets import DeviceFacts
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.schedules.template import Template
+from tvmconv.targets import DeviceFacts
+
 from .history import History, applied, device_here, shipped
 from .record import Record
 from .registry import default_config, estimated_cycles, kept_space, template_for, template_name, templates_for

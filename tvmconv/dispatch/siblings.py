@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
-from ..problem import Problem
-from ..schedules.template import Template
-from ..targets import DeviceFacts
+from tvmconv.problem import Problem
+from tvmconv.schedules.template import Template
+from tvmconv.targets import DeviceFacts
 
 if TYPE_CHECKING:
     import tvm

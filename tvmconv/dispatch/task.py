@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from ..problem import Problem
-from ..schedules.template import Template
+from tvmconv.problem import Problem
+from tvmconv.schedules.template import Template
+
 from .call import Call
 from .registry import template_name
 

@@ -7,8 +7,9 @@ from enum import Enum, IntEnum
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError
-from ..targets import DeviceFacts
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.targets import DeviceFacts
+
 from .task import Task
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Lowering: from a selected schedule to machine code."""
 
-from .divisions import with_nonnegative_dividends
 from .kept import bitcode, declare, found, from_bitcode, name_for
 from .kernels import (
     KERNEL_NAME,
@@ -15,17 +14,11 @@ from .kernels import (
 )
 from .launches import machine_code
 from .modules import build
-from .open_planes import MOST_TILES
+from .open_sizes.divisions import with_nonnegative_dividends
+from .open_sizes.planes import MOST_TILES
+from .open_sizes.ranges import MOST_BYTES, Part, join, limited
 from .places import AnyPlace, Interleaved, Place, Span, with_places
-from .ranges import MOST_BYTES, Part, join, limited
-from .signatures import (
-    OPAQUE,
-    as_scheduled,
-    given_in_channels_last,
-    is_scheduled,
-    with_alignment,
-    with_launch_bounds,
-)
+from .signatures import OPAQUE, as_scheduled, given_in_channels_last, is_scheduled, with_alignment, with_launch_bounds
 
 __all__ = [
     "KERNEL_NAME",

@@ -22,9 +22,10 @@ from tvm.runtime import Module
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.build import codegen_build
 
-from .. import kernel_cache, sources
-from ..errors import CompileError
-from ..workspace import Workspace
+from tvmconv.errors import CompileError
+from tvmconv.targets import kernel_cache, sources
+
+from .workspace import Workspace
 
 KEEP, CODE = "tvmconv.keep_as", "tvmconv.code"
 """The attributes of a function that is to be kept, with the name, and of a declared one, with its code."""

@@ -11,27 +11,28 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..compute import with_open_sizes, without_approximations
-from ..dispatch import Selection
-from ..errors import CodeSizeError
-from ..folding.blocks import output_blocks
-from ..folding.constants import Constants
-from ..folding.folding import bind, expanded
-from ..folding.skeleton import Skeleton, make_skeleton
-from ..problem import Problem
-from ..schedules.template import Template
-from ..serial import TWIN_TARGET, of_sizes, serial_twin
-from ..targets import backend_of, resolve_target
-from ..workload import ConvWorkload
-from ..workspace import NO_WORKSPACE, Workspace, take_out
+from tvmconv.compute import with_open_sizes, without_approximations
+from tvmconv.dispatch import Selection
+from tvmconv.errors import CodeSizeError
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.schedules.template import Template
+from tvmconv.targets import backend_of, resolve_target
+
+from .folding.blocks import output_blocks
+from .folding.constants import Constants
+from .folding.folding import bind, expanded
+from .folding.skeleton import Skeleton, make_skeleton
 from .launches import build_launches
 from .mirroring import with_mirrored_taps
 from .modules import build
-from .open_planes import within_output
-from .pixel_tiles import in_planes
-from .pixel_vectors import with_vectors_in_rows
-from .ranges import limited
+from .open_sizes.pixel_tiles import in_planes
+from .open_sizes.pixel_vectors import with_vectors_in_rows
+from .open_sizes.planes import within_output
+from .open_sizes.ranges import limited
+from .serial import TWIN_TARGET, of_sizes, serial_twin
 from .signatures import as_scheduled, given_in_channels_last, with_alignment, with_launch_bounds, with_operands
+from .workspace import NO_WORKSPACE, Workspace, take_out
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable

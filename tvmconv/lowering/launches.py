@@ -10,10 +10,10 @@ from tvm import tirx
 from tvm.runtime import Executable
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from .. import cuda, kernel_cache
-from ..targets import backend_of, cross_triple, cuda_arch
-from .dependent_launches import with_dependent_launches
-from .side_by_side import import_kernels
+from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, kernel_cache
+
+from .gpu.dependent_launches import with_dependent_launches
+from .gpu.side_by_side import import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a

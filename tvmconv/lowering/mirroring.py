@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
-from ..problem import Problem
+from tvmconv.problem import Problem
 
 
 def with_mirrored_taps(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:

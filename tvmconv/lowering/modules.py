@@ -6,16 +6,17 @@ import tvm
 from tvm import tirx
 from tvm.runtime import Executable
 
-from ..kernel_cache import use_fast_compiler
-from ..rounding import with_rounding
-from ..targets import backend_of
-from .conditions import with_tests_before_loops
-from .divisions import with_multiplications, with_quotients_rounded_to_zero
-from .intrinsics import with_intrinsics
+from tvmconv.targets import backend_of
+from tvmconv.targets.kernel_cache import use_fast_compiler
+
+from .cpu.tiles import with_tiles
+from .gpu.conditions import with_tests_before_loops
+from .gpu.intrinsics import with_intrinsics
+from .gpu.side_by_side import library_for_gpu
 from .networks import build_network, library_for_cpu
-from .side_by_side import library_for_gpu
+from .open_sizes.divisions import with_multiplications, with_quotients_rounded_to_zero
+from .rounding import with_rounding
 from .signatures import with_channels_last
-from .tiles import with_tiles
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None) -> Executable:

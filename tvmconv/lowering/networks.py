@@ -10,12 +10,13 @@ from tvm.relax import vm_build
 from tvm.runtime import Executable, Module
 from tvm.tirx.build import codegen_build
 
-from ..schedules.cpu.machine import MOST_LANES
-from ..targets import backend_of
-from ..targets.devices import cpu_of
-from .arguments import functions_of_inputs, without_checks
-from .remainders import with_hidden_masks
-from .side_by_side import library_for_gpu
+from tvmconv.schedules.cpu.machine import MOST_LANES
+from tvmconv.targets import backend_of
+from tvmconv.targets.devices import cpu_of
+
+from .cpu.arguments import functions_of_inputs, without_checks
+from .cpu.remainders import with_hidden_masks
+from .gpu.side_by_side import library_for_gpu
 from .signatures import with_alignment
 
 NOT_HALVES = "-prefer-256-bit"

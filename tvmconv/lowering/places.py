@@ -11,7 +11,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
-from ..substitution import CHOICE
+from tvmconv.compute.substitution import CHOICE
+
 from .signatures import with_alignment
 
 

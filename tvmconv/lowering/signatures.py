@@ -11,10 +11,10 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ..annotations import CHANNELS_LAST, MIN_BLOCKS
-from ..substitution import substitute
-from ..targets import backend_of
-from ..workload import ConvWorkload
+from tvmconv.compute.annotations import CHANNELS_LAST, MIN_BLOCKS
+from tvmconv.compute.substitution import substitute
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of
 
 OPAQUE = 8
 """TVM's operator pattern for functions that its fusion leaves as they are."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .layers import Convolution, Layer, TensorSpec
-from .sizes import OpenSize
+from .graph.layers import Convolution, Layer, TensorSpec
+from .graph.sizes import OpenSize
 
 if TYPE_CHECKING:
     from .building import build
     from .importing import import_model
     from .model import Model
-    from .network import Network
+    from .runtime.network import Network
 
-_LAZY = {"Model": "model", "Network": "network", "build": "building", "import_model": "importing"}
+_LAZY = {"Model": "model", "Network": "runtime.network", "build": "building", "import_model": "importing"}
 
 __all__ = ["Convolution", "Layer", "Model", "Network", "OpenSize", "TensorSpec", "build", "import_model"]
 

@@ -8,32 +8,33 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from ..precision import DEFAULT
-from ..targets import backend_of, resolve_target
-from .attention import use_attention
-from .batch_norm import simplify_batch_norms
-from .carrying import carry_channels
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.targets import backend_of, resolve_target
+
 from .compiling import compile_network
-from .frames import with_steps_as_channels
-from .half import with_precision
+from .graph.layers import Convolution, Layer
 from .importing import import_model
-from .index_checks import with_index_checks
-from .kernels import use_kernels
-from .layers import Convolution, Layer
-from .limits import require_what_kernels_index, with_limits
-from .matrices import with_rows_in_matrices
+from .indices.checks import with_index_checks
 from .model import Model
-from .network import ALIGNMENT, Network
-from .parts import slice_parts
-from .powers import simplify_powers
-from .products import use_products
-from .quantized_lowering import lower_quantization
+from .passes.attention import use_attention
+from .passes.carrying import carry_channels
+from .passes.frames import with_steps_as_channels
+from .passes.half import with_precision
+from .passes.kernels import use_kernels
+from .passes.matrices import with_rows_in_matrices
+from .passes.parts import slice_parts
+from .passes.powers import simplify_powers
+from .passes.products import use_products
+from .passes.quantized.lowering import lower_quantization
+from .passes.safe_softmax import with_safe_softmax
+from .passes.scales import scale_results
+from .passes.summing import sum_in_float32
 from .recurrence import lower_recurrences
-from .safe_softmax import with_safe_softmax
-from .scales import scale_results
+from .runtime.network import ALIGNMENT, Network
 from .sites import find_convolutions
-from .size_facts import SizeFacts
-from .summing import sum_in_float32
+from .sites.batch_norm import simplify_batch_norms
+from .sizes.facts import SizeFacts
+from .sizes.limits import require_what_kernels_index, with_limits
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def build(
     `sparse` says which weights are compiled into their kernels, where nothing is left of their zeros: "auto", those
     with many zeros; "always", all; or "never". `precision` is that of tvmconv's kernels, as for `tvmconv.compile`; what
     TVM computes is the same for each. "float16" and "bfloat16" bring a network in float32 to half precision, as
-    `tvmconv.precision.HALVES` promises; they are refused for a target without instructions for it.
+    `tvmconv.problem.precision.HALVES` promises; they are refused for a target without instructions for it.
 
     `check_indices` says whether a call looks for indices out of range, of Gather, Scatter and embeddings, and raises
     `InvalidArgumentError`. Without it they are the first or the last of their axis, as no other element is ever read or

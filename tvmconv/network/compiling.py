@@ -10,19 +10,20 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from .. import lowering
-from ..errors import UnsupportedModelError
-from ..targets import backend_of
-from .branches import outline_branches
-from .concatenations import flatten_concatenations
-from .constants import static_shape
-from .faults import Refused, tvm_at_work
-from .gpu.fusion import lower_and_fuse_for_gpu
-from .gpu.spreading import spread_over_gpu
-from .graph import blocks_of, free_variables, operator_name
-from .parts import permute_parts
-from .pipeline import network_pipeline
-from .spreading import lower_and_fuse, spread_over_threads
+from tvmconv import lowering
+from tvmconv.errors import UnsupportedModelError
+from tvmconv.targets import backend_of
+
+from .between.cpu.spreading import lower_and_fuse, spread_over_threads
+from .between.gpu.fusion import lower_and_fuse_for_gpu
+from .between.gpu.spreading import spread_over_gpu
+from .graph.constants import static_shape
+from .graph.faults import Refused, tvm_at_work
+from .graph.graph import blocks_of, free_variables, operator_name
+from .passes.branches import outline_branches
+from .passes.concatenations import flatten_concatenations
+from .passes.parts import permute_parts
+from .runtime.pipeline import network_pipeline
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable

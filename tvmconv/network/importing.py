@@ -10,20 +10,21 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..errors import InvalidArgumentError, UnsupportedModelError
-from .branch_conditions import with_branch_checks
-from .constants import fold_constants
-from .convolutions import size_text
-from .fixed_sizes import with_fixed_sizes
-from .import_builder import Imported, parameter_name
-from .index_ranges import with_indices_in_range
-from .layers import TensorSpec
+from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+
+from .frontends.builder import Imported, parameter_name
+from .graph.constants import fold_constants
+from .graph.convolutions import size_text
+from .graph.layers import TensorSpec
+from .graph.sizes import open_size
+from .indices.ranges import with_indices_in_range
 from .model import Model
-from .operator_sizes import require_sizes_of_operators
-from .quantized_passes import keep_integers
-from .quantized_zero_points import split_zero_points
-from .sizes import open_size
-from .transposed import spread_transposed
+from .passes.quantized.passes import keep_integers
+from .passes.quantized.zero_points import split_zero_points
+from .passes.transposed import spread_transposed
+from .sizes.branch_conditions import with_branch_checks
+from .sizes.fixed import with_fixed_sizes
+from .sizes.operators import require_sizes_of_operators
 
 SOURCES = (
     "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram or the .pt2 file of one, "
@@ -49,29 +50,29 @@ def import_model(
     # A framework's object can only be here if the framework is loaded.
     onnx, torch = sys.modules.get("onnx"), sys.modules.get("torch")
     if torch is not None and isinstance(source, torch.nn.Module):
-        from .torch_importer import export_module, import_program
+        from .frontends.torch.importer import export_module, import_program
 
         _refuse_shapes(shapes)
         return _finish(_with_identifiers(import_program(export_module(source, inputs))))
     if inputs is not None:
         raise InvalidArgumentError("inputs", type(inputs).__name__, "None: only a torch.nn.Module needs example inputs")
     if torch is not None and isinstance(source, torch.export.ExportedProgram):
-        from .torch_importer import import_program
+        from .frontends.torch.importer import import_program
 
         _refuse_shapes(shapes)
         return _finish(_with_identifiers(import_program(source)))
     if isinstance(source, (str, Path)) and Path(source).suffix == ".pt2":
-        from .torch_importer import import_program, read_program
+        from .frontends.torch.importer import import_program, read_program
 
         _refuse_shapes(shapes)
         return _finish(_with_identifiers(import_program(read_program(Path(source)))))
     if isinstance(source, (str, Path, bytes)):
-        from .onnx_importer import import_onnx, parse_onnx, read_onnx
+        from .frontends.onnx.importer import import_onnx, parse_onnx, read_onnx
 
         proto = parse_onnx(source) if isinstance(source, bytes) else read_onnx(Path(source))
         return _finish(import_onnx(proto, shapes or {}))
     if onnx is not None and isinstance(source, onnx.ModelProto):
-        from .onnx_importer import import_onnx
+        from .frontends.onnx.importer import import_onnx
 
         return _finish(import_onnx(source, shapes or {}))
     raise InvalidArgumentError("source", type(source).__name__, SOURCES)

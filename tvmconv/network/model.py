@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from .graph import blocks_of, free_variables
-from .layers import Convolution, TensorSpec
+from .graph.graph import blocks_of, free_variables
+from .graph.layers import Convolution, TensorSpec
+from .graph.sizes import Condition, OpenSize
 from .sites import find_convolutions
-from .sizes import Condition, OpenSize
 
 if TYPE_CHECKING:
     import tvm

@@ -3,7 +3,7 @@
 `functional` has them as functions, `replace` puts them into a model that has torch's, `restore` takes them out.
 """
 
-from ..errors import MissingPackageError
+from tvmconv.errors import MissingPackageError
 
 try:
     import torch  # noqa: F401

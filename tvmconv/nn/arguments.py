@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..arrays import DEVICE_TYPES
-from ..errors import TensorError
-from ..parameters import is_integer
-from ..torch_library.library import fixed_shape
+from tvmconv.errors import TensorError
+from tvmconv.problem.parameters import is_integer
+from tvmconv.runtime.arrays import DEVICE_TYPES
+from tvmconv.runtime.torch.library import fixed_shape
 
 Size = int | Sequence[int]
 

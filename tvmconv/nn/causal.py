@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import TensorError
-from ..torch_library import plain
-from ..torch_library.library import Gradients, define, define_without_gradients
+from tvmconv.errors import TensorError
+from tvmconv.runtime.torch import plain
+from tvmconv.runtime.torch.library import Gradients, define, define_without_gradients
+
 from .operators import (
     Sizes,
     convolved,

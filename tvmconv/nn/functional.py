@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from ..errors import TensorError
-from ..parameters import same_total
-from ..torch_library import plain
-from ..torch_library.library import fixed_shape, is_exported
+from tvmconv.errors import TensorError
+from tvmconv.problem.parameters import same_total
+from tvmconv.runtime.torch import plain
+from tvmconv.runtime.torch.library import fixed_shape, is_exported
+
 from .arguments import Size, is_autocast_enabled, narrowed, numbers, require_tensors, sides_of
 from .operators import depthwise
 from .sequences import causal_conv1d_fn, causal_conv1d_update

@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import gradients
-from .. import operators as convolutions
-from ..arrays import Operand, operand, reshaped
-from ..dtypes import FLOATS, one_of
-from ..errors import TensorError
-from ..gradients import Geometry
-from ..operators import State, present_state
-from ..precision import DEFAULT
-from ..torch_library import plain
-from ..torch_library.library import Gradients, define
+from tvmconv.errors import TensorError
+from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.runtime import gradients
+from tvmconv.runtime import operators as convolutions
+from tvmconv.runtime.arrays import Operand, operand, reshaped
+from tvmconv.runtime.gradients import Geometry
+from tvmconv.runtime.operators import State, present_state
+from tvmconv.runtime.torch import plain
+from tvmconv.runtime.torch.library import Gradients, define
+
 from .launches import in_order_of, launched
 
 DTYPES = tuple(getattr(torch, name) for name in FLOATS)

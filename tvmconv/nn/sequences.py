@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from ..errors import TensorError
-from ..torch_library import plain
-from ..torch_library.library import is_exported
+from tvmconv.errors import TensorError
+from tvmconv.runtime.torch import plain
+from tvmconv.runtime.torch.library import is_exported
+
 from . import causal
 from .arguments import is_autocast_enabled, narrowed, require_tensors
 from .operators import DTYPES, require_on

@@ -11,7 +11,8 @@ module = graph_executor.GraphModule(library["default"](tvm.cuda()))
 
 from __future__ import annotations
 
-from ..autotvm.gone import names_of
+from tvmconv.autotvm.gone import names_of
+
 from . import frontend, op
 from . import library as build_module
 from .gone import NAMES

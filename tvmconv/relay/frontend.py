@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..autotvm.gone import names_of
-from ..errors import InvalidArgumentError
-from ..network import Model, TensorSpec, import_model
+from tvmconv.autotvm.gone import names_of
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import Model, TensorSpec, import_model
+
 from .gone import NAMES
 
 if TYPE_CHECKING:

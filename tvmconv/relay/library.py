@@ -8,10 +8,10 @@ from typing import Any
 
 import tvm
 
-from ..errors import InvalidArgumentError
-from ..loading import load
-from ..network import Model, Network
-from ..network import build as build_network
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.network import Model, Network
+from tvmconv.network import build as build_network
+from tvmconv.network.loading import load
 
 NAME = "default"
 """The name of the network in its library, which Relay's `mod_name` could change."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..autotvm.gone import names_of
+from tvmconv.autotvm.gone import names_of
+
 from .gone import NAMES
 
 __getattr__ = names_of(__name__, NAMES)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..dtypes import StorageType
+from tvmconv.problem.dtypes import StorageType
 
 if TYPE_CHECKING:
     import tvm

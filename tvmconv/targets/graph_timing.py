@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingPackageError
+from tvmconv.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from tvm.runtime import Device

@@ -10,9 +10,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import cuda
-from ..dtypes import StorageType
-from ..errors import InvalidArgumentError, NoDeviceError
+from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.problem.dtypes import StorageType
+
+from . import cuda
 from .backend import Backend, DeviceFacts
 from .devices import is_another, model_of
 from .graph_timing import cuda_driver, graph_costs

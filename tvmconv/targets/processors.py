@@ -11,12 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import StorageType
-from ..errors import InvalidArgumentError, NoDeviceError
-from ..threads import get_num_threads
+from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.problem.dtypes import StorageType
+
 from .backend import Backend, DeviceFacts
 from .devices import ARCHITECTURES, architecture, host_arch
 from .instructions import FEATURES, TILE_FEATURES
+from .threads import get_num_threads
 
 if TYPE_CHECKING:
     import tvm

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..dtypes import StorageType
-from ..errors import CompileError, InvalidArgumentError
+from tvmconv.errors import CompileError, InvalidArgumentError
+from tvmconv.problem.dtypes import StorageType
+
 from .backend import Backend, DeviceFacts
 from .nvidia import CUDA
 from .processors import CPU

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dtypes import NARROW
-from ..workload import ConvWorkload
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.workload import ConvWorkload
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch import template_for
-from ..problem import Problem
-from ..workload import ConvWorkload
+from tvmconv.dispatch import template_for
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 
 if TYPE_CHECKING:
     import tvm

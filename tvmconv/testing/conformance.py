@@ -12,18 +12,19 @@ import msgspec
 import numpy as np
 import tvm
 
-from ..arrays import operand
-from ..autotvm import worker
-from ..autotvm.packages import require_packages
-from ..autotvm.processes import WorkerPool
-from ..autotvm.protocol import last_error
-from ..checking.draws import Draw
-from ..checking.operands import check_result, random_operands
-from ..errors import TvmconvError, WrongResultError
-from ..folding.constants import COMPILED_IN, constants_of
-from ..lowering import KERNEL_NAME
-from ..targets import GPU_ALIGNMENT, cross_triple, device_of
-from ..workload import ConvWorkload
+from tvmconv.autotvm.measure import worker
+from tvmconv.autotvm.measure.packages import require_packages
+from tvmconv.autotvm.measure.processes import WorkerPool
+from tvmconv.autotvm.measure.protocol import last_error
+from tvmconv.checking.draws import Draw
+from tvmconv.checking.operands import check_result, random_operands
+from tvmconv.errors import TvmconvError, WrongResultError
+from tvmconv.lowering import KERNEL_NAME
+from tvmconv.lowering.folding.constants import COMPILED_IN, constants_of
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.runtime.arrays import operand
+from tvmconv.targets import GPU_ALIGNMENT, cross_triple, device_of
+
 from .emulated import emulate
 from .guarded import guarded
 from .kernels import TrialKernel, configs, kernel_of

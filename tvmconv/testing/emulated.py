@@ -14,10 +14,10 @@ import numpy as np
 import tvm_ffi
 from tvm.runtime import Executable
 
-from ..errors import NoDeviceError
-from ..lowering import KERNEL_NAME
-from ..storage import export
-from ..targets.toolchain import compiler_package, find_emulator
+from tvmconv.errors import NoDeviceError
+from tvmconv.lowering import KERNEL_NAME
+from tvmconv.runtime.storage import export
+from tvmconv.targets.toolchain import compiler_package, find_emulator
 
 DRIVER = Path(__file__).with_name("emulated.c")
 """The program that calls a kernel."""

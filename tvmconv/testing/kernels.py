@@ -10,13 +10,14 @@ import msgspec
 import tvm
 from tvm.runtime import Executable
 
-from ..dispatch import select, template_for
-from ..folding.constants import Constants
-from ..lowering import build_kernel, build_twin
-from ..serial import TWIN_TARGET
-from ..targets import resolve_target
-from ..workload import ConvWorkload
-from ..workspace import Workspace
+from tvmconv.dispatch import select, template_for
+from tvmconv.lowering import build_kernel, build_twin
+from tvmconv.lowering.folding.constants import Constants
+from tvmconv.lowering.serial import TWIN_TARGET
+from tvmconv.lowering.workspace import Workspace
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import resolve_target
+
 from .configs import legal_configs
 from .trials import Trial
 

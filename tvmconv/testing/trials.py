@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..activations import ACTIVATIONS
-from ..checking.draws import Draw
-from ..dispatch import algorithms_for, algorithms_on, template_named
-from ..dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
-from ..epilogue import Epilogue
-from ..errors import InvalidArgumentError
-from ..parameters import Activation, Padding
-from ..precision import DEFAULT, WORDS
-from ..problem import Problem
-from ..schedules.open_sizes import least_planes
-from ..schedules.space import ceil_to
-from ..targets import backend_of, computes_with
-from ..workload import ConvWorkload
+from tvmconv.checking.draws import Draw
+from tvmconv.dispatch import algorithms_for, algorithms_on, template_named
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.problem.activations import ACTIVATIONS
+from tvmconv.problem.dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
+from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.parameters import Activation, Padding
+from tvmconv.problem.precision import DEFAULT, WORDS
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.schedules.open_sizes import least_planes
+from tvmconv.schedules.space import ceil_to
+from tvmconv.targets import backend_of, computes_with
 
 if TYPE_CHECKING:
     import tvm
@@ -96,7 +96,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sparsity: float | None = None
     """The share of zeros in a weight that is compiled in; None for a kernel of any weight."""
     precision: str = DEFAULT
-    """The word for how exact the result has to be, one of `tvmconv.precision.WORDS`."""
+    """The word for how exact the result has to be, one of `tvmconv.problem.precision.WORDS`."""
     open_sizes: tuple[str, ...] = ()
     """The sizes that are known only when the kernel runs; it is tried with several of each."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dispatch.task import Task
+from tvmconv.dispatch.task import Task
 
 Matrix = NDArray[np.float32]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ...dispatch.task import Task
-from ...errors import InvalidArgumentError
-from ...parameters import is_integer
+from tvmconv.dispatch.task import Task
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.parameters import is_integer
+
 from .tuner import Tuner
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ...autotvm.protocol import MeasureOption, never, require_callbacks, require_measure_option
-from ...dispatch.record import Record
-from ...dispatch.task import Task
-from ...dispatch.trial import MeasureInput, MeasureResult, Stage, Status
-from ...errors import InvalidArgumentError
-from ...parameters import is_integer, require_positive
+from tvmconv.dispatch.record import Record
+from tvmconv.dispatch.task import Task
+from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.parameters import is_integer, require_positive
+
 from ..flops import rate, scale_of
 from ..gone import refuse_arguments
+from ..measure.protocol import MeasureOption, never, require_callbacks, require_measure_option
 
 logger = logging.getLogger("autotvm")
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dispatch.record import Record
-from ...dispatch.task import Task
-from ...dispatch.trial import Stage
-from ...errors import InvalidArgumentError, MissingPackageError
-from ...parameters import require_positive
+from tvmconv.dispatch.record import Record
+from tvmconv.dispatch.task import Task
+from tvmconv.dispatch.trial import Stage
+from tvmconv.errors import InvalidArgumentError, MissingPackageError
+from tvmconv.problem.parameters import require_positive
+
 from .features import Matrix, matrix
 from .tuner import Tuner, records_in
 

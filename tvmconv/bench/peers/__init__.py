@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ...dispatch import dense_algorithms
-from ...precision import DEFAULT
+from tvmconv.dispatch import dense_algorithms
+from tvmconv.problem.precision import DEFAULT
+
 from .copies import Copy
 from .gemm import Gemm
 from .im2col import Im2colGemm

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
+
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...dtypes import QUANTIZED
-from ...epilogue import Epilogue
-from ...targets import backend_of
-from ...workload import ConvWorkload
+from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of
+
 from .peer import Call, Operands, Peer
 from .pytorch import TEN_BITS, epilogue, padded
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
+
 from .peer import Call, Operands, Peer
 from .pytorch import epilogue, own_padding, padded
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ...workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
+
 from .peer import Call, Operands, Peer
 from .tvm import kernel_calls
 

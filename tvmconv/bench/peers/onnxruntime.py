@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ...epilogue import Epilogue
-from ...targets import backend_of
-from ...workload import ConvWorkload
+from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of
+
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...dispatch import algorithms_for
-from ...epilogue import Epilogue
-from ...precision import DEFAULT
-from ...problem import Problem
-from ...workload import ConvWorkload
+from tvmconv.dispatch import algorithms_for
+from tvmconv.problem import Problem
+from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
+
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Tvmconv(Peer):
         return None
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        from ... import operators
+        from tvmconv.runtime import operators
 
         operator = operators.compile(workload, target, self.config, self.algorithm, self.precision)
         return [partial(operator, **operands) for operands in sets]
@@ -77,7 +78,7 @@ class ChannelsLast(Tvmconv):
         return None if known else "for tensor cores, and depthwise convolutions on a GPU"
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        from ... import operators
+        from tvmconv.runtime import operators
 
         operator = operators.compile(workload.in_nhwc(), target, None, "auto", self.precision)
 

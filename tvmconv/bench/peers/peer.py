@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...precision import DEFAULT
-from ...workload import ConvWorkload
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
 
 if TYPE_CHECKING:
     import tvm

@@ -9,9 +9,10 @@ from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from ...activations import clip
-from ...targets import backend_of
-from ...workload import ConvWorkload
+from tvmconv.problem.activations import clip
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of
+
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:

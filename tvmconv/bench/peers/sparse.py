@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...workload import ConvWorkload
+from tvmconv.problem.workload import ConvWorkload
+
 from .ours import Tvmconv
 from .peer import Call, Operands, Peer
 from .pytorch import PyTorch, epilogue, padded
@@ -17,7 +18,7 @@ from .pytorch import PyTorch, epilogue, padded
 if TYPE_CHECKING:
     import tvm
 
-    from ...sparse.operator import SparseOperator
+    from tvmconv.runtime.sparse.operator import SparseOperator
 
 
 class Sparse(Tvmconv):
@@ -27,7 +28,7 @@ class Sparse(Tvmconv):
     """The operator that was prepared last."""
 
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        from ...sparse.convolution import sparse_conv2d
+        from tvmconv.runtime.sparse.convolution import sparse_conv2d
 
         w = sets[0]["w"].reshape(workload.out_channels, -1, *workload.kernel)
         made = sparse_conv2d(

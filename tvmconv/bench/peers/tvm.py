@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...activations import clip
-from ...workload import ConvWorkload
+from tvmconv.problem.activations import clip
+from tvmconv.problem.workload import ConvWorkload
+
 from .peer import Call, Operands, Peer
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Tvm(Peer):
         import tvm
         from tvm import relax, tirx
 
-        from ...lowering import KERNEL_NAME, build
+        from tvmconv.lowering import KERNEL_NAME, build
 
         with target:
             mod = tvm.transform.Sequential(relax.pipeline.legalize_passes(target))(_module(workload))
@@ -46,7 +47,7 @@ def kernel_calls(executable: Executable, workload: ConvWorkload, sets: Sequence[
     """Return a call for each set of operands of a kernel built by `lowering`."""
     import torch
 
-    from ...lowering import KERNEL_NAME
+    from tvmconv.lowering import KERNEL_NAME
 
     kernel = executable[KERNEL_NAME]
 

@@ -1,0 +1,183 @@
+"""Convolution of integers and bfloat16 on a CPU by the tiles of AMX, which multiply matrices of 16 by 16 sums.
+
+Up to 16 pixels, with up to 64 bytes of neighbouring channels each, are multiplied with the same channels of 16 filters
+by one instruction. Up to six tiles of sums stay in registers; of 2 by 2 each tile that is loaded serves two products.
+The input is copied, so that the channels of a step lie side by side, unless they do so already. Where there are few, as
+in an image, a row of the window in all channels is copied to where channels would be: the im2win layout along rows.
+
+Where a CPU has no tiles, tests run its code by an emulator of the instructions (`tests/emulated_tiles.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvmconv import compute
+from tvmconv.compute.annotations import TILE_PRODUCT, TILE_TASK, TileProduct
+from tvmconv.compute.dense.dot import is_row, zero_of
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.layout import Layout, channel_block, data_layout
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import tile_instruction
+
+from ...space import Space
+from ...template import Layouts
+from ..direct.register_tiles import ablations
+from ..direct.tile_cost import TileConfig
+from ..dot.schedule import pack_weight, split_tasks, stage_input, store_tile
+from ..dot.tiles import band_of, tile_features
+from .code import END, REQUEST, tile_code
+from .tiles import best_tile, computed, constraints, cycles, depth, heuristics, instruction_of, knobs
+
+__all__ = [
+    "LAYOUTS",
+    "LEAST",
+    "OPEN_SIZES",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "obstacle",
+    "schedule",
+    "space",
+]
+
+VERSION = 2
+
+LAYOUTS = Layouts(
+    x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=(*QUANTIZED, "bfloat16")
+)
+
+OPEN_SIZES: tuple[str, ...] = ("batch",)
+
+
+@dataclass(frozen=True)
+class Config(TileConfig):
+    """The knobs, which are those of `TileConfig`, for tiles of AMX in the place of vectors.
+
+    `vectors` are tiles of output channels side by side, and `rows` tiles of `columns` pixels, which lie below each
+    other; of a plane that is one row, they and `tiles` lie side by side. A step multiplies `channels` input channels.
+    """
+
+
+LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+
+
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions of one group, and outputs in blocks of channels that make up a tile."""
+    workload = problem.workload
+    if not problem.is_dense:
+        return "is for dense convolutions"
+    instruction = tile_instruction(target, workload.dtype)
+    if instruction is None:
+        return f"has no tiles for {workload.dtype}"
+    if workload.groups > 1:
+        return f"takes one group, not {workload.groups}"
+    if instruction.lanes % channel_block(workload.out_layout):
+        return f"writes blocks that make up {instruction.lanes} channels, not {channel_block(workload.out_layout)}"
+    if workload.out_layout == "NHWC" and workload.out_channels % instruction.lanes:
+        return f"writes NHWC in multiples of {instruction.lanes} channels, not {workload.out_channels}"
+    return None
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
+    """Return the configurations worth trying for a workload, legal on the target."""
+    problem = computed(problem, target)
+    default = default_config(problem, target)
+    return Space(default, LEAST, knobs(problem, target), constraints(problem, target), heuristics(problem, target))
+
+
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
+    """Return a legal configuration that is reasonable for any workload."""
+    return Config(**vars(best_tile(computed(problem, target), target)))
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that all cores together should take for an image."""
+    return cycles(computed(problem, target), config, target)
+
+
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    problem = computed(problem, target)
+    workload = problem.workload
+    return tile_features(workload, config, cycles(problem, config, target), channels=depth(workload, config))
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+    """Schedule the workload's computation; the config must be legal."""
+    # Step 0. The computation, rounded up to whole tiles
+    given, problem = compute.with_open_sizes(problem), computed(problem, target)
+    workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
+    has_zero = zero_of(workload, instruction.first) != 0
+    layout = data_layout(f"NCHW{config.channels}c") if config.staged else None
+    tile = (config.block, *band_of(workload, config))
+    rows_of = given if given.in_channels < workload.in_channels else None
+    stages = compute.dot(workload, instruction, tile, depth(workload, config), layout, rows_of)
+    sch = Schedule(te.create_prim_func(stages))
+    if rows_of is not None:
+        sch.compute_inline(sch.get_sblock("filter_rows"))
+
+    # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
+    tasks = split_tasks(sch, workload, config, has_zero)
+    loops = [tasks.task, pack_weight(sch, config, instruction.terms, has_zero)]
+    if config.staged:
+        loops += stage_input(sch, workload, config, tasks.task)
+    if workload.layout == "NCHW":  # one element after the other is gathered
+        *_, column, channel = sch.get_loops(sch.get_sblock("pad"))
+        sch.annotate(column, "pragma_loop_partition_hint", True)
+        sch.unroll(channel)
+    if config.parallel:
+        for loop in loops:
+            sch.parallel(loop)
+
+    # Step 2. Sum all tiles in registers, by one function, chunks of input channels around the taps
+    sums = _sum(sch, tasks.tiles[-1], config, instruction.terms)
+    code = tile_code(instruction, config.rows, config.vectors, config.columns, config.channels)
+    sch.annotate(tasks.task, TILE_TASK, [code.text, REQUEST, code.begin, END])
+    product = _product(workload, config, layout or workload.x_layout, code.product)
+    sch.annotate(sums, TILE_PRODUCT, product.to_list())
+
+    # Step 3. Store them
+    store_tile(sch, workload, config, tasks, instruction.sums)
+    return sch
+
+
+def _sum(sch: Schedule, accumulate: SBlockRV, config: Config, terms: int) -> SBlockRV:
+    """Schedule the sums of tiles as plain loops, and return the block that is all of them."""
+    block = config.block
+    sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
+    ki, yi, xi, c, r, s = sch.get_loops(accumulate)[-6:]
+    co, ci, term = sch.split(c, [None, config.channels // terms, terms])
+    sch.reorder(yi, xi, ki, co, r, s, ci, term)
+    return sch.blockize(yi)
+
+
+def _product(workload: ConvWorkload, config: Config, layout: Layout, name: str) -> TileProduct:
+    """Return where the function of that name finds the next tile, pixel, chunk, row and column."""
+    (row, column), (sh, sw), (dh, dw) = layout.spatial, workload.stride, workload.dilation
+    in_row = is_row(workload)
+    return TileProduct(
+        name,
+        *(depth(workload, config) // config.channels, *workload.kernel),
+        sum_tile=(3, config.columns) if in_row else (2, 1),
+        sum_pixel=(3, 1),
+        tile=(column, config.columns) if in_row else (row, sh),
+        pixel=(column, sw),
+        chunk=_chunk(layout, config.channels),
+        row=(row, dh),
+        column=(column, dw),
+    )
+
+
+def _chunk(layout: Layout, channels: int) -> tuple[int, int]:
+    """Return the step to the next chunk of so many channels: to the next block of that size, or along a pixel."""
+    return (1, 1) if layout.block == channels else (layout.order.index(1), channels)

@@ -1,0 +1,109 @@
+"""Convolution over im2win's windows on a CPU: tiles of outputs in registers read windows that are contiguous.
+
+The windows are laid out in a band for each task, beside the weight in the second cache, or as a whole ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from tvmconv import compute
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+
+from ...open_sizes import samples
+from ...space import Space
+from ...template import Layouts
+from ..machine import staged_bytes
+from .register_tiles import (
+    STAGED_BYTES,
+    ablations,
+    best_tile,
+    constraints,
+    features,
+    heuristics,
+    schedule_tiles,
+    tile_knobs,
+    tiles_to_stage,
+)
+from .tile_cost import TileConfig, cost
+
+__all__ = [
+    "LAYOUTS",
+    "LEAST",
+    "OPEN_SIZES",
+    "VERSION",
+    "Config",
+    "ablations",
+    "default_config",
+    "estimate",
+    "features",
+    "obstacle",
+    "schedule",
+    "space",
+]
+
+VERSION = 1
+
+LAYOUTS = Layouts()
+
+OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+
+COPY_CYCLES = 0.25
+"""Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
+
+
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take convolutions whose channels meet."""
+    return None if problem.is_dense else "is for dense convolutions"
+
+
+@dataclass(frozen=True)
+class Config(TileConfig):
+    """The knobs, which are those of `TileConfig`; windows are always staged."""
+
+
+LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
+    """Return the configurations worth trying for a workload, legal on the target."""
+    workload = problem.workload
+    default, knobs = default_config(problem, target), {**tile_knobs(workload, target), "staged": (1, 2)}
+    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
+
+
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
+    """Return a legal configuration that is reasonable for any workload."""
+    workload = problem.workload
+    best = Config(**vars(replace(best_tile(problem, target), staged=2)))
+    row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
+    if not problem.has_open_planes and row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
+        return best
+    return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the cycles that a core should take for an image: those of `direct`, and of laying windows out."""
+
+    def cycles(workload: ConvWorkload) -> float:
+        windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
+        return cost(workload, config, target) + COPY_CYCLES * windows
+
+    return fmean(map(cycles, samples(problem)))
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+    """Schedule the workload's computation; the config must be legal."""
+    workload = compute.with_open_sizes(problem)
+    tile = (config.block, config.rows * config.tiles, config.columns)
+    sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
+    sch.compute_inline(sch.get_sblock("pad"))
+    schedule_tiles(sch, workload, config, "im2win", staged="windows")
+    sch.unroll(sch.get_loops(sch.get_sblock("windows"))[-1])
+    return sch

@@ -1,0 +1,175 @@
+"""The knobs of depthwise convolutions on tensor cores, and the constraints of legal configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import tvm
+
+from tvmconv.compute.depthwise.bands import (
+    BAND,
+    BESIDE,
+    EIGHT,
+    STEP_BYTES,
+    VECTOR_BYTES,
+    columns_of,
+    in_planes,
+    lines_read,
+    reach,
+)
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import gpu_of
+
+from ...space import ceil_div, ceil_to, named, wasted
+from ..machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from ..tensor.tiles import tf32_products
+
+FOR_A_SUM, OTHER_REGISTERS = 1.0, 36
+"""The registers of a thread for each sum, and beside them, for a row of taps, columns of the input and addresses."""
+
+MOST_TAKEN_APART = 144
+"""The most registers by this count where factors are taken apart: NVRTC spilled some of 152, in kernels of 128."""
+
+MOST_UNROLLED = 512
+"""The most products of a warp under a row of taps, which follow each other without a loop."""
+
+MOST_WASTE = 3.0
+"""The most outputs that whole tiles compute, as a multiple of those wanted."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes eight rows for each of its warps along a plane's rows."""
+
+    warps_y: int
+    """The number of warps along the rows of a plane."""
+    block_x: int
+    """The number of columns of a block, all of which each warp computes."""
+    images: int
+    """The number of images whose planes of a channel a block computes, and each warp its rows of."""
+    channels: int
+    """The number of channels of a block, each of which has warps of its own."""
+
+    @property
+    def block_y(self) -> int:
+        """The number of rows of a block."""
+        return self.warps_y * EIGHT
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and the columns of a block."""
+        return self.block_y, self.block_x
+
+    @property
+    def threads(self) -> int:
+        return self.channels * self.warps_y * WARP
+
+    @property
+    def sums(self) -> int:
+        """The number of sums of a thread."""
+        return self.images * self.block_x // 4
+
+
+LEAST = Config(warps_y=1, block_x=BAND, images=1, channels=1)
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    workload, gpu = in_planes(problem.workload), gpu_of(target)
+    max_threads = int(target.attrs["max_threads_per_block"])
+    height, width = workload.output_size
+    batch = 1 if "batch" in problem.open_sizes else workload.batch
+
+    def whole_bands(config: Config) -> bool:
+        return config.block_x % BAND == 0
+
+    def whole_images(config: Config) -> bool:
+        return batch % config.images == 0
+
+    def whole_channels(config: Config) -> bool:
+        return workload.in_channels % config.channels == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def registers(config: Config) -> bool:
+        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
+        most = MOST_TAKEN_APART if tf32_products(problem) > 1 else MOST_REGISTERS
+        return registers_of(problem, config) <= min(most, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
+
+    def straight_line(config: Config) -> bool:
+        return config.images * len(products(workload, config)) * max(1, tf32_products(problem)) <= MOST_UNROLLED
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
+
+    def waste(config: Config) -> bool:
+        least = wasted(height, EIGHT) * wasted(width, BAND)
+        return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MOST_WASTE, least)
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    return named(
+        whole_bands, whole_images, whole_channels, threads, registers, straight_line, shared_memory, waste, grid
+    )
+
+
+def products(workload: ConvWorkload, config: Config) -> list[tuple[int, int, int]]:
+    """Return what a warp multiplies under a row of taps, in the order of columns: a band, its step, and which columns.
+
+    These are counted in steps from the first ones that `lines_read` tells.
+    """
+    step = columns_of(workload, STEP_BYTES)
+    _, columns = lines_read(workload, config.tile)
+    bands, own = range(config.block_x // BAND), range(reach(workload) // step)
+    found = [(band, number, (band * BAND - columns[0]) // step + number) for band in bands for number in own]
+    return sorted((each for each in found if 0 <= each[2] < len(columns) // step), key=lambda each: each[2])
+
+
+def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, int]:
+    """Return the first row of taps under which a warp reads more than padding, and the one behind the last."""
+    if config.block_y < workload.output_size[0]:
+        return 0, workload.kernel[0]
+    top = workload.padding[0] - warp * EIGHT
+    return max(0, top - EIGHT + 1), max(0, min(workload.kernel[0], top + workload.height))
+
+
+def registers_of(problem: Problem, config: Config) -> int:
+    """Return the registers that a thread takes."""
+    factors = 4 * len({step for _, step, _ in products(in_planes(problem.workload), config)})
+    own = factors + config.block_x // 4 if tf32_products(problem) > 1 else 0
+    return int(FOR_A_SUM * config.sums) + factors + own + OTHER_REGISTERS
+
+
+def line_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes in shared memory from a line to the next one: an odd number of vectors, for the banks."""
+    _, columns = lines_read(workload, config.tile)
+    return (len(columns) // columns_of(workload, VECTOR_BYTES) | 1) * VECTOR_BYTES
+
+
+def plane_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes in shared memory of a block's lines of a plane."""
+    rows, _ = lines_read(workload, config.tile)
+    return len(rows) * line_bytes(workload, config)
+
+
+def taps_bytes(workload: ConvWorkload) -> int:
+    """Return the bytes in shared memory of a row of taps, in both copies."""
+    return 2 * (reach(workload) + BESIDE) * workload.itemsize
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the shared memory of a block in bytes: its lines, and its taps."""
+    lines = config.images * config.channels * plane_bytes(workload, config)
+    small, large = sorted((lines, config.channels * workload.kernel[0] * taps_bytes(workload)))
+    return ceil_to(small, SHARED_ALIGNMENT) + large
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of blocks of the grid."""
+    tiles = prod(map(ceil_div, workload.output_size, (config.block_y, config.block_x)))
+    return workload.batch // config.images * workload.in_channels // config.channels * tiles

@@ -1,0 +1,183 @@
+"""The tiles of a depthwise convolution in NHWC on CUDA, and the conditions for legal ones.
+
+A thread computes a tile of pixels of a few neighbouring channels in registers, and neighbouring threads have
+neighbouring channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import tvm
+
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+
+from ...space import ceil_div, named, wasted
+
+LARGEST_VECTOR = 16
+"""The bytes of the widest load and store."""
+
+MOST_UNROLLED = 1600
+"""The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes one or two
+seconds for so many."""
+
+MOST_REGISTERS, MOST_SUMS = 176, 128
+"""The most registers that a thread's numbers take, of 255, and its outputs, most of which are stored early. Beyond them
+compilers put numbers into memory."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes `vector * threads_c` channels of `threads * outputs of a thread` in y and in x."""
+
+    vector: int
+    """The number of neighbouring channels of a thread, which one instruction loads and one stores."""
+    threads_c: int
+    """The number of threads along the channels."""
+    threads_y: int
+    threads_x: int
+    thread_y: int
+    """The number of neighbouring rows that a thread computes from one pass over the rows of the input."""
+    thread_x: int
+    """The number of neighbouring columns that a thread computes."""
+    ahead: bool
+    """True to read all of a thread's input before the first product, else row by row."""
+
+    @property
+    def channels(self) -> int:
+        """The number of channels of a block."""
+        return self.vector * self.threads_c
+
+    @property
+    def threads(self) -> int:
+        return self.threads_c * self.threads_y * self.threads_x
+
+    @property
+    def block_y(self) -> int:
+        """The number of rows of a block."""
+        return self.threads_y * self.thread_y
+
+    @property
+    def block_x(self) -> int:
+        """The number of columns of a block."""
+        return self.threads_x * self.thread_x
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs that a thread keeps in registers."""
+        return self.vector * self.thread_y * self.thread_x
+
+
+LEAST = Config(1, 1, 1, 1, 1, 1, ahead=False)
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
+    max_threads = int(target.attrs["max_threads_per_block"])
+    max_shared = int(target.attrs["max_shared_memory_per_block"])
+    height, width = workload.output_size
+
+    def whole_vectors(config: Config) -> bool:
+        return config.vector in vectors(workload)
+
+    def whole_channels(config: Config) -> bool:
+        return workload.out_channels % config.channels == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads and config.threads_y <= 64
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) <= max_shared
+
+    def registers_of_numbers(config: Config) -> bool:
+        return registers(workload, config) <= MOST_REGISTERS and config.outputs <= MOST_SUMS
+
+    def straight_line(config: Config) -> bool:
+        loaded = config.vector * prod(read(workload, config))
+        return max(products(workload, config), loaded) <= MOST_UNROLLED
+
+    def waste(config: Config) -> bool:
+        return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    return named(
+        whole_vectors, whole_channels, threads, shared_memory, registers_of_numbers, straight_line, waste, grid
+    )
+
+
+def vectors(workload: ConvWorkload) -> tuple[int, ...]:
+    """Return the numbers of neighbouring channels that an instruction can load, ascending."""
+    sizes = (1, 2, 4, 8)
+    return tuple(
+        size for size in sizes if workload.out_channels % size == 0 and size * workload.itemsize <= LARGEST_VECTOR
+    )
+
+
+def whole(workload: ConvWorkload, config: Config) -> tuple[bool, bool]:
+    """Return whether a thread computes all rows, and all columns: it leaves out what is beside the input then."""
+    rows, columns = workload.output_size
+    return config.thread_y == rows, config.thread_x == columns
+
+
+def read(workload: ConvWorkload, config: Config) -> tuple[int, int]:
+    """Return the rows and the columns of the input, with those of zeros around it, that a thread reads."""
+    return _read_by(workload, (config.thread_y, config.thread_x))
+
+
+@lru_cache(maxsize=1024)  # the model of thousands of configurations asks for a few tiles
+def _read_by(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[int, int]:
+    sizes = zip(workload.read_by(tile), (workload.height, workload.width), tile, workload.output_size, strict=True)
+    rows, columns = (min(size, own) if computed == outputs else size for size, own, computed, outputs in sizes)
+    return rows, columns
+
+
+def products(workload: ConvWorkload, config: Config) -> int:
+    """Return the multiply-adds of a thread."""
+    rows, columns = inside(workload)
+    (r, s), (all_rows, all_columns) = workload.kernel, whole(workload, config)
+    of_rows = rows if all_rows else config.thread_y * r
+    return config.vector * of_rows * (columns if all_columns else config.thread_x * s)
+
+
+@lru_cache(maxsize=64)
+def inside(workload: ConvWorkload) -> tuple[int, int]:
+    """Return how many pairs of a row of the output and one of the kernel meet inside the input; of columns, too."""
+    rows, columns = (
+        sum(
+            0 <= place * workload.stride[axis] + tap * workload.dilation[axis] - workload.padding[axis] < size
+            for place in range(workload.output_size[axis])
+            for tap in range(workload.kernel[axis])
+        )
+        for axis, size in enumerate((workload.height, workload.width))
+    )
+    return rows, columns
+
+
+def registers(workload: ConvWorkload, config: Config) -> int:
+    """Return the registers of a thread's input, and of the sums that a row is added to at once, and of their taps.
+
+    A row of the outputs can be stored when the last row that it reads was added; compilers keep half of the others.
+    """
+    rows, columns = read(workload, config)
+    at_once = (min(config.thread_y, ceil_div(workload.window[0], workload.stride[0])) + config.thread_y + 1) // 2
+    taps = min(config.thread_y, workload.kernel[0]) * workload.kernel[1]
+    ahead = rows * columns * ceil_div(config.vector * workload.itemsize, 4) if config.ahead else 0
+    return config.vector * (at_once * config.thread_x + taps + columns) + ahead
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the shared memory of a block, which has its taps, in bytes."""
+    return workload.sum_bytes * config.channels * prod(workload.kernel)
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of blocks of the grid."""
+    tiles = prod(map(ceil_div, workload.output_size, (config.block_y, config.block_x)))
+    return workload.batch * tiles * (workload.out_channels // config.channels)

@@ -1,0 +1,164 @@
+"""The knobs of depthwise convolutions of whole planes on tensor cores, and the constraints of legal configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd, prod
+
+import tvm
+
+from tvmconv.compute.depthwise.bands import BAND, EIGHT, VECTOR_BYTES
+from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import gpu_of
+
+from ...space import ceil_div, ceil_to, named
+from ..machine import BLOCK_BYTES, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT, WARP
+
+OTHER_REGISTERS = 44
+"""The registers of a thread beside its sums and its matrices of taps: columns of the input and addresses."""
+
+MOST_COUNTED = 200
+"""The most registers by this count: NVRTC took up to 25 more, of 255."""
+
+MOST_UNROLLED = 512
+"""The most products of a warp for a row of the input, which follow each other without a loop."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes whole planes, one channel in each of its warps, or two neighbours in NHWC."""
+
+    images: int
+    """The number of images whose planes of its channels a warp computes together."""
+    warps: int
+    """The number of warps of a block."""
+
+    @property
+    def threads(self) -> int:
+        return self.warps * WARP
+
+
+LEAST = Config(images=1, warps=1)
+
+
+def channels_of(workload: ConvWorkload, config: Config) -> int:
+    """Return the neighbouring channels of a block."""
+    return config.warps * neighbours(workload)
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    workload, gpu = problem.workload, gpu_of(target)
+    max_threads = int(target.attrs["max_threads_per_block"])
+
+    def whole_images(config: Config) -> bool:
+        return workload.batch % config.images == 0
+
+    def whole_channels(config: Config) -> bool:
+        return workload.in_channels % channels_of(workload, config) == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def registers(config: Config) -> bool:
+        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
+        most = REGISTERS // ceil_to(config.threads, QUARTERS * WARP)
+        return registers_of(workload, config) <= min(most, MOST_COUNTED)
+
+    def straight_line(config: Config) -> bool:
+        return products(workload, config) <= MOST_UNROLLED
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    return named(whole_images, whole_channels, threads, registers, straight_line, shared_memory, grid)
+
+
+def pairs(workload: ConvWorkload) -> list[tuple[int, int]]:
+    """Return which sixteen columns of outputs read which sixteen of the input: numbers of a band, and of a step."""
+    _, bands = eights(workload)
+    steps, (_, left, _, _), (_, taps) = ceil_div(workload.width, BAND), workload.padding, workload.kernel
+    every = [(band, step) for band in range(bands) for step in range(steps)]
+    return [(band, step) for band, step in every if -BAND < (step - band) * BAND + left < taps + BAND - 1]
+
+
+def lines_of(workload: ConvWorkload) -> range:
+    """Return the rows of the input that are loaded, counted from the first one that a window of the first output has.
+
+    Taps that come before the first of them are under padding alone.
+    """
+    (rows, _), (top, *_) = eights(workload), workload.padding
+    first = max(0, top - rows * (EIGHT - 1) - (rows - 1))
+    return range(first, min(workload.kernel[0] + rows - 1, top + workload.height))
+
+
+def products(workload: ConvWorkload, config: Config) -> int:
+    """Return the instructions that multiply of a warp, for a row of the input and all rows of taps that it is under."""
+    rows, _ = eights(workload)
+    planes = config.images // side_by_side(workload, config.images) * neighbours(workload)
+    return planes * rows * len(pairs(workload))
+
+
+def sums_of(workload: ConvWorkload, config: Config) -> int:
+    """Return the sums of a thread."""
+    planes = config.images // side_by_side(workload, config.images) * neighbours(workload)
+    return 4 * planes * prod(eights(workload))
+
+
+def matrices(workload: ConvWorkload) -> list[int]:
+    """Return by how many sixteens the columns of the input are behind those of the outputs, for each matrix of taps."""
+    return sorted({step - band for band, step in pairs(workload)})
+
+
+def registers_of(workload: ConvWorkload, config: Config) -> int:
+    """Return the registers that a thread takes."""
+    rows, _ = eights(workload)
+    of_matrix = 4 // side_by_side(workload, config.images) ** 2
+    taps = rows * len(matrices(workload)) * of_matrix * neighbours(workload)
+    kept = ceil_div(workload.width, BAND) * sums_of(workload, config) // 2 if in_registers(workload) else 0
+    return sums_of(workload, config) + kept + taps + OTHER_REGISTERS
+
+
+def in_registers(workload: ConvWorkload) -> bool:
+    """Return whether planes are loaded once, since four lanes have a row, and the last four lanes zeros."""
+    return eights(workload)[0] == 1 and workload.height < EIGHT
+
+
+def pixel_lanes(config: Config) -> int:
+    """Return the elements in shared memory from a pixel to the next in NHWC: an odd number of words, for the banks."""
+    return (config.warps | 1) * 2
+
+
+def image_elements(workload: ConvWorkload, config: Config) -> int:
+    """Return the elements in shared memory of an image's planes."""
+    pixels, vectors, lanes = copied(workload, channels_of(workload, config))
+    return pixels * pixel_lanes(config) if workload.layout == "NHWC" else vectors * lanes
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the shared memory of a block in bytes: its taps, and its planes, in whose place its outputs come."""
+    channels = channels_of(workload, config)
+    taps = channels * prod(workload.kernel) * workload.itemsize
+    pixel = pixel_lanes(config) if workload.layout == "NHWC" else channels
+    outputs = config.images * pixel * prod(workload.output_size) * workload.output_storage.itemsize
+    planes = config.images * image_elements(workload, config) * workload.itemsize
+    alone = REUSED * outputs < min(taps, planes)  # then outputs have a place of their own
+    places = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
+    return sum(ceil_to(size, SHARED_ALIGNMENT) for size in places[:-1]) + places[-1]
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of blocks of the grid."""
+    return workload.batch // config.images * (workload.in_channels // channels_of(workload, config))
+
+
+def store_lanes(workload: ConvWorkload, config: Config) -> int:
+    """Return the outputs of a vector that is stored."""
+    run = channels_of(workload, config) * (1 if workload.layout == "NHWC" else prod(workload.output_size))
+    return gcd(run, VECTOR_BYTES // workload.output_storage.itemsize)

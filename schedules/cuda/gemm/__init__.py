@@ -1,0 +1,1 @@
+"""Steps and tiles that schedules of matrix products on CUDA share."""

@@ -1,0 +1,208 @@
+"""The tiles of a gradient on diagonals, by a model of its clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import tvm
+
+from tvmconv.compute import DiagonalTiles
+from tvmconv.compute.depthwise.bands import EIGHT, LEAST_COPY
+from tvmconv.compute.gradients.weight_diagonals import TILE, columns_there, copied_lanes, diagonals, is_plain, products
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import tensor_instructions
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ...space import ceil_div, ceil_to
+from ..depthwise_bands.model import ACCESS, ISSUED, TURN
+from ..machine import BLOCK_BYTES, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT, WARP
+from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
+
+OTHER_REGISTERS, MOST_REGISTERS = 28, 208
+"""The registers of a thread beside its sums and its factors, and the most of all by this count, which spills none."""
+
+FACTORS = 4
+"""The first factors that are in registers together."""
+
+BANDS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""The numbers of chunks of rows that planes are cut into."""
+
+BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""The numbers of blocks for each multiprocessor."""
+
+MOST_WARPS = 16
+"""The most warps of a block."""
+
+MOST_UNROLLED = 512
+"""The most products of a warp which follow each other without a loop."""
+
+COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
+"""The instructions of a thread for a copy, for a row of taps, and for a place of a diagonal that is added up.
+
+These and the clocks below were fitted to some 400 kernels on an H100.
+"""
+
+TAKEN_APART = 24.0
+"""The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers, fitted to 37
+kernels of ten layers on an H200."""
+
+APART = 2.0
+"""The clocks from an instruction of a warp's copies to the next one, which does not wait for it."""
+
+ARRIVAL, UNHIDDEN, MATRIX = 1500.0, 400.0, 40.0
+"""The clocks until a copy arrives, that a warp waits for one through registers, and until a matrix is in registers."""
+
+BLOCK, FINISH = 500.0, 2000.0
+"""The clocks of a block beside its products, of a multiprocessor that has others, and until it ends."""
+
+
+class Chosen(NamedTuple):
+    """Tiles, and the clocks that a kernel should take with them."""
+
+    clocks: float
+    tiles: DiagonalTiles
+
+
+def takes(problem: Problem, target: tvm.target.Target) -> bool:
+    """Return whether there are kernels of a workload on a target, whose windows have to lie side by side."""
+    workload = problem.workload
+    return (
+        workload.stride == workload.dilation == (1, 1)
+        and workload.multiplier == 1
+        and workload.kernel[1] > 1  # TVM cannot tell what a loop over a single column of taps reads
+        and "mma" in tensor_instructions(target)
+        and len(products(workload)) > 0
+    )
+
+
+def best_tiles(problem: Problem, target: tvm.target.Target) -> Chosen | None:
+    """Return the tiles of the least clocks; None where no windows, or no rows of them, fit a block."""
+    found = (Chosen(estimate(problem, tiles, target), tiles) for tiles in _candidates(problem.workload, gpu_of(target)))
+    return min(found, default=None, key=lambda each: each.clocks)
+
+
+def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[DiagonalTiles]:
+    """Yield tiles that fit a block, each with as many parts as give multiprocessors so many blocks, nearly alike."""
+    kernel, height = workload.kernel[0], workload.output_size[0]
+    heights = sorted({ceil_to(ceil_div(height, bands), EIGHT) for bands in BANDS})
+    for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MOST_WARPS + 1)}):
+        for shares, rows, pairs, ahead in product((1, 2, 4, 8), heights, (1, 2, 4), (1, 2, 3)):
+            one = DiagonalTiles(block_r, ceil_div(kernel, block_r), shares, pairs, rows, ahead, parts=1)
+            mostly_empty = one.images >= 2 * (workload.batch + 1)
+            if one.warps > MOST_WARPS or mostly_empty or not fits(workload, one, gpu):
+                continue
+            chunks = ceil_div(workload.batch, one.images) * one.bands(workload)
+            most = 2 * resident_blocks(workload, one, gpu)
+            counts = [count for count in BLOCKS if count <= most]
+            parts = {1, *(count * gpu.multiprocessors // workload.in_channels for count in counts)}
+            yield from (one._replace(parts=count) for count in sorted(parts) if 0 < count <= chunks)
+
+
+def of_three_products(workload: ConvWorkload) -> bool:
+    """Return whether products are in float32, each of which is three of TF32 numbers."""
+    return workload.dtype == "float32"
+
+
+def line_bytes(width: int, itemsize: int) -> int:
+    """Return the bytes in shared memory from a row of so many columns to the next: an odd number of eights."""
+    return (columns_there(width) // EIGHT | 1) * EIGHT * itemsize
+
+
+def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
+    """Return the shared memory of a block in bytes, as TVM gives that of chunks to the sums which are there later.
+
+    These get the place of something of up to sixteen times their size, or of what is smaller, the largest first: of all
+    of it, but in float32, the type of sums, of one alone, and there those of a warp come after those of a block.
+    """
+    of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
+    rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images
+    free, taken = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
+    sums = tiles.groups * tiles.block_r * tiles.shares
+    of_warps = [sums * workload.kernel[1] * 4] if tiles.shares > 1 else []
+    of_block = sums * len(diagonals(workload)) * TILE * EIGHT * 4
+    for size in (of_block, *of_warps) if of_three_products(workload) else (*of_warps, of_block):
+        places = [each for each in free if size <= each <= REUSED * size][:1]
+        if not places:
+            for each in [each for each in reversed(free) if each < size]:
+                places += [each] if sum(places) < size and not (places and of_three_products(workload)) else []
+        for place in places:
+            free.remove(place)
+        taken.append(max(size, sum(places)))
+    return sum(ceil_to(each, SHARED_ALIGNMENT) for each in (*free, *taken))
+
+
+def registers_of(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
+    """Return the registers that a thread takes."""
+    first, second = ceil_div(workload.width, TILE), ceil_div(workload.output_size[1], EIGHT)
+    plain = any(is_plain(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1]))
+    sums, factors = tiles.block_r, 4 * min(first, FACTORS) + 2 * second
+    if of_three_products(workload):
+        sums, factors = sums + 1, 2 * factors
+    others = max(factors, tiles.images if plain else 0)
+    return 4 * sums * len(diagonals(workload)) + others + OTHER_REGISTERS
+
+
+def fits(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> bool:
+    """Return whether a block has the registers and the shared memory that it takes."""
+    registers = registers_of(workload, tiles)
+    return (
+        registers <= min(MOST_REGISTERS, REGISTERS // ceil_to(tiles.warps * WARP, QUARTERS * WARP))
+        and shared_bytes(workload, tiles) + BLOCK_BYTES <= gpu.shared_bytes
+        and tiles.block_r * len(products(workload)) <= MOST_UNROLLED
+    )
+
+
+def resident_blocks(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> int:
+    """Return the blocks that a multiprocessor has room for, by shared memory and registers."""
+    by_registers = (
+        QUARTERS * (REGISTERS // (QUARTERS * WARP * ceil_to(registers_of(workload, tiles), EIGHT))) // tiles.warps
+    )
+    by_shared = gpu.shared_bytes // (shared_bytes(workload, tiles) + BLOCK_BYTES)
+    return max(1, min(by_shared, by_registers, gpu.warps // tiles.warps, gpu.blocks))
+
+
+def estimate(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) -> float:
+    """Return the clocks that the kernel should take.
+
+    Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another, and
+    the memory.
+    """
+    workload, gpu = problem.workload, gpu_of(target)
+    (_, width), (kernel_y, kernel_x), threads = workload.output_size, workload.kernel, tiles.warps * WARP
+    chunks = ceil_div(workload.batch, tiles.images) * tiles.bands(workload)
+    chunk_turns, eights = ceil_div(chunks, tiles.parts), tiles.rows // EIGHT
+    turns = ceil_div(workload.in_channels * tiles.parts, gpu.multiprocessors)
+    rounds = ceil_div(turns, resident_blocks(workload, tiles, gpu))
+    lines, count = tiles.lines(workload), len(products(workload))
+    starts = [EIGHT * eight + r - workload.padding[0] for eight in range(eights) for r in range(kernel_y)]
+    whole = tiles.bands(workload) == 1
+    met = sum(-EIGHT < start < workload.height for start in starts) if whole else len(starts)
+    first, second = ceil_div(workload.width, TILE), ceil_div(ceil_div(width, EIGHT), 2)
+
+    # What a chunk takes: the products of all warps, and the copies of all threads
+    own = tiles.shares * tiles.pairs
+    copying, vectors, waits = 0.0, 0.0, 0.0
+    for rows, columns in ((lines, workload.width), (tiles.rows, width)):
+        lanes = copied_lanes(columns, workload.itemsize)
+        of_image = rows * columns_there(columns) // lanes
+        copying += ceil_div(of_image, threads) * tiles.images * COPYING
+        vectors += of_image * tiles.images * max(lanes * workload.itemsize, LEAST_COPY) / 128
+        waits += UNHIDDEN if is_plain(columns, workload.itemsize) else 0.0
+    of_row, of_dy, read, read_of_dy = count + first + OF_ROW, second + OF_ROW, 4 * first, 4 * second
+    if of_three_products(workload):  # a product of rows of two images is six instructions, and dy is read for each row
+        of_row = 2 * (3 * count + TAKEN_APART * (first + second) + OF_ROW)
+        of_dy, read, read_of_dy, count = 0.0, 2 * (read + read_of_dy), 0, 6 * count
+    issued = own * (met * of_row + tiles.groups * eights * of_dy) + tiles.warps * copying
+    accesses = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
+    clocks = own * met * count * PRODUCTS / tensor_instructions(target)["mma"].products
+    unit = mostly_largest(issued / ISSUED, accesses * ACCESS, clocks)
+    # A warp alone
+    alone = tiles.pairs * eights * tiles.block_r * (MATRIX + TURN * of_row) + copying * APART + waits
+    finish = tiles.groups * tiles.block_r * kernel_x * tiles.shares * TILE * OF_SUM / WARP
+    units = turns * (chunk_turns * unit + finish / ISSUED + BLOCK)
+    waiting = rounds * (FINISH + chunk_turns * max(alone, ARRIVAL / tiles.ahead) + TURN * finish / tiles.warps)
+    kernels = KERNEL + (FURTHER_KERNEL if tiles.parts > 1 else 0)
+    return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels

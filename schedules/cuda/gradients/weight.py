@@ -1,0 +1,294 @@
+"""The gradient of a depthwise convolution with respect to its weight on CUDA, for any batch.
+
+A block takes all pixels of a channel, or a part of them, and a thread has the sums of all taps in registers. Each warp
+adds up those of its threads, and the block those of its warps; where there are several parts, a second kernel adds them
+up. All orders depend on shapes alone. A thread reads windows of x from global memory; for many taps of small planes,
+which it would read too often, a block has planes of some images in shared memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmconv import compute
+from tvmconv.compute import PlaneTiles, Shares, Tiles
+from tvmconv.compute.gradients.weight_planes import BANKS, VECTOR
+from tvmconv.problem import Problem
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ...space import ceil_div, divisors, evenly, wasted
+from ..machine import WARP
+from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
+
+BLOCK_THREADS = 128
+"""The threads of a block of a gradient, where nothing in shared memory asks for more."""
+
+SUMS = 49
+"""The most sums that a thread has in registers, for as many taps."""
+
+ROOM = 150
+"""The most registers for sums, and for a tile with its window."""
+
+WARPS = 32
+"""The warps for each multiprocessor: twice as many as are there at once."""
+
+WHOLE = 16
+"""The most warps of a block that has all tiles of a channel, so that no second kernel adds up what blocks have."""
+
+FEW_SUMS = 25
+"""The most sums with which so many warps have registers for what they read; with more, planes are in shared memory."""
+
+PLANES_BYTES = 32 << 10
+"""The most shared memory for the planes of a block, of which several share a multiprocessor."""
+
+PLANES_THREADS = 256
+"""The most threads of a block that has planes in shared memory."""
+
+PLANES_WARPS = 16
+"""The warps of such blocks for each multiprocessor, which has registers for so many."""
+
+PLANES_ROOM = 100
+"""The most registers for sums, for a tile, and for two rows of its window, of such a block."""
+
+OF_FEW, OF_TILES, OF_PLANES = 1.5, 3.0, 1.6
+"""The clocks of a product of a warp: of few sums, of more from windows in registers, and of those from planes."""
+
+OF_FLOAT32_TILES, OF_FLOAT32_PLANES, OF_ONE_OR_TWO = 3.5, 0.87, 2.0
+"""The same in float32, which is not converted: of more than few sums from windows, of those from planes, and of those
+from planes of which a block has only one or two at once. Of ten layers on an H100, whose times are 0.9 to 1.2 times
+these estimates."""
+
+WAIT = 4000.0
+"""The clocks that threads wait for what they read first, and for one another at the end."""
+
+
+def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
+    """Schedule the gradient with respect to the weight."""
+    gpu = gpu_of(target)
+    planes = plane_tiles(problem, gpu)
+    return _in_tiles(problem, weight_tiles(problem, gpu)) if planes is None else _in_planes(problem, planes)
+
+
+def estimate(problem: Problem, gpu: Gpu) -> float:
+    """Return the clocks that the kernels should take."""
+    workload, planes = problem.workload, plane_tiles(problem, gpu)
+    products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
+    each = _product_clocks(problem, planes)
+    tiles = weight_tiles(problem, gpu) if planes is None else planes
+    kernels = KERNEL + (FURTHER_KERNEL if tiles.shares.parts > 1 else 0)
+    return mostly_largest(products * each, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
+
+
+def _product_clocks(problem: Problem, planes: PlaneTiles | None) -> float:
+    """Return the clocks of a product of a warp, from planes in shared memory if there are tiles of them."""
+    if prod(_sums(problem)) <= FEW_SUMS:
+        return OF_FEW
+    if problem.workload.dtype != "float32":
+        return OF_TILES if planes is None else OF_PLANES
+    if planes is None:
+        return OF_FLOAT32_TILES
+    return OF_ONE_OR_TWO if planes.images <= 2 else OF_FLOAT32_PLANES
+
+
+def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:
+    """Schedule the gradient from windows in registers."""
+    # Step 0. The computation, in parts of a block
+    sch = Schedule(te.create_prim_func(compute.weight_gradient_in_tiles(compute.with_open_sizes(problem), tiles, WARP)))
+    names = ("window", "wide_x", "near_x", "grad", "wide_dy", "near_dy")
+    of_x, of_dy = (tuple(map(sch.get_sblock, some)) for some in (names[:3], names[3:]))
+    _into_blocks(sch, tiles.shares)
+
+    # Step 2. Each thread sums its tiles in registers, turn by turn
+    sums = sch.get_sblock("sums")
+    lane, r, s, turn, row = sch.get_loops(sums)[-5:]
+    sch.reorder(lane, turn, row, r, s)
+    sch.bind(lane, "threadIdx.x")
+    for stages, axes in ((of_x, 2), (of_dy, 1)):
+        for stage in stages:
+            sch.compute_at(stage, turn, preserve_unit_loops=True)
+            _into_registers(sch, stage, axes)
+    _unroll(sch, turn, row, r, s)
+
+    _add_up(sch, problem, tiles.shares)
+    return sch
+
+
+def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
+    """Schedule the gradient from planes in shared memory."""
+    # Step 0. The computation, in parts of a block
+    workload = compute.with_open_sizes(problem)
+    sch = Schedule(te.create_prim_func(compute.weight_gradient_in_planes(workload, tiles, WARP)))
+    lines, given, window, grad = (sch.get_sblock(name) for name in ("lines", "given", "window", "grad"))
+    _into_blocks(sch, tiles.shares)
+
+    # Step 2. A block reads planes; each thread sums a tile of them in registers, row by row of its window
+    sums = sch.get_sblock("sums")
+    lane, r, s, turn, row, column = sch.get_loops(sums)[-6:]
+    sch.reorder(lane, turn, row, column, r, s)
+    sch.bind(lane, "threadIdx.x")
+    for stage, place in ((window, row), (grad, turn)):
+        sch.compute_at(stage, place, preserve_unit_loops=True)
+        _into_registers(sch, stage, 2)
+    for stage, offset in zip((lines, given), tiles.banks(workload), strict=True):
+        sch.set_scope(stage, 0, "shared")
+        sch.storage_align(stage, 0, -3, BANKS, offset)
+        sch.compute_at(stage, turn, preserve_unit_loops=True, index=0)  # all reads are on their way together
+        image, a, b = sch.get_loops(stage)[-3:]
+        step, y, x = sch.split(sch.fuse(a, b), [None, tiles.shares.warps, WARP])
+        sch.reorder(step, y, x, image)  # the place in a plane is worked out once for all images
+        sch.bind(y, "threadIdx.y")
+        sch.bind(x, "threadIdx.x")
+        sch.unroll(step)
+        sch.unroll(image)
+    _unroll(sch, turn, row, column, r, s)
+
+    _add_up(sch, problem, tiles.shares)
+    return sch
+
+
+def _into_blocks(sch: Schedule, shares: Shares) -> None:
+    """Do step 1: a block has a part of a channel's tiles, for a block of taps, and its warps have sums of their own."""
+    parts, warps, sums = (sch.get_sblock(name) for name in ("parts", "warps", "sums"))
+    # A thread for each tap adds up what warps have, and stores it as the gradient if there is one part. What is moved
+    # into loops is there before these are split: then its places have the conditions of the split, too.
+    c, q, r, s, *part = sch.get_loops(sch.get_sblock("output")) if shares.parts == 1 else sch.get_loops(parts)[:-1]
+    ro, r = sch.split(r, [None, shares.block_r])
+    so, s = sch.split(s, [None, shares.block_s])
+    sch.reorder(c, q, ro, so, *part, r, s)
+    block = sch.fuse(c, q, ro, so, *part)
+    sch.bind(block, "blockIdx.x")
+    if shares.parts == 1:
+        sch.compute_at(parts, s)
+        sch.set_scope(parts, 0, "local")
+    sch.compute_at(warps, block, preserve_unit_loops=True)
+    sch.set_scope(warps, 0, "shared")
+    _, y, x = sch.split(sch.fuse(r, s), [None, shares.warps, WARP])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(x, "threadIdx.x")
+    own = sch.get_loops(warps)[-4]
+    sch.bind(own, "threadIdx.y")
+    sch.compute_at(sums, own, preserve_unit_loops=True)
+    sch.set_scope(sums, 0, "local")
+
+
+def _unroll(sch: Schedule, turn: LoopRV, *loops: LoopRV) -> None:
+    """Unroll the loops of a turn's sums, and those that set them to zero."""
+    for loop in loops:
+        sch.unroll(loop)
+    for loop in sch.get_loops(sch.decompose_reduction(sch.get_sblock("sums"), turn))[-2:]:
+        sch.unroll(loop)
+
+
+def _add_up(sch: Schedule, problem: Problem, shares: Shares) -> None:
+    """Do the last steps, which add up what threads have."""
+    # Step 3. Each warp adds up the sums of its threads
+    *_, r, s, lane = sch.get_loops(sch.get_sblock("warps"))
+    sch.bind(lane, "threadIdx.x")
+    taps = sch.fuse(r, s)
+    sch.annotate(taps, "pragma_auto_unroll_max_step", shares.block_r * shares.block_s)
+    sch.annotate(taps, "pragma_unroll_explicit", False)  # TVM cannot repeat a sum over threads; CUDA's compiler can
+    # Step 4. A second kernel adds up what blocks have
+    if shares.parts > 1:
+        add_up_parts(sch, problem, shares.parts)
+
+
+def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
+    """Add up the parts of the gradient in a second kernel: a thread those of a tap, or a warp where there are many."""
+    total = sch.get_sblock("total")
+    adders = WARP if parts >= WARP else 1
+    of_output = sch.get_loops(sch.get_sblock("output"))
+    sch.compute_at(total, of_output[-1])
+    sch.set_scope(total, 0, "local")
+    together = BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
+    block, tap = sch.split(sch.fuse(*of_output), [None, together])
+    sch.bind(block, "blockIdx.x")
+    sch.bind(tap, "threadIdx.y")
+    turn, adder = sch.split(sch.get_loops(total)[-1], [None, adders])
+    if adders == 1:
+        sch.unroll(turn)
+    else:
+        sch.bind(adder, "threadIdx.x")
+
+
+def _into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
+    """Put a stage of so many axes into registers."""
+    sch.set_scope(block, 0, "local")
+    for loop in sch.get_loops(block)[-axes:]:
+        sch.unroll(loop)
+
+
+def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
+    """Return the tiles of threads: of as many rows as share what is read, and parts that keep a GPU busy."""
+    workload = problem.workload
+    height, width = workload.output_size
+    block_r, block_s = _sums(problem)
+
+    def loads(rows: int) -> int:
+        return rows + prod(Tiles(rows, Shares(block_r, block_s, 1, 1)).window(workload))
+
+    def fits(rows: int) -> bool:
+        return rows == 1 or (workload.dilation[0] == 1 and loads(rows) + block_r * block_s <= ROOM)
+
+    heights = [rows for rows in range(1, min(height, 8) + 1) if fits(rows)]
+    rows = min(heights, key=lambda rows: wasted(height, rows) * loads(rows) / rows)
+    most = ceil_div(workload.batch * ceil_div(height, rows) * width, WARP)
+    channels = workload.out_channels * ceil_div(workload.kernel[0], block_r) * ceil_div(workload.kernel[1], block_s)
+    wanted = min(most, ceil_div(WARPS * gpu.multiprocessors, channels))
+    few = BLOCK_THREADS // WARP
+    whole = WHOLE if block_r * block_s <= FEW_SUMS else few
+    if 4 * wanted <= 5 * whole:  # a second kernel takes longer than a few warps more would save
+        all_busy = ceil_div(most, max(1, round(most / wanted)))  # in the last turn, too
+        return Tiles(rows, Shares(block_r, block_s, min(all_busy, whole), 1))
+    return Tiles(rows, Shares(block_r, block_s, few, _in_turns(ceil_div(wanted, few))))
+
+
+def plane_tiles(problem: Problem, gpu: Gpu) -> PlaneTiles | None:
+    """Return the planes of blocks and the tiles of threads; None where planes are too large or too few, or few taps."""
+    workload, (block_r, block_s) = problem.workload, _sums(problem)
+    if block_r * block_s <= FEW_SUMS:
+        return None
+
+    def planes(rows: int, images: int = 1, warps: int = 1, parts: int = 1) -> PlaneTiles:
+        return PlaneTiles(rows, VECTOR, images, Shares(block_r, block_s, warps, parts))
+
+    def cost(rows: int) -> float:
+        return wasted(workload.output_size[0], rows) * prod(planes(rows).window(workload)) / rows
+
+    def fits(rows: int) -> bool:
+        return block_r * block_s + rows * VECTOR + 2 * planes(rows).window(workload)[1] <= PLANES_ROOM
+
+    heights = [rows for rows in range(1, min(workload.output_size[0], 8) + 1) if fits(rows)]
+    if not heights:
+        return None
+    rows = min(heights, key=cost)
+    tiles, nbytes = prod(planes(rows).tiles(workload)), 4 * sum(map(prod, planes(rows).planes(workload)))
+
+    def images(warps: int) -> int:
+        return min(workload.batch, warps * WARP // tiles, PLANES_BYTES // nbytes)
+
+    warps = max(range(1, PLANES_THREADS // WARP + 1), key=lambda warps: images(warps) * tiles / warps)
+    if 2 * images(warps) * tiles < warps * WARP:
+        return None
+    blocks = workload.out_channels * prod(planes(rows).shares.blocks(workload))
+    least = max(1, PLANES_WARPS * gpu.multiprocessors // (blocks * warps))
+    most = ceil_div(workload.batch, images(warps))
+    known = range(min(least, most), min(2 * least, most) + 1)
+    parts = min(known, key=lambda parts: ceil_div(blocks * parts, gpu.multiprocessors) / parts)
+    return planes(rows, images(warps), warps, _in_turns(parts))
+
+
+def _sums(problem: Problem) -> tuple[int, int]:
+    """Return the rows and columns of the kernel whose sums a thread has."""
+    kr, ks = problem.workload.kernel
+    block_s = evenly(ks, SUMS)
+    return evenly(kr, max(1, SUMS // block_s)), block_s
+
+
+def _in_turns(parts: int) -> int:
+    """Return so many parts, or fewer, in whole turns of threads that add them up, whose control flow so is the same."""
+    return parts // WARP * WARP if parts >= WARP else parts

@@ -1,0 +1,162 @@
+"""The knobs of convolutions of few input channels on tensor cores, and the constraints of legal configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd, prod
+
+import tvm
+
+from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import gpu_of
+
+from ...space import ceil_div, ceil_to, named
+from ..gemm.tiles import VECTOR
+from ..grouped.tiles import MOST_UNROLLED, pitch
+from ..machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP, bank_reads
+
+FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
+"""The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
+for sm_90."""
+
+MOST_SUMS = 96
+"""The most sums of a thread: with 128 of them NVRTC spills registers."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes `block_y` by `block_x` pixels of `block_n` output channels."""
+
+    block_y: int
+    """The number of rows of pixels of a block."""
+    block_x: int
+    """The number of columns of pixels of a block."""
+    block_n: int
+    """The number of output channels of a block."""
+    warps_m: int
+    """The number of warps along the rows of pixels."""
+    warps_n: int
+    """The number of warps along the output channels."""
+
+    @property
+    def threads(self) -> int:
+        return self.warps_m * self.warps_n * WARP
+
+    @property
+    def rows(self) -> int:
+        """The number of matrices of a warp along the rows of pixels, of two rows each."""
+        return self.block_y // (2 * self.warps_m)
+
+    @property
+    def columns(self) -> int:
+        """The number of them along a row of pixels, of eight each."""
+        return self.block_x // EIGHT
+
+    @property
+    def outputs(self) -> int:
+        """The number of output channels of a warp."""
+        return self.block_n // self.warps_n
+
+    @property
+    def sums(self) -> int:
+        """The number of sums of a thread."""
+        return self.rows * self.columns * self.outputs // 2
+
+
+SEGMENT = 16
+"""The threads that read neighbouring elements of a line of the input."""
+
+LEAST = Config(block_y=2, block_x=8, block_n=8, warps_m=1, warps_n=1)
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    workload, gpu = problem.workload, gpu_of(target)
+    max_threads = int(target.attrs["max_threads_per_block"])
+
+    def whole_matrices(config: Config) -> bool:
+        in_pixels = config.block_y % (2 * config.warps_m) == 0 and config.block_x % EIGHT == 0
+        return in_pixels and config.block_n % (EIGHT * config.warps_n) == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def registers(config: Config) -> bool:
+        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
+        most = min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
+        return config.sums <= MOST_SUMS and registers_of(config) <= most
+
+    def straight_line(config: Config) -> bool:
+        return instructions(workload, config) <= MOST_UNROLLED
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    return named(whole_matrices, threads, registers, straight_line, shared_memory, grid)
+
+
+def registers_of(config: Config) -> int:
+    """Return the registers that a thread takes."""
+    return int(FOR_A_SUM * config.sums) + OTHER_REGISTERS
+
+
+def instructions(workload: ConvWorkload, config: Config) -> int:
+    """Return the instructions of a thread that load factors and multiply them."""
+    matrices, outputs = config.rows * config.columns, config.outputs // EIGHT
+    return steps(workload) * (matrices * (4 + outputs) + outputs)
+
+
+def line_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes in shared memory of a line of the input, in whole words."""
+    _, columns = workload.read_by((1, config.block_x))
+    return ceil_to(columns * pixel_channels(workload), 2) * workload.itemsize
+
+
+def store_vector(workload: ConvWorkload, config: Config) -> int:
+    """Return the neighbouring outputs that a thread stores at once: channels of a pixel, or pixels of a plane."""
+    if workload.out_layout == "NCHW":
+        return gcd(config.columns, workload.output_size[1], VECTOR)
+    return gcd(config.outputs // QUAD, EIGHT)
+
+
+def elements_read(workload: ConvWorkload, config: Config) -> int:
+    """Return the elements of the input that a thread reads: those of segments of lines, a channel's in NCHW."""
+    lines, columns = workload.read_by((config.block_y, config.block_x))
+    channels = pixel_channels(workload)
+    lines, columns = (lines * channels, columns) if workload.layout == "NCHW" else (lines, columns * channels)
+    return ceil_div(lines, config.threads // SEGMENT) * ceil_div(columns, SEGMENT)
+
+
+def accesses(workload: ConvWorkload, config: Config) -> int:
+    """Return the accesses to shared memory in which a warp's words of the input come: one if no banks are shared."""
+    return bank_reads(
+        {
+            p * config.columns * workload.stride[1] * pixel_channels(workload) // 2 + pair
+            for p in range(EIGHT)
+            for pair in range(QUAD)
+        }
+    )
+
+
+def weight_pitch(workload: ConvWorkload) -> int:
+    """Return the bytes between the weights of neighbouring outputs."""
+    return pitch(steps(workload) * STEP // EIGHT)
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the shared memory of a block in bytes: its pixels, and its weights."""
+    lines, _ = workload.read_by((config.block_y, config.block_x))
+    small, large = sorted((lines * line_bytes(workload, config), config.block_n * weight_pitch(workload)))
+    return ceil_to(small, SHARED_ALIGNMENT) + large
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of blocks of the grid."""
+    tiles = prod(map(ceil_div, workload.output_size, (config.block_y, config.block_x)))
+    return workload.batch * tiles * ceil_div(workload.out_channels, config.block_n)

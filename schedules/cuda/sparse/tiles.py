@@ -1,0 +1,187 @@
+"""The knobs of sparse convolutions on CUDA, their constraints, and sizes that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import ClassVar
+
+import tvm
+
+from tvmconv.compute.gradients.weight_planes import BANKS
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+
+from ...space import ceil_div, ceil_to, named, wasted
+from ..machine import MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+
+SPARE_REGISTERS = 24
+"""The registers that a thread takes beside its outputs and the elements that it stages."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. A block computes `images * threads_y * thread_y * threads_x * thread_x` pixels."""
+
+    block_m: int
+    """The number of output channels of a block, and of each of its threads."""
+    images: int
+    threads_y: int
+    threads_x: int
+    thread_y: int
+    """The number of neighbouring rows of a thread."""
+    thread_x: int
+    """The number of neighbouring columns of a thread."""
+    block_c: int
+    """The number of input channels that are staged at a time."""
+    num_stages: int
+    """The number of chunks that shared memory has room for: while one is computed, the others are on their way."""
+    tiles: int = 1
+    """The tiles that a block computes in turn, by the same code. On an H100 one was the fastest everywhere."""
+
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {
+        "channels": "block_m",
+        "rows": "thread_y",
+        "columns": "thread_x",
+        "chunk": "block_c",
+        "buffers": "num_stages",
+    }
+
+    @property
+    def threads(self) -> int:
+        return self.images * self.threads_y * self.threads_x
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and columns of a block."""
+        return self.threads_y * self.thread_y, self.threads_x * self.thread_x
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs that a thread keeps in registers."""
+        return self.block_m * self.thread_y * self.thread_x
+
+
+LEAST = Config(1, 1, 1, 1, 1, 1, 1, num_stages=1)
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
+    max_threads = int(target.attrs["max_threads_per_block"])
+    max_shared = int(target.attrs["max_shared_memory_per_block"])
+
+    def whole_chunks(config: Config) -> bool:
+        return workload.in_channels % config.block_c == 0
+
+    def chunks_for_stages(config: Config) -> bool:
+        return config.num_stages * config.block_c <= workload.in_channels
+
+    def copied_behind(config: Config) -> bool:
+        return config.num_stages == 1 or copies(workload)
+
+    def whole_blocks(config: Config) -> bool:
+        """Return whether a block's tiles end with a row of tiles, or such rows with an image.
+
+        Else no loops number them. Of an open batch all of them are of one image.
+        """
+        left = config.tiles
+        images, down, across = grid_of_tiles(workload, config)
+        for extent in (across, down, 1 if problem.open_sizes else images):
+            common = gcd(left, extent)
+            left //= common
+            if common < extent:
+                break
+        return left == 1
+
+    def whole_images(config: Config) -> bool:
+        return config.images == 1 if problem.open_sizes else workload.batch % config.images == 0
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def waste(config: Config) -> bool:
+        # A warp's threads are there in any case, and stage together what a small plane's window has.
+        return prod(map(wasted, workload.output_size, config.tile)) <= 2 or prod(config.tile) <= WARP
+
+    def shared_memory(config: Config) -> bool:
+        return shared_bytes(workload, config) <= max_shared
+
+    def fits_registers(config: Config) -> bool:
+        return registers(workload, config) <= min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.block_m) < 2**16
+
+    return named(
+        whole_chunks,
+        chunks_for_stages,
+        copied_behind,
+        whole_blocks,
+        whole_images,
+        threads,
+        waste,
+        shared_memory,
+        fits_registers,
+        grid,
+    )
+
+
+def blocks(workload: ConvWorkload, config: Config) -> int:
+    """Return the blocks of pixels: as many thread blocks has each block of output channels."""
+    return prod(grid_of_tiles(workload, config)) // config.tiles
+
+
+def grid_of_tiles(workload: ConvWorkload, config: Config) -> tuple[int, int, int]:
+    """Return the number of tiles over the batch, the rows and the columns of the output."""
+    down, across = map(ceil_div, workload.output_size, config.tile)
+    return workload.batch // config.images, down, across
+
+
+def registers(workload: ConvWorkload, config: Config) -> int:
+    """Return a thread's registers, roughly: its outputs, or twice all that it reads if less, and its staging."""
+    held = (2 if copies(workload) else config.block_c) * places(workload, config)
+    return min(config.outputs, 2 * workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
+
+
+def elements(workload: ConvWorkload, config: Config) -> int:
+    """Return the elements of a channel that a thread reads for its pixels, if it needs them all."""
+    shared = zip((config.thread_y, config.thread_x), workload.kernel, strict=True)
+    return prod(min(size + span - 1, size * span) for size, span in shared)
+
+
+def places(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of elements of a channel that a thread stages."""
+    return ceil_div(config.images * prod(window(workload, config)), config.threads)
+
+
+def copies(workload: ConvWorkload) -> bool:
+    """Return whether the input is staged by copies that run behind the computation: they take four bytes at least."""
+    return workload.itemsize == 4
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the shared memory of a block, in bytes."""
+    rows, _ = window(workload, config)
+    size = config.num_stages * config.block_c * config.images * rows * pitch(workload, config) * workload.itemsize
+    return ceil_to(size, SHARED_ALIGNMENT)
+
+
+def window(workload: ConvWorkload, config: Config) -> tuple[int, int]:
+    """Return the rows and columns of the input that a tile reads."""
+    return workload.read_by(config.tile)
+
+
+def pitch(workload: ConvWorkload, config: Config) -> int:
+    """Return the number of elements of a row in shared memory.
+
+    Where rows of threads are no whole warps there are some to spare, so that those at the end of one row and at the
+    beginning of the next find their pixels in different banks.
+    """
+    _, columns = window(workload, config)
+    if config.threads_x % BANKS == 0:
+        return columns
+    below, beside = config.thread_y * workload.stride[0], config.threads_x * config.thread_x * workload.stride[1]
+    spared = (columns + more for more in range(BANKS) if ((columns + more) * below - beside) % BANKS == 0)
+    return next(spared, columns)

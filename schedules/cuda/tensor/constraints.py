@@ -1,0 +1,176 @@
+"""The constraints that configurations of convolutions on tensor cores have to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import tvm
+
+from tvmconv.compute.annotations import COPYING_THREADS
+from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chunks_of_tap, last_steps
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.targets import has_clusters, tensor_instructions
+from tvmconv.targets.devices import gpu_of
+
+from ...space import named
+from ..gemm.tiles import VECTOR
+from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, WARP
+from .bulk import MOST_PIXELS, is_bulk
+from .tiles import (
+    MOST_STAGES,
+    ROLE_REGISTERS,
+    Config,
+    ahead,
+    blocks,
+    converted_products,
+    fragments,
+    may_have_channel_rows,
+    part_chunks,
+    role_registers,
+    shared_bytes,
+    tf32_products,
+    tile_bytes,
+)
+
+COPIED_ROWS = WARP // VECTORS
+"""The rows of a chunk that a warp copies at once."""
+
+MOST_COLUMNS = 256
+"""The columns of the widest `wgmma` (PTX ISA, wgmma.mma_async)."""
+
+MOST_TOGETHER = 8
+"""The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
+
+ROLE_SPARE_REGISTERS = 36
+"""Registers that a thread which multiplies needs beside its sums; read off cubins of sm_90."""
+
+INSTRUCTION_REGISTERS = 26
+"""The registers that `ptxas` 13.0 asks for beside the sums of one instruction, of those that threads have at first: of
+512 threads with 116 sums it says that 142 would do."""
+
+RESIDUAL_REGISTERS = 32
+"""Registers of such a thread for vectors of the residual that it reads before it waits for the first one."""
+
+SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
+"""Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
+beside, for zero points; read off cubins of sm_90."""
+
+SPLIT_REGISTERS = 40
+"""Registers that a thread of `mma` needs beside where float32 numbers have three products, for factors of the next step
+taken apart ahead; read off cubins of sm_80 and sm_90, of which those of tiles with 64 sums spill."""
+
+PERMUTED_BYTES = 8 * ROW_BYTES
+"""The bytes of eight rows of a chunk, whose vectors are permuted: the copy engine does so by their addresses, and
+`ldmatrix` is given those of the rows."""
+
+
+def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
+    """Return the tests that a configuration must pass, by name."""
+    workload = problem.workload
+    max_threads = int(target.attrs["max_threads_per_block"])
+    gpu, known = gpu_of(target), tensor_instructions(target)
+
+    def instruction(config: Config) -> bool:
+        return ("wgmma" if config.wgmma else "mma") in known
+
+    def whole_fragments(config: Config) -> bool:
+        """Return whether warps have whole instructions; `mma` takes its columns from loads of two matrices."""
+        tile, columns = config.tile, 8 if config.wgmma else 16
+        whole = tile.block_m == config.block_m and tile.block_n == config.block_n
+        return whole and prod(tile.columns) % (tile.warps_n * columns) == 0
+
+    def widths(config: Config) -> bool:
+        """Return whether there is a `wgmma` of so many columns; of integers past 32 only those of whole sixteens."""
+        columns = 8 * config.tile.tiles_n
+        whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
+        return not config.wgmma or (columns <= MOST_COLUMNS and whole)
+
+    def threads(config: Config) -> bool:
+        return config.threads <= max_threads
+
+    def whole_warps(config: Config) -> bool:
+        """Return whether all threads of a warp copy as many vectors, and all threads store as many of the output."""
+        copied = config.block_m % COPIED_ROWS == 0 and config.block_n % COPIED_ROWS == 0
+        return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
+
+    def stages(config: Config) -> bool:
+        most = MOST_STAGES if config.teams else part_chunks(workload, config)
+        return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= most
+
+    def specialized(config: Config) -> bool:
+        """Return whether warps have roles only where the copy engine serves products from shared memory."""
+        alone = config.min_blocks_per_sm == 1 and not config.in_cluster
+        copied = is_bulk(problem) and max(config.block_m, config.block_n) <= MOST_PIXELS
+        return not config.teams or (config.wgmma and copied and alone)
+
+    def whole_parts(config: Config) -> bool:
+        """Return whether parts are of as many chunks, of whole taps where the last chunk of a tap has fewer steps."""
+        together = 1 if last_steps(workload) == STEPS else chunks_of_tap(workload)
+        return not config.teams or chunks(workload, by_tap=True) % (config.split_k * together) == 0
+
+    def rounding(config: Config) -> bool:
+        return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
+
+    def turned(config: Config) -> bool:
+        """Return whether channels are rows only where `wgmma` reads both factors from shared memory."""
+        in_memory = config.wgmma and converted_products(problem, config) == 0
+        return not config.channel_rows or (in_memory and may_have_channel_rows(problem))
+
+    def aligned(config: Config) -> bool:
+        """Return whether chunks begin where their permutation does, also behind the tiles of teams."""
+        return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
+
+    def parts_with_terms(config: Config) -> bool:
+        return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload, config.teams > 0)
+
+    def clusters(config: Config) -> bool:
+        """Return whether the blocks of a cluster have equal shares of the sums to store, in vectors."""
+        shares = 1 < config.split_k <= MOST_TOGETHER and config.sums % (VECTOR * config.split_k) == 0
+        return not config.in_cluster or (has_clusters(target) and shares)
+
+    def registers(config: Config) -> bool:
+        if config.teams:
+            known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
+            needed = config.sums + fragments(problem, config) + ROLE_SPARE_REGISTERS
+            needed += RESIDUAL_REGISTERS if workload.epilogue.residual and config.split_k == 1 else 0
+            at_first = REGISTERS // (config.teams * config.threads + COPYING_THREADS)
+            instruction = 4 * config.tile.tiles_n + INSTRUCTION_REGISTERS
+            return known and needed <= role_registers(config)[1] and instruction <= at_first
+        left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
+        spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
+        if tf32_products(problem) == 3 and not config.wgmma:
+            spare += SPLIT_REGISTERS
+        return config.sums + fragments(problem, config) + spare <= left
+
+    def shared_memory(config: Config) -> bool:
+        room = gpu.shared_bytes // config.min_blocks_per_sm
+        return shared_bytes(problem, config) + BLOCK_BYTES <= room
+
+    def grid(config: Config) -> bool:
+        return blocks(workload, config) < 2**31
+
+    def indices(config: Config) -> bool:
+        """Return whether TVM can count the sums of parts in 32 bits."""
+        return config.kernels == 1 or config.split_k * prod(workload.output_shape) < 2**31
+
+    return named(
+        instruction,
+        whole_fragments,
+        widths,
+        threads,
+        whole_warps,
+        stages,
+        specialized,
+        whole_parts,
+        rounding,
+        turned,
+        aligned,
+        parts_with_terms,
+        clusters,
+        registers,
+        shared_memory,
+        grid,
+        indices,
+    )

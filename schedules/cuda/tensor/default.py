@@ -1,0 +1,221 @@
+"""The configurations of convolutions on tensor cores: the default, and those that are worth a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import tvm
+
+from tvmconv.compute.tensor.chunks import ROW_BYTES
+from tvmconv.problem import Problem
+from tvmconv.targets import has_clusters, tensor_instructions
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ...space import Space, ceil_div, ceil_to, divisors, named
+from ..machine import BLOCK_BYTES
+from .constraints import MOST_COLUMNS, constraints
+from .model import estimate
+from .tiles import (
+    LEAST,
+    MOST_STAGES,
+    Config,
+    ahead,
+    blocks,
+    copied_rows,
+    may_have_channel_rows,
+    part_chunks,
+    shared_bytes,
+    tf32_products,
+)
+
+LEAST_COLUMNS = 16
+"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
+
+
+def space(
+    problem: Problem, target: tvm.target.Target, exchanged: bool = False, only_wgmma: bool = False
+) -> Space[Config]:
+    """Return the configurations that are worth a trial on this target, of factors that may have been exchanged."""
+    workload, gpu = problem.workload, gpu_of(target)
+    default = default_config(problem, target, exchanged, only_wgmma=only_wgmma)
+    bound = WORTH_A_TRIAL * estimate(problem, default, target, exchanged)
+    families = tensor_instructions(target)
+    even = {each.block_m for each in _even_tiles(problem, target, exchanged)}
+
+    def whole_gpu(config: Config) -> bool:
+        return config.split_k == 1 or blocks(workload, config) <= MOST_PARTS * gpu.multiprocessors
+
+    def large_parts(config: Config) -> bool:
+        """Return whether a warp, or a group of four, has at least as many sums as 64 rows of 16 columns."""
+        return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
+
+    def promising(config: Config) -> bool:
+        return estimate(problem, config, target, exchanged) <= bound
+
+    knobs = {
+        "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256, *even})),
+        "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
+        "warps_m": (1, 2, 3, 4),
+        "warps_n": (1, 2, 3, 4),
+        "num_stages": (2, 3, 4, 5, MOST_STAGES),
+        "split_k": (1, 2, 4, 8),
+        "wgmma": (False, True) if "wgmma" in families else (False,),
+        "min_blocks_per_sm": (1, 2),
+        "in_cluster": (False, True) if has_clusters(target) else (False,),
+        "teams": (0, 1, 2) if "wgmma" in families else (0,),
+        "channel_rows": (False, True) if _has_channel_rows(problem, target, exchanged) else (False,),
+        "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
+    }
+    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
+
+
+WORTH_A_TRIAL = 1.5
+"""The clocks that a configuration may take by the model to be tried, as a multiple of the default's."""
+
+
+CANDIDATES = tuple(
+    Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma, min_blocks_per_sm=together)
+    for wgmma, stages, together, tiles in (
+        (True, 4, 2, ((128, 64, 2, 1), (128, 64, 1, 1))),
+        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (128, 64, 1, 1), (64, 128, 1, 1))),
+        (True, 4, 1, ((192, 256, 3, 1), (128, 256, 2, 1), (256, 128, 2, 1), (192, 128, 3, 1), (128, 128, 2, 1))),
+        (True, 4, 1, ((128, 64, 2, 1), (64, 128, 1, 1))),
+        (True, 4, 1, ((64, 256, 1, 1), (128, 96, 2, 1), (128, 32, 2, 1))),
+        (True, MOST_STAGES, 1, ((64, 64, 1, 1), (64, 48, 1, 1), (64, 32, 1, 1), (64, 16, 1, 1), (128, 16, 2, 1))),
+        (False, 4, 1, ((32, 128, 1, 4), (32, 64, 1, 4), (32, 32, 2, 1), (32, 16, 1, 1))),
+        (False, 3, 1, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2))),
+        (False, 3, 1, ((64, 32, 2, 1), (32, 32, 1, 1), (16, 64, 1, 2), (128, 32, 4, 1))),
+        (False, 3, 1, ((64, 16, 2, 1), (64, 48, 2, 1))),
+    )
+    for block_m, block_n, warps_m, warps_n in tiles
+) + tuple(
+    Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
+    for teams, tiles in (
+        (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2))),
+        (1, ((192, 64, 3), (192, 96, 3), (128, 96, 2), (128, 64, 2))),
+        (2, ((192, 128, 1), (128, 128, 1), (64, 256, 1), (64, 128, 1), (192, 64, 1), (128, 64, 1), (64, 64, 1))),
+        (2, ((128, 96, 1), (64, 96, 1), (128, 32, 1))),
+    )
+    for block_m, block_n, warps_m in tiles
+)
+"""The tiles that a default is chosen from."""
+
+CHANNEL_ROWS = tuple(
+    replace(LEAST, block_n=block_n, warps_n=warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
+    for block_n, warps_n in ((64, 1), (128, 2), (192, 3), (256, 2))
+)
+"""Tiles with output channels as rows, which get the pixels that `_even_pixels` finds for them. A second team made one
+of eight layers 2% faster on an H100, and none of the others."""
+
+LEAST_PIXELS = 72
+"""The least pixels of such tiles: with fewer, nearly all that is brought is the weight. On an H100 the linear layers of
+32 and 128 rows took 1.1 to 1.8 times as long by tiles of 16 to 64 rows as by those of other shapes."""
+
+MOST_TURNS = 8
+"""The most tiles of a multiprocessor for which pixels are shared out evenly: of more the last ones cost little."""
+
+LARGE_TILES = (160, 192, 224, MOST_COLUMNS)
+"""The pixels of such tiles where even the largest are more than that."""
+
+MOST_PARTS = 4
+"""The most parts of tiles for each multiprocessor where blocks share reductions: in spaces, and in defaults of blocks
+whose warps have roles, which go on with tile after tile anyhow."""
+
+PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
+"""The values of `split_k` and `in_cluster` that a default is chosen from."""
+
+
+def default_config(
+    problem: Problem,
+    target: tvm.target.Target,
+    exchanged: bool = False,
+    parts: Sequence[tuple[int, bool]] = PARTS,
+    only_wgmma: bool = False,
+) -> Config:
+    """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
+    legal, most_parts = constraints(problem, target).values(), MOST_PARTS * gpu_of(target).multiprocessors
+    known = {each.block_n for each in CANDIDATES}
+    whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
+    columns = [size for size in whole if size not in known]
+    own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    if not (problem.open_sizes or problem.workload.epilogue.residual):
+        own += _even_tiles(problem, target, exchanged)
+    if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
+        own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
+    if tf32_products(problem) == 1:
+        own += [replace(each, rounds_input=True) for each in (*CANDIDATES, *own) if each.teams]
+    tried = [
+        config
+        for candidate in dict.fromkeys((*CANDIDATES, *own))
+        if candidate.wgmma or not (exchanged or only_wgmma)
+        for split_k, in_cluster in parts
+        if has_clusters(target) or not in_cluster
+        for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
+        if not (part.teams and split_k > 1) or blocks(problem.workload, part) <= most_parts
+        for config in [_fitting(part, problem, gpu_of(target))]
+        if all(holds(config) for holds in legal)
+    ]
+
+    def preference(config: Config) -> tuple[float, int, int]:
+        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
+        return estimate(problem, config, target, exchanged), -config.num_stages, -config.min_blocks_per_sm
+
+    return min(tried, key=preference)
+
+
+def _has_channel_rows(problem: Problem, target: tvm.target.Target, exchanged: bool) -> bool:
+    """Return whether there are configurations with output channels as rows."""
+    return "wgmma" in tensor_instructions(target) and may_have_channel_rows(problem) and not exchanged
+
+
+def _parts(problem: Problem) -> list[int]:
+    """Return the columns of tiles that cut the output channels of a group into equal parts, rounded up to eights.
+
+    So 1000 channels of 4096 pixels are 132 tiles of 192x168, one for each multiprocessor of an H100. Sums that go to
+    the output from registers, or along planes, need no whole lines of channels.
+    """
+    channels = problem.workload.multiplier
+    return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
+
+
+def _even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
+    """Return `CHANNEL_ROWS` with the pixels of each; none where there are no such configurations."""
+    if not _has_channel_rows(problem, target, exchanged):
+        return []
+    multiprocessors = gpu_of(target).multiprocessors
+    return [
+        replace(each, block_m=size) for each in CHANNEL_ROWS for size in _even_pixels(problem, each, multiprocessors)
+    ]
+
+
+def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list[int]:
+    """Return the pixels of tiles of which each multiprocessor has the same number, or nearly so, or `LARGE_TILES`.
+
+    So 51200 pixels of 256 channels are 512 tiles of 200x128, four for all but a few multiprocessors of an H100, where
+    some of them have a fifth one of 534 tiles of 192x128. Pixels are in sixteens, too, so that threads store whole
+    vectors.
+    """
+    workload = problem.workload
+    pixels = workload.batch * prod(workload.output_size)
+    of_channels = workload.groups * ceil_div(workload.multiplier, config.block_n)
+    counts = [turns * multiprocessors // of_channels for turns in range(1, MOST_TURNS + 1)]
+    if pixels > counts[-1] * MOST_COLUMNS:
+        return list(LARGE_TILES)
+    sizes = {ceil_to(ceil_div(pixels, count), step) for count in counts if count for step in (8, 16)}
+    return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
+
+
+def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:
+    """Return the configuration with no more stages than there are chunks to fill them.
+
+    Where blocks go on with tile after tile it is all stages that shared memory has room for.
+    """
+    if config.teams:
+        room = gpu.shared_bytes - BLOCK_BYTES - shared_bytes(problem, replace(config, num_stages=0))
+        stages = room // (sum(copied_rows(problem, config)) * ROW_BYTES)
+        return replace(config, num_stages=min(config.num_stages, stages))
+    used = config.num_stages - ahead(problem, config)
+    most = part_chunks(problem.workload, config) + used
+    return replace(config, num_stages=max(used + 1, min(config.num_stages, most)))

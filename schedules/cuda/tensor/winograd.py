@@ -1,0 +1,287 @@
+"""Winograd's convolution on the tensor cores of NVIDIA GPUs: 3x3 and 5x5 kernels in float32 with fewer multiplications.
+
+A kernel transforms the tiles of the input, the kernel of `cuda/tensor` multiplies them by the transformed weight, as a
+1x1 convolution with a group for each of the points, and a third kernel transforms the sums to tiles of 4x4 outputs
+and finishes them. Kernels of 3x3 have 36 points, and a quarter of the products of the direct convolution; those of 5x5
+have 64, and 4/25 of its products. But the transformed tensors, of 2.25 and 4 times the elements of input and output
+each, go through memory.
+
+On an H100 512 channels to 512 take 1.37 ms at batch 128 of 28x28, where `cuda/tensor` takes 3.43, and 256 to 256 of
+56x56 1.88 for 3.50: 345 and 252 TFLOP/s of the direct convolution, of which three products of TF32 numbers reach 138.
+5x5 of 96 to 256, of 24x24 without padding, takes 0.26 for 0.53, at 242. (The weight is transformed ahead.)
+
+Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers: 36 points of four
+channels, or 64 of two. An input in NCHW is laid out in NHWC first, by a kernel of its own, as `cuda/tensor` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import msgspec
+import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvmconv import compute
+from tvmconv.compute.tensor.chunks import lays_out_input
+from tvmconv.compute.tensor.winograd import OUTPUTS, side_of, transformed_elements, winograd_product
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import MAX_ELEMENTS
+from tvmconv.targets import arch_of, tensor_instructions
+from tvmconv.targets.devices import gpu_of
+
+from ...space import Space, named
+from ...template import Layouts
+from .. import tensor
+from ..gemm.schedule import begin, bind_to_grid
+from ..gemm.tiles import VECTOR
+from ..machine import SECTOR
+from . import default, tiles
+from .model import FURTHER_KERNEL, LATENCY, layout_bytes
+
+VERSION = 1
+
+LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
+
+OPEN_SIZES: tuple[str, ...] = ()
+
+THREADS = 128
+"""The threads of a block that transforms tiles."""
+
+
+class Size(NamedTuple):
+    """A row says from how many channels on kernels of one size are taken, and how they are computed."""
+
+    fewest_channels: int
+    """The least input channels. Transforms round as much for few channels as for many, but sums of few products have to
+    be more exact. For normal numbers the root mean square of errors is 2.3 times that of fused multiply-adds for 3x3,
+    and 2.5 for 5x5, for those behind a ReLU 2.7 and 2.8, and for positive ones 0.4 and 0.2 times; at the corners of
+    padded images, where sums are of fewer products, 2.7 and behind a ReLU 3.2 for 5x5. In 16 channels it would be 3.3
+    times for 3x3. (Those of 5x5 and of 16 channels were measured on an H100, the others computed by a model of the
+    tensor core that is within 7% of what was measured.)"""
+    nearest: bool
+    """True if products round their first factor to the nearest TF32 number: see `tensor_wgmma.product_function`. That
+    is for `wgmma`: `mma` adds rests to sums that are large already, and would be 3.5 times as inexact behind a ReLU."""
+    lanes: int
+    """The neighbouring channels that a thread of a transform has: the more, the longer vectors it moves, and the more
+    registers a tile takes, 144 or 128 of 255. For 5x5 one and four are up to 3% slower on an H100."""
+
+
+SIZES = {3: Size(32, nearest=False, lanes=VECTOR), 5: Size(96, nearest=True, lanes=2)}
+"""The sizes of kernels, by their taps along each axis."""
+
+MOST_BYTES = 3 * 2**30
+"""The most bytes that a call takes beside its operands: the transformed input and the sums, the weight where it is not
+transformed ahead, and an input in NCHW once more. At batch 128 of 56x56 256 channels to 256 take 1.85 GB, and 512 to
+256 take 2.77. Of larger ones most have large images for their channels and gain little: 128 to 128 of 112x112 would be
+1.1 times as fast, for 3.7 GB.
+"""
+
+WEIGHTS = 3
+"""The copies of a transformed weight: whole, and as two TF32 numbers that add up to each of its numbers."""
+
+
+@dataclass(frozen=True)
+class Config(tiles.Config):
+    """The knobs of `cuda/tensor`, for the product of transformed tiles."""
+
+
+LEAST = Config(**vars(tiles.LEAST))
+
+
+def product_of(problem: Problem) -> Problem:
+    """Return the problem that the product of transformed tiles is for `cuda/tensor`.
+
+    It is by three products of TF32 numbers in the precision "tf32", too: single ones of transformed numbers would have
+    larger errors than that promises.
+    """
+    return msgspec.structs.replace(problem, workload=winograd_product(problem.workload), precision="float32")
+
+
+def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take 3x3 and 5x5 convolutions of one group with a stride of 1, where errors may spread to outputs nearby.
+
+    Channels are in whole vectors, and those of the input as many as make sums as exact as the precision promises.
+    """
+    workload = problem.workload
+    if not problem.is_dense or workload.groups > 1:
+        return "is for dense convolutions in one group"
+    taps, across = workload.kernel
+    if taps != across or taps not in SIZES or workload.stride != (1, 1) or workload.dilation != (1, 1):
+        return "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"
+    if problem.precision == "strict":
+        return "has errors that depend on outputs nearby, which precision strict rules out"
+    for kind, channels in (("input", workload.in_channels), ("output", workload.out_channels)):
+        if channels % VECTOR:
+            return f"takes {kind} channels in multiples of {VECTOR}, not {channels}"
+    if workload.in_channels < (fewest := SIZES[taps].fewest_channels):
+        return f"takes {fewest} input channels or more for {taps}x{taps} kernels, not {workload.in_channels}"
+    points, weight_points, sums = transformed_elements(workload)
+    if weight_points > MAX_ELEMENTS:
+        return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
+    weights = 0 if problem.constant_weight else WEIGHTS * weight_points
+    image = prod(workload.x_shape) if lays_out_input(workload) else 0
+    if (beside := (image + points + sums + weights) * workload.itemsize) > MOST_BYTES:
+        return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {beside}"
+    if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
+        return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
+    return tensor.obstacle(product_of(problem), target)
+
+
+def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
+    """Return the configurations that are worth a trial on this target."""
+
+    size = _size(problem)
+
+    def whole_sums(config: Config) -> bool:
+        return config.split_k == 1
+
+    def nearest(config: Config) -> bool:
+        return config.wgmma or not size.nearest
+
+    own = tensor.space(product_of(problem), target, only_wgmma=size.nearest)
+    knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
+    constraints = {**named(whole_sums, nearest), **own.constraints}
+    return Space(default_config(problem, target), LEAST, knobs, constraints, own.heuristics, own.promising)
+
+
+def default_config(problem: Problem, target: tvm.target.Target) -> Config:
+    """Return the legal configuration, of a few, that the model finds the fastest."""
+    own = default.default_config(product_of(problem), target, parts=((1, False),), only_wgmma=_size(problem).nearest)
+    return Config(**vars(own))
+
+
+def _size(problem: Problem) -> Size:
+    return SIZES[problem.workload.kernel[0]]
+
+
+TRANSFORMING = 1.13
+"""The time of the transforms as a multiple of that of the bytes which they move, fitted to 15 layers of 64 to 512
+channels at batch 1 to 128 on an H100. Without `MARGIN` the estimates of those that take 100 µs or more are 0.98 to 1.1
+of their time, and of the others 0.97 to 1.31."""
+
+MARGIN = 1.1
+"""The estimate as a multiple of the expected time: `cuda/tensor` is taken where it is nearly as fast, with less memory
+and, over the layers that the estimate was fitted to, 0.19 to 0.33 times the error."""
+
+
+def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
+    """Return the clocks that the kernels should take, of the product and of the bytes that the others move."""
+    workload = problem.workload
+    points, weight_points, sums = transformed_elements(workload)
+    outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
+    if workload.out_layout == "NCHW":  # each run is counted as the sector that it is in
+        outputs *= SECTOR // (workload.itemsize * _run(problem))
+    moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
+    if not problem.constant_weight:
+        moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
+    gpu, laid_out = gpu_of(target), 0.0
+    if lays_out_input(workload):
+        laid_out, kernels = layout_bytes(workload, gpu), kernels + 1
+    transforms = (TRANSFORMING * moved * workload.itemsize + laid_out) / gpu.bytes_per_clock
+    transforms += kernels * (FURTHER_KERNEL + LATENCY)
+    return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
+
+
+def _run(problem: Problem) -> int:
+    """Return the outputs that a thread stores side by side at once: of NCHW those of a row, if rows are whole tiles."""
+    workload = problem.workload
+    if workload.out_layout == "NHWC":
+        return _size(problem).lanes
+    return OUTPUTS if workload.output_size[1] % OUTPUTS == 0 else 1
+
+
+def features(problem: Problem, config: Config, target: tvm.target.Target) -> Mapping[str, float]:
+    """Return features for a cost model beside the knobs, such that workloads can be compared."""
+    return {
+        **tensor.features(product_of(problem), config, target),
+        "clocks": estimate(problem, config, target),
+        "outputs": prod(problem.workload.output_shape),
+    }
+
+
+def ablations(config: Config) -> dict[str, tiles.Config]:
+    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+    without = tensor.ablations(config)
+    del without["shared reduction"]
+    return {name: each for name, each in without.items() if each.wgmma == config.wgmma}
+
+
+def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+    """Schedule the computation; the config must be legal for the problem."""
+    # Step 1. The products of the points, each of which has its sums behind those of the point before
+    product, workload = product_of(problem), problem.workload
+    side, size = side_of(workload), _size(problem)
+    split = tiles.weight_split(product, config)
+    form = compute.TensorForm(split=split, by_tap=config.teams > 0)
+    sch = begin(compute.tensor_winograd(workload, tiles.tile_of(product, config), form), problem)
+    sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
+    tensor.schedule_product(sch, product, config, target, size.nearest)
+
+    # Step 2. The input's tiles, behind the layout of one in NCHW
+    if lays_out_input(workload):
+        tensor.lay_out_image(sch, problem)
+    points = sch.get_sblock("points")
+    image, p, row, t, c = sch.get_loops(points)
+    (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, size.lanes])
+    sch.reorder(image, row, t, c, p, q, lane)
+    thread = bind_to_grid(sch, [image, row, t, c], THREADS)
+    _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
+    _unroll(sch, points)
+
+    # Step 3. The weight's, whose taps a thread reads first
+    points = sch.get_sblock("weight_points")
+    sch.compute_inline(sch.get_sblock("taps"))
+    p, q, k, c = sch.get_loops(points)
+    c, lane = sch.split(c, [None, 1])
+    sch.reorder(k, c, p, q, lane)
+    thread = bind_to_grid(sch, [k, c], THREADS)
+    rows = sch.get_sblock("weight_rows")
+    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+    _unroll(sch, points)
+
+    # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
+    output, planes, rows = (sch.get_sblock(name) for name in ("output", "planes", "sum_rows"))
+    n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
+    h, i = sch.split(h, [None, OUTPUTS])
+    v, j = sch.split(v, [None, OUTPUTS])
+    k, lane = sch.split(k, [None, size.lanes])
+    along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
+    sch.reorder(n, h, v, k, *along)
+    thread = bind_to_grid(sch, [n, h, v, k], THREADS)
+    sch.set_scope(planes, 0, "local")
+    sch.compute_at(planes, thread, preserve_unit_loops=True)
+    *_, k, h, v = sch.get_loops(planes)
+    sch.reorder(h, v, k)
+    _unroll(sch, planes)
+    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+    _unroll(sch, output, whole=_run(problem) > 1)
+
+    tensor.finish_stores(sch, product, config)
+    return sch
+
+
+def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:
+    """Compute stages, each of which is read by the one before it, in the registers of a thread."""
+    for stage in stages:
+        sch.set_scope(stage, 0, "local")
+        sch.compute_at(stage, thread, preserve_unit_loops=True)
+        _unroll(sch, stage)
+
+
+def _unroll(sch: Schedule, stage: SBlockRV, whole: bool = True) -> None:
+    """Unroll the loops of a thread, but for the last one where that is over the lanes of a whole vector.
+
+    It is longer than a vector where a weight of 5x5 taps lies in KCRS.
+    """
+    _, _, *loops, lane = sch.get_loops(stage)
+    for loop in loops:
+        sch.unroll(loop)
+    if whole and int(sch.get(lane).extent) <= VECTOR:
+        sch.vectorize(lane)
+    else:
+        sch.unroll(lane)

@@ -1,0 +1,157 @@
+"""`tvmconv bench suite --sparsity` and `tvmconv bench sparsity`: weights, peers, code and where zeros begin to pay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.shared.command_line import tvmconv, tvmconv_json
+from tvmconv import ConvWorkload, sparse_conv2d
+from tvmconv.bench import sparsity, suite
+from tvmconv.bench.code import code_of
+from tvmconv.bench.peers import default_peers, known_peers
+from tvmconv.bench.peers.sparse import Sparse
+from tvmconv.bench.report import Row
+from tvmconv.bench.sparsity import crossover
+from tvmconv.bench.timing import Timing
+from tvmconv.checking.pruning import pruned
+from tvmconv.lowering import kernels
+from tvmconv.problem import suites
+from tvmconv.targets import backend_of, resolve_target
+from tvmconv.testing import random_operands
+
+pytest.importorskip("torch")
+
+TINY = {
+    "sparse-paper": {
+        "batch": {"cuda": 64, "llvm": 2},
+        "padding": 1,
+        "stride": 1,
+        "columns": ["name", "in_channels", "height", "width", "kernel", "out_channels"],
+        "rows": [["even", 4, 8, 8, 3, 6], ["odd", 3, 6, 8, 3, 4]],
+    }
+}
+
+
+@pytest.fixture
+def tiny(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "_read", lambda: TINY)
+
+
+def test_zeros() -> None:
+    weight = random_operands(ConvWorkload.conv2d((1, 8, 8, 8), (8, 8, 3, 3)))["w"]
+    more, fewer = pruned(weight, 0.9), pruned(weight, 0.5)
+    assert np.count_nonzero(more) == weight.size - round(0.9 * weight.size)
+    assert np.count_nonzero(fewer) == weight.size // 2
+    assert np.array_equal(more, np.where(more == 0, 0, fewer))
+    assert np.array_equal(pruned(weight, 0.0), weight)
+
+
+WORKLOADS = [
+    ConvWorkload.conv2d((2, 4, 9, 8), (6, 4, 3, 3), padding=(0, 1, 2, 1), dilation=(1, 2)),
+    ConvWorkload.conv2d((1, 4, 9, 8), (6, 4, 3, 3), stride=2, scale=True, shift=True, residual=True, activation="relu"),
+]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
+    target, arrays = resolve_target("llvm"), random_operands(workload)
+    arrays["w"] = pruned(arrays["w"], 0.7)
+    sets, check = [suite._tensors(arrays, "cpu")], suite._Check(arrays, "cpu")
+    took_part = 0
+    for peer in (Sparse(), *(known_peers()[name] for name in default_peers(sparse=True))):
+        if peer.obstacle(workload, target) is None:
+            (call,) = peer.prepare(workload, target, sets)
+            check(peer, workload, call)
+            took_part += 1
+    assert took_part == (9 if workload.epilogue.scale else 10)
+
+
+def test_structured_pruning() -> None:
+    target = resolve_target("llvm")
+    half = {
+        name: known_peers()[name].computes(WORKLOADS[0]) for name in default_peers(sparse=True) if name in known_peers()
+    }
+    shapes = {name: workload.w_shape[:2] for name, workload in half.items() if workload is not None}
+    assert shapes["pytorch-half-channels"] == (6, 2)
+    assert shapes["pytorch-half-filters"] == (3, 4)
+    assert shapes["pytorch-quarter"] == (3, 2)
+    three_channels = ConvWorkload.conv2d((1, 3, 8, 8), (4, 3, 3, 3))
+    assert known_peers()["pytorch-half-channels"].obstacle(three_channels, target) == "for channels that can be halved"
+    assert known_peers()["pytorch-half-filters"].obstacle(three_channels, target) is None
+
+
+def test_suite(tiny: None) -> None:
+    options = ["bench", "suite", "sparse-paper", "--sparsity", 0.9, "--rounds", 1, "--peers", "pytorch,tvmconv-dense"]
+    row, _ = tvmconv_json(*options)["rows"]
+    assert row["workload"].endswith("padding 1,1,1,1, 90% zeros")
+    assert list(row["times"]) == ["tvmconv", "tvmconv-dense", "pytorch", "copy", "copy-kernel"]
+    assert row["selection"] == "default configuration for 10.2% non-zeros"
+    code = row["code"]
+    assert code["nonzeros"] == 22
+    assert code["left"] % 22 == 0
+    assert code["template"] == code["removed"] + code["left"] == 216 * code["left"] // 22
+    lines = tvmconv(*options).stdout.splitlines()
+    assert any(line.startswith("multiply-adds of a thread") for line in lines)
+    assert tvmconv(*options, "--memory").exit_code == 2
+
+
+def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
+    assert not any(peer.name == "im2col-spmm" for peer in suite.choose_peers(None))
+    assert {"im2col-spmm", "im2col-gemm", "tvmconv-dense", "pytorch-tf32", "onnxruntime"} < set(
+        default_peers(sparse=True)
+    )
+    assert "tvm" not in default_peers(sparse=True)
+
+
+def test_code_on_a_gpu() -> None:
+    weight = pruned(random_operands(WORKLOADS[0])["w"], 0.5)
+    conv = sparse_conv2d(weight, target={"kind": "cuda", "arch": "sm_90"}, x_shape=(1, 4, 8, 8))
+    code = code_of(conv.operators[0])
+    assert code.sparsity == 0.5
+    assert code.instructions > code.left == code.removed > 0
+    assert code.ptx_bytes > code.cubin_bytes > 16 * code.instructions
+
+
+def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of zeros that leaves too much to compile makes a row without a kernel; other shares are measured."""
+    monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), most_products=200))
+    options = ["bench", "sparsity", "even", "--sparsities", "0,0.9", "--peers", "pytorch", "--rounds", 1]
+    dense, sparse = tvmconv_json(*options)["rows"]
+    assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]
+    assert (set(dense["times"]), dense["code"]) == ({"pytorch", "copy", "copy-kernel"}, None)
+    assert "tvmconv" in sparse["times"]
+    assert "no kernel with 0% zeros: conv2d" in tvmconv(*options).stdout
+
+
+def canned(sparsity: float, ours: float, theirs: float) -> Row:
+    times = {name: Timing(each, each, each) for name, each in {"tvmconv": ours, "pytorch": theirs}.items()}
+    return Row("sparse-paper", "even", "", 1, 1, None, times, {}, {}, sparsity=sparsity)
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"), [((3, 1, 0.5), 0.9), ((3, 0.9, 0.5), 0.5), ((0.5, 2, 0.5), 0.9), ((1, 1, 2), None)]
+)
+def test_crossover(ours: tuple[float, ...], expected: float | None) -> None:
+    rows = [canned(share, each, 1.0) for share, each in zip((0.0, 0.5, 0.9), ours, strict=True)]
+    assert crossover(rows, "pytorch") == expected
+
+
+def test_sweep(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(suite_name: str, name: str, *others: Any, sparsity: float, **options: Any) -> Row:
+        return canned(sparsity, 1.5 - sparsity, 1.0)
+
+    monkeypatch.setattr(sparsity, "measure_row", measured)
+    options = ["bench", "sparsity", "even", "--peers", "pytorch"]
+    report = tvmconv_json(*options)
+    assert [row["sparsity"] for row in report["rows"]] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert report["crossovers"] == {"even": {"pytorch": 0.6}}
+    lines = tvmconv(*options, "--sparsities", "0,0.9").stdout.splitlines()
+    assert lines[0].startswith("even: conv2d 2x4x8x8")
+    assert lines[4] == "faster than pytorch from 90% zeros on"
+    for shares in ("1", "-0.1", "a", "", "0.5;0.9"):
+        assert "sparsities is" in tvmconv(*options, "--sparsities", shares).stderr
+    assert tvmconv("bench", "sparsity", "nobody").exit_code == 2

@@ -1,0 +1,124 @@
+"""Gates of squeeze and excitation on a GPU: one kernel for both layers, its numbers, and where there are two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+import tvmconv
+from tests.emulated.memory import HazardError
+from tests.emulated.network import SM_90, Run, lowered, run
+from tests.network.passes.gate_cases import CASES, Case, nn, torch
+from tests.shared.sparing import every
+from tvmconv import lowering
+from tvmconv.autotvm.task import extract_from_model
+from tvmconv.lowering import is_scheduled
+from tvmconv.network.graph.graph import blocks_of, calls
+from tvmconv.network.graph.layers import Layer
+from tvmconv.network.passes.gates import KERNEL_NAME
+from tvmconv.network.passes.half import with_precision
+from tvmconv.network.passes.kernels import use_kernels
+from tvmconv.targets import cuda
+
+
+def compiled(model: Any, word: str = "float32") -> tuple[Any, tuple[Layer, ...]]:
+    """Return a module with its kernels for a GPU, and the layers."""
+    mod, precision = with_precision(model.mod, SM_90, word)
+    mod, layers = use_kernels(mod, SM_90, "never", precision)
+    return lowered(mod), layers
+
+
+def check(found: Run, case: Case, x: Any, share: float) -> None:
+    with torch.no_grad():
+        expected = case.module.double()(x.double()).numpy()
+    np.testing.assert_allclose(found.outputs[0], expected, rtol=0, atol=share * np.abs(expected).max())
+
+
+HALVES = (("efficientnet", "float16"), ("odd", "bfloat16"), ("large", "float16"))
+
+
+@pytest.mark.parametrize(("name", "word"), every(2, [*((name, "float32") for name in CASES), *HALVES]))
+def test_both_layers_are_one_kernel(name: str, word: str) -> None:
+    case = CASES[name]
+    mod, layers = compiled(tvmconv.import_model(case.module, (case.x,)), word)
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert {layer.function for layer in layers} == {"tvmconv_gate_0"}
+    assert all(layer.convolution.workload.dtype == word for layer in layers)
+    found = run(mod, [case.x.numpy()])
+    check(found, case, case.x, {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}[word])
+    assert not found.left
+    assert len(found.kernels) == 3  # the means, the gate, and the products
+    for source in cuda.sources(lowering.build(mod, SM_90).mod):
+        assert "int64_t" not in source[source.index("__global__") :]
+        for kernel in cuda.kernel_resources(source, "sm_90"):
+            assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+
+
+def test_any_batch() -> None:
+    case = CASES["efficientnet"]
+    sizes = {0: torch.export.Dim("n", min=1, max=500)}
+    program = torch.export.export(case.module, (case.x,), dynamic_shapes=(sizes,))
+    mod, layers = compiled(tvmconv.import_model(program))
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    for batch in (1, 5):
+        x = case._replace(batch=batch).x
+        check(run(mod, [x.numpy()]), case, x, 1e-6)
+
+
+@pytest.mark.parametrize(("channels", "squeezed"), [(64, 12), (64, 1), (1, 12)])
+def test_linear_layers(channels: int, squeezed: int) -> None:
+    """Layers of one channel have their weight as depthwise convolutions have it."""
+    layers = nn.Linear(channels, squeezed), nn.ReLU(), nn.Linear(squeezed, 40), nn.Sigmoid()
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), *layers)
+    x = torch.randn(2, channels, 3, 3, generator=torch.Generator().manual_seed(2))
+    mod, layers = compiled(tvmconv.import_model(module.eval(), (x,)))
+    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    with torch.no_grad():
+        np.testing.assert_allclose(run(mod, [x.numpy()]).outputs[0], module(x).numpy(), atol=1e-6)
+    lowering.build(mod, SM_90)
+
+
+@pytest.mark.parametrize("case", [Case(2, 64, 16, twice=True), Case(20_000, 1152, 288)], ids=["read twice", "many"])
+def test_two_kernels_where_they_take_less(case: Case) -> None:
+    """What is read elsewhere is stored, and large batches are faster with products on tensor cores."""
+    mod = tvmconv.import_model(case.module, (case.x[:1].expand(case.batch, -1, -1, -1),)).mod
+    _, layers = use_kernels(mod, SM_90, "never")
+    assert not [layer for layer in layers if layer.kernel == KERNEL_NAME]
+
+
+def test_reasons_and_tasks() -> None:
+    """The layers say which kernel computes them, and nothing tunes others for them."""
+    case = CASES["efficientnet"]
+    model = tvmconv.import_model(case.module, (case.x,))
+    _, (first, second) = compiled(model)
+    assert first.reason == second.reason
+    assert first.convolution.name in first.reason
+    assert second.convolution.name in first.reason
+    assert extract_from_model(model, SM_90) == []
+
+
+def test_a_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvmconv.network.passes.gates.kernel.barrier", lambda: tirx.Evaluate(tirx.const(0)))
+    monkeypatch.setattr("tvm.s_tir.transform.ThreadSync", lambda scope: tvm.transform.Sequential([]))  # adds its own
+    case = CASES["mobilenet"]
+    mod, _ = compiled(tvmconv.import_model(case.module, (case.x,)))
+    with pytest.raises(HazardError):
+        run(mod, [case.x.numpy()])
+
+
+def test_between_convolutions_there_are_three_kernels() -> None:
+    """The means, the gate, and the products: in NHWC and half precision nothing else casts or moves."""
+    excitation = Case(8, 96, 8).module
+    module = nn.Sequential(nn.Conv2d(64, 96, 3, padding=1), excitation, nn.Conv2d(96, 64, 3, padding=1)).eval()
+    mod, layers = compiled(tvmconv.import_model(module, (torch.zeros(8, 64, 28, 28),)), "float16")
+    assert layers[0].convolution.workload.out_layout == "NHWC"
+    called = [call.args[0] for block in blocks_of(mod) for call in block.values.values() if calls(call, "call_tir")]
+    names = [var.name_hint for var in called if is_scheduled(mod[var])]
+    first, second = (place for place, name in enumerate(names) if name.startswith("tvmconv_tensor_"))
+    between = names[first + 1 : second]
+    assert ["mean" in between[0], between[1], "multiply" in between[2]] == [True, "tvmconv_gate_0", True]
+    assert len(between) == 3

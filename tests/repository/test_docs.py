@@ -1,0 +1,99 @@
+"""The snippets of the pages in docs/, as a reader would run them, the parts made from benchmarks/, and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+LARGEST = 60_000
+"""The largest number of bytes of a picture, so that a page loads at once."""
+
+
+def snippets(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    found = snippets("networks.md")
+    assert len(found) == 7
+    names: dict[str, object] = {}
+    for snippet in found:
+        exec(compile(snippet, "networks.md", "exec"), names)
+
+
+def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    found = snippets("sparse.md")
+    assert found
+    names: dict[str, object] = {}
+    for snippet in found:
+        exec(compile(snippet, "sparse.md", "exec"), names)
+    assert capsys.readouterr().out.endswith("finite numbers: they are compiled in\n")
+
+
+def test_training() -> None:
+    pytest.importorskip("torch")
+    (snippet,) = snippets("training.md")
+    exec(compile(snippet, "training.md", "exec"), {})
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
+    """Import a module of benchmarks/ by its name."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module(request.param)
+
+
+@pytest.mark.parametrize("script", ["tables"], indirect=True)
+def test_tables_are_those_of_the_data(script: ModuleType) -> None:
+    page = (DOCS / "benchmarks.md").read_text()
+    assert page.count("<!-- table:") == page.count("<!-- end -->") >= 18
+    assert script.renewed(page) == page, "python benchmarks/tables.py"
+    wrong = page.replace("**4.32**", "**4.33**")
+    assert wrong != page
+    assert script.renewed(wrong) == page
+
+
+@pytest.mark.parametrize("script", ["plots"], indirect=True)
+def test_plots_are_those_of_the_data(script: ModuleType) -> None:
+    for name, draw in script.PLOTS.items():
+        assert (DOCS / name).read_text() == draw() + "\n", "python benchmarks/plots.py"
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_small_and_whole(path: Path) -> None:
+    assert path.stat().st_size < LARGEST
+    assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+RIDDLES = {"How", "Of", "That", "Those", "What", "Where", "Whether", "Which"}
+"""The first words of docstrings that only their author understands."""
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts that stand alone as statements: docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def test_docstrings_name_their_subject() -> None:
+    paths = [path for room in ("tvmconv", "schedules") for path in sorted((ROOT / room).rglob("*.py"))]
+    assert len(paths) > 200
+    texts = [(path.name, text.split()) for path in paths for text in docstrings(ast.parse(path.read_text()))]
+    assert [(name, " ".join(words[:8])) for name, words in texts if words[0] in RIDDLES] == []

@@ -1,0 +1,135 @@
+"""The CPU schedule of 1x1 convolutions whose vectors are pixels, against the float64 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+import tvm
+from tvm import te
+
+from tests.schedules.spaces import check_space, check_whole_space
+from tests.shared.sparing import every
+from tvmconv import ConvWorkload, compute
+from tvmconv.dispatch import select, template_for, templates_for
+from tvmconv.lowering import build, lower
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.schedules.cpu import direct, pointwise
+from tvmconv.targets import resolve_target
+from tvmconv.testing import check_result, random_configs, random_operands
+
+CPU = resolve_target("llvm")
+
+
+def layer(channels: int, size: tuple[int, int], outputs: int, groups: int = 1, **options: Any) -> ConvWorkload:
+    batch = options.pop("batch", 1)
+    shapes = (batch, groups * channels, *size), (groups * outputs, channels, 1, 1)
+    return ConvWorkload.conv2d(*shapes, groups=groups, **options)
+
+
+WORKLOADS = {
+    "whole-vectors": layer(8, (12, 16), 12, scale=True, shift=True, activation="relu"),
+    "whole-vectors-odd-tiles": layer(8, (16, 17), 10, batch=3),
+    "ragged-plane": layer(5, (14, 14), 7, shift=True, residual=True, activation="relu6"),
+    "little-more-than-a-vector": layer(6, (1, 17), 20, batch=2),
+    "a-vector": layer(3, (4, 4), 1),
+    "ragged-groups": layer(4, (9, 10), 7, groups=3, scale=True, residual=True),
+    **{dtype: layer(9, (7, 7), 6, dtype=dtype, shift=True, batch=2) for dtype in NARROW},
+    "threads": layer(40, (15, 23), 60, shift=True),
+}
+by_name = pytest.mark.parametrize("name", WORKLOADS)
+
+
+def run(workload: ConvWorkload, config: Any = None) -> None:
+    func = lower(
+        Problem(workload), select(Problem(workload), CPU, config, "auto" if config else "pointwise"), CPU, "kernel"
+    )
+    operands = random_operands(workload)
+    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
+    build(tvm.IRModule({"kernel": func}), CPU)["kernel"](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+@by_name
+def test_default_configuration(name: str) -> None:
+    run(WORKLOADS[name])
+
+
+@by_name
+@pytest.mark.parametrize("number", every(2, range(2)))
+def test_random_legal_configuration(name: str, number: int) -> None:
+    run(WORKLOADS[name], random_configs(WORKLOADS[name], CPU, 2, "pointwise")[number])
+
+
+@pytest.mark.parametrize("name", ["whole-vectors", "ragged-plane"])
+def test_ablations(name: str) -> None:
+    workload = WORKLOADS[name]
+    config = pointwise.default_config(Problem(workload), CPU)
+    for without in pointwise.ablations(config).values():
+        assert without == config or not run(workload, without)
+
+
+@by_name
+def test_definition(name: str) -> None:
+    """The TE definition is right without a schedule; its parameters have a plane's rows as one."""
+    workload = WORKLOADS[name]
+    operands = random_operands(workload)
+    for tile in ((1, 1, 1), (5, 3, 4)):
+        func = te.create_prim_func(compute.pointwise(workload, *tile))
+        shapes = [[int(size) for size in parameter.ty.shape] for parameter in func.params]
+        arrays = [array.reshape(shape) for array, shape in zip(operands.values(), shapes, strict=True)]
+        tensors = [tvm.runtime.tensor(array) for array in arrays]
+        build(tvm.IRModule({"main": func}), CPU)["main"](*tensors)
+        check_result(workload, operands, tensors[-1].numpy().reshape(workload.output_shape))
+
+
+@by_name
+def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
+    workload = WORKLOADS[name]
+    space = pointwise.space(Problem(workload), CPU)
+    check_space(space, pointwise.default_config(Problem(workload), CPU))
+    check_whole_space(space)
+    assert "one_vector" in space.violated(replace(space.default, vector=2 * prod(workload.output_size)))
+
+
+@pytest.mark.parametrize("mcpu", ["haswell", "x86-64", "znver5"])
+def test_registers_hold_the_default_tile(mcpu: str) -> None:
+    """A tile's sums, its vectors of pixels and a weight fit; the sums are enough to keep the units busy."""
+    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
+    registers, lanes = {"haswell": (16, 8), "x86-64": (16, 4), "znver5": (32, 16)}[mcpu]
+    for workload in WORKLOADS.values():
+        space = pointwise.space(Problem(workload), target)
+        config = space.default
+        assert space.violated(config) == []
+        assert config.vector == lanes
+        assert config.vectors * (config.block + 1) + 1 <= registers
+        assert config.vectors * config.block >= 8 or workload.out_channels < 8 * workload.groups
+
+
+AVX512 = resolve_target({"kind": "llvm", "mcpu": "znver5"})
+
+
+def test_taken_where_sums_are_short() -> None:
+    """The shorter the sums, the larger the share of time for transposing their results."""
+    assert template_for(Problem(layer(16, (112, 112), 96)), AVX512) is pointwise
+    assert template_for(Problem(layer(64, (56, 56), 256, residual=True)), AVX512) is pointwise
+    assert template_for(Problem(layer(1024, (14, 14), 256)), AVX512) is direct
+    assert template_for(Problem(layer(960, (7, 7), 160)), AVX512) is direct
+
+
+@pytest.mark.parametrize(
+    ("workload", "target"),
+    [
+        (layer(8, (3, 5), 8), CPU),
+        (ConvWorkload.conv2d((1, 8, 16, 16), (8, 8, 1, 1), stride=2), CPU),
+        (ConvWorkload.conv2d((1, 8, 16, 16), (8, 8, 1, 1), padding=1), CPU),
+        (ConvWorkload.conv2d((1, 8, 16, 16), (8, 8, 3, 1)), CPU),
+        (layer(8, (16, 16), 8), resolve_target({"kind": "cuda", "arch": "sm_90"})),
+    ],
+    ids=["plane-less-than-a-vector", "stride", "padding", "kernel", "cuda"],
+)
+def test_not_for_anything_else(workload: ConvWorkload, target: tvm.target.Target) -> None:
+    assert pointwise not in templates_for(Problem(workload), target)

@@ -1,0 +1,129 @@
+"""Linear layers of few rows on CUDA: numbers through serial twins, and machine code."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.emulated import twins_and_cubins
+from tests.emulated.twins_and_cubins import SM_90
+from tests.schedules.cases.matvec import CASES, rows
+from tests.schedules.spaces import check_refused, check_template, check_whole_space
+from tests.shared.sparing import every
+from tvmconv import ConvWorkload
+from tvmconv.dispatch import select
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import matvec
+from tvmconv.schedules.cuda.matvec import Config
+from tvmconv.targets import resolve_target
+from tvmconv.testing import random_operands
+from tvmconv.testing.configs import legal_configs
+
+SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
+
+run_twin = partial(twins_and_cubins.run_twin, "matvec")
+emulated = partial(twins_and_cubins.emulated_runs, "matvec")
+compiled = partial(twins_and_cubins.compiled, "matvec")
+
+by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
+
+
+@by_case
+def test_serial_twin(problem: Problem, config: Config) -> None:
+    run_twin(problem, config)
+
+
+@by_case
+def test_lowered_kernel(problem: Problem, config: Config) -> None:
+    """Shuffles and shared memory bring the sums of threads together."""
+    emulated(problem, config)
+
+
+def test_weights_are_read_once() -> None:
+    """For all rows of x, each of which the threads of an output read once."""
+    (run,) = emulated(rows(3, 1024, 8), Config(2, 2, 2))
+    assert run.bytes_read == 2 * 1024 * (8 + 3 * 8)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_random_configuration(name: str) -> None:
+    problem, _ = CASES[name]
+    run_twin(problem, next(legal_configs(matvec.space(problem, SM_90), name)))
+
+
+@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
+def test_cubin(problem: Problem, config: Config) -> None:
+    for target in (SM_90, SM_80):
+        compiled(problem, config, target)
+
+
+LAYERS = [(25088, 4096), (4096, 4096), (4096, 1000), (2048, 1000), (512, 1000), (1024, 4096), (768, 3072)]
+"""The input and output channels of layers of VGG, ResNet and transformers."""
+
+
+@pytest.mark.parametrize(("channels", "outputs"), every(2, LAYERS))
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_defaults_load_vectors_ahead(channels: int, outputs: int, dtype: str) -> None:
+    """Little's law: 14 bytes a clock and multiprocessor that come after a thousand clocks are 14 KB on their way."""
+    problem = rows(1, channels, outputs, dtype)
+    config = matvec.default_config(problem, SM_90)
+    ptx = compiled(problem, config, SM_90)
+    assert len(re.findall(r"ld\.global\.nc\.v4\.[ubf]32", ptx)) >= 2 * config.ahead
+    assert ".local" not in ptx
+    warps = min(-(-outputs // 132) * config.warps, 64)
+    whole = -(-outputs // 132) * channels * problem.workload.itemsize
+    assert warps * 32 * 16 * config.ahead >= min(16 * 1024, whole)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_space_has_the_default_and_is_legal(name: str) -> None:
+    problem, _ = CASES[name]
+    check_template(matvec, problem, SM_90)
+
+
+def test_whole_space_is_legal() -> None:
+    check_whole_space(matvec.space(CASES["chunks"][0], SM_90))
+
+
+REFUSED = {
+    "groups": (
+        Problem(ConvWorkload.conv2d((1, 8, 1, 1), (8, 4, 1, 1), groups=2)),
+        "is for dense convolutions in one group",
+    ),
+    "rows": (rows(5, 64, 32), "takes up to 4 images, not 5"),
+    "pixels": (
+        Problem(ConvWorkload.conv2d((1, 8, 1, 2), (8, 8, 1, 1))),
+        "takes 1x1 kernels on images of one pixel, without padding",
+    ),
+    "padding": (
+        Problem(ConvWorkload.conv2d((1, 8, 1, 1), (8, 8, 3, 3), padding=1)),
+        "takes 1x1 kernels on images of one pixel, without padding",
+    ),
+}
+
+
+@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
+def test_obstacles(problem: Problem, why: str) -> None:
+    check_refused("matvec", problem, SM_90, why)
+
+
+@pytest.mark.parametrize("target", [SM_90, SM_80, SM_75], ids=lambda target: str(target.attrs["arch"]))
+@pytest.mark.parametrize(("channels", "outputs"), LAYERS)
+def test_choice(channels: int, outputs: int, target: tvm.target.Target) -> None:
+    """One row is this template's, in any type and on GPUs without tensor cores too; many rows are not."""
+    for dtype in ("float32", "float16"):
+        assert select(rows(1, channels, outputs, dtype), target).name == "cuda/matvec"
+    assert select(rows(32, channels, outputs, "float16"), target).name != "cuda/matvec"
+
+
+def test_nan_and_infinity_stay_in_their_rows() -> None:
+    """What is read twice behind the last term is not added, and what is computed behind the last output not stored."""
+    problem = rows(2, 1000, 9)
+    operands = random_operands(problem.workload)
+    operands["x"][0, 999], operands["w"][8, 0], operands["w"][3, 500] = np.inf, np.nan, -np.inf
+    with np.errstate(invalid="ignore"):
+        emulated(problem, Config(1, 4, 3), **operands)

@@ -1,0 +1,265 @@
+"""The sparse CUDA template against the float64 reference through its serial twin, and the code of its kernels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from msgspec.structs import replace as replace_struct
+
+from tvmconv import ConvWorkload
+from tvmconv.dispatch import select
+from tvmconv.errors import CodeSizeError, InvalidArgumentError
+from tvmconv.lowering import KERNEL_NAME, build_twin, kernels
+from tvmconv.lowering.folding.blocks import output_blocks
+from tvmconv.lowering.folding.constants import COMPILED_IN, Constants, constants_of
+from tvmconv.lowering.folding.folding import bind, expanded
+from tvmconv.lowering.folding.skeleton import Skeleton, make_skeleton
+from tvmconv.lowering.launches import build_launches
+from tvmconv.lowering.serial import serial_twin
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.runtime.sparse.operator import compile_operator
+from tvmconv.runtime.sparse.report import SparseReport
+from tvmconv.schedules.cuda import sparse as template
+from tvmconv.schedules.cuda.sparse import Config
+from tvmconv.schedules.cuda.sparse import tiles as sparse_tiles
+from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
+from tvmconv.testing import check_result, random_operands
+
+CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+
+
+def config(**knobs: object) -> Config:
+    plain = Config(8, images=1, threads_y=4, threads_x=5, thread_y=1, thread_x=1, block_c=2, num_stages=2)
+    return replace(plain, **knobs)  # type: ignore[arg-type]
+
+
+def twin(workload: ConvWorkload, chosen: Config) -> Skeleton:
+    assert not template.space(Problem(workload), SM_90).violated(chosen)
+    return make_skeleton(serial_twin(template.schedule(Problem(workload), chosen, SM_90).mod["main"]), CPU)
+
+
+def check(workload: ConvWorkload, made: Skeleton, weight: np.ndarray, channels: int) -> None:
+    """Run the twin of the template with a weight, and check its result."""
+    operands = {**random_operands(workload), "w": weight.astype(workload.dtype)}
+    dense = expanded(workload, constants_of(operands))
+    executable = build_launches(bind(made, dense, output_blocks(dense["w"], channels)), CPU, KERNEL_NAME)
+    tensors = [tvm.runtime.tensor(array) for name, array in operands.items() if name not in COMPILED_IN]
+    executable[KERNEL_NAME](*tensors)
+    check_result(workload, operands, tensors[-1].numpy())
+
+
+def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return np.where(rng.random(workload.w_shape) < density, rng.standard_normal(workload.w_shape), 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    id: str
+    workload: ConvWorkload
+    config: Config
+
+
+CASES = (
+    Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config()),
+    Case("one-stage", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(num_stages=1)),
+    Case("three-stages", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(num_stages=3)),
+    Case("tiles", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3)), config(tiles=2)),
+    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, block_c=4)),
+    Case("one-thread", ConvWorkload.conv2d((1, 2, 1, 1), (5, 2, 3, 3)), config(threads_y=1, threads_x=1, block_c=1)),
+    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(block_c=1, num_stages=1)),
+    Case(
+        "rows-columns-epilogue",
+        ConvWorkload.conv2d(
+            (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
+        ),
+        config(thread_y=2, thread_x=2, threads_x=3, block_m=3),
+    ),
+    Case(
+        "stride-dilation-padding",
+        ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 2), stride=2, dilation=(2, 1), padding=(1, 0, 2, 3)),
+        config(threads_y=3, threads_x=4),
+    ),
+    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(block_m=5, block_c=4)),
+    Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
+    *(
+        Case(
+            dtype,
+            ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype=dtype, activation="relu"),
+            config(num_stages=1),
+        )
+        for dtype in NARROW
+    ),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_configuration(case: Case) -> None:
+    check(case.workload, twin(case.workload, case.config), pruned(case.workload, 0.3), case.config.block_m)
+
+
+@pytest.mark.parametrize("name", ["three-stages", "tiles", "rows-columns-epilogue", "groups", "depthwise"])
+def test_any_batch(name: str) -> None:
+    """One template serves for all batches, which are numbers in the twins alone."""
+    case = next(case for case in CASES if case.id == name)
+    weight = pruned(case.workload, 0.3).astype(case.workload.dtype)
+    problem = Problem(case.workload, 0.7, open_sizes=("batch",))
+    selection = select(problem, SM_90, case.config)
+    for batch in (1, 5):
+        workload = replace_struct(case.workload, batch=batch)
+        operands = {**random_operands(workload), "w": weight}
+        twin = build_twin(problem, selection, SM_90, constants_of(operands), workload)
+        tensors = [tvm.runtime.tensor(array) for key, array in operands.items() if key not in COMPILED_IN]
+        twin.executable[KERNEL_NAME](*tensors)
+        check_result(workload, operands, tensors[-1].numpy())
+
+
+def test_a_block_has_images_of_a_known_batch_alone() -> None:
+    workload = ConvWorkload.conv2d((8, 64, 7, 7), (64, 64, 3, 3))
+    known, opened = (select(Problem(workload, 0.9, open_sizes=sizes), SM_90).config for sizes in ((), ("batch",)))
+    assert (known.images > 1, opened.images) == (True, 1)
+    with pytest.raises(InvalidArgumentError, match="whole_images"):
+        select(Problem(workload, 0.9, open_sizes=("batch",)), SM_90, known)
+
+
+LAYER = ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3), shift=True)
+
+
+def test_template_is_reused_for_other_weights() -> None:
+    made, weight = twin(LAYER, config()), pruned(LAYER, 0.5)
+    single = np.zeros(LAYER.w_shape)
+    single[5, 3, 1, 2] = 2.0
+    holes = weight.copy()
+    holes[3], holes[:, 4], holes[:, 2:4] = 0, 0, 0
+    negative_zeros = np.where(weight == 0, -0.0, weight)
+    for each in (weight, single, holes, negative_zeros, np.zeros(LAYER.w_shape), np.ones(LAYER.w_shape)):
+        check(LAYER, made, each, 8)
+
+
+def constants(weight: np.ndarray, workload: ConvWorkload = LAYER, **vectors: np.ndarray) -> Constants:
+    return constants_of({**random_operands(workload), "w": weight, **vectors})
+
+
+def cuda_source(workload: ConvWorkload, chosen: Config, weight: np.ndarray, **vectors: np.ndarray) -> str:
+    made = make_skeleton(template.schedule(Problem(workload), chosen, SM_90).mod["main"], SM_90)
+    dense = expanded(workload, constants(weight, workload, **vectors))
+    executable = build_launches(bind(made, dense, output_blocks(dense["w"], chosen.block_m)), SM_90, KERNEL_NAME)
+    return str(executable.mod.imports[0].inspect_source())
+
+
+def test_nothing_is_left_of_zeros() -> None:
+    weight = pruned(LAYER)
+    weight[:, 4] = 0
+    source = cuda_source(LAYER, config(block_c=1, block_m=12), weight)
+    products = source.count("* 0x") + source.count("* -0x")
+    assert products == np.count_nonzero(weight)
+    reads = np.count_nonzero(weight.any(axis=0))
+    assert source.count("float x") == reads
+    assert source.count(" tvmconv_copy(pad") == 5 * 3  # channels that are read, and places of a thread
+
+
+def test_vectors_are_immediates() -> None:
+    workload = ConvWorkload.conv2d((1, 2, 8, 10), (3, 2, 3, 3), scale=True, shift=True)
+    scale, shift = np.array([2, 3, 5], "float32"), np.array([7, 11, 13], "float32")
+    source = cuda_source(workload, config(), np.ones(workload.w_shape), scale=scale, shift=shift)
+    assert re.findall(r"(\w+)_ptr\)? \{", source) == ["x"], "the last parameter"
+    found = re.findall(r"\* \S+/\*(\S+)\*/\) \+ \S+/\*(\S+)\*/\)", source)
+    assert np.array_equal(np.array(found, "float32"), np.stack([scale, shift], axis=1))
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_copies_are_waited_for(num_stages: int) -> None:
+    """A chunk's copies arrive before its products, and start when all threads are done with the memory."""
+    source = cuda_source(LAYER, config(num_stages=num_stages, block_m=12), np.ones(LAYER.w_shape))
+    copied = committed = arrived = read = finished = 0
+    for line in source.splitlines():
+        if line.strip().startswith("tvmconv_copy("):
+            copied += 1
+            assert committed - finished < num_stages
+        elif line.strip().startswith("tvmconv_commit("):
+            committed += 1
+        elif found := re.search(r" tvmconv_wait\((\d+)\);", line):
+            arrived = committed - int(found[1])
+        elif "__syncthreads();" in line:
+            finished = read // PLACES
+        elif re.search(r"float x\d+ = ", line):
+            assert arrived > read // PLACES
+            read += 1
+    assert (committed, read) == (3, 3 * PLACES)
+    assert copied % committed == 0
+
+
+PLACES = 2 * 9
+"""The number of elements of a chunk that a pixel reads."""
+
+
+def test_denormal_weight_counts() -> None:
+    weight = np.zeros(LAYER.w_shape, np.float32)
+    weight[2, 1, 0, 1] = 1e-42
+    assert "* 0x1.65p-140f" in cuda_source(LAYER, config(), weight)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weight_must_be_finite(value: float) -> None:
+    weight = pruned(LAYER)
+    weight[0, 0, 0, 0] = value
+    with pytest.raises(InvalidArgumentError, match="weight"):
+        compile_operator(LAYER, constants(weight), SM_90)
+
+
+def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = np.ones(LAYER.w_shape)
+    few = replace(backend_named("cuda"), most_products=weight.size - 1)
+    monkeypatch.setattr(kernels, "backend_of", lambda target: few)
+    with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
+        compile_operator(LAYER, constants(weight), SM_90, config())
+
+
+def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel is compiled once for a folder, without complaint where there can be no folder, and reports its code."""
+    weight, chosen = pruned(LAYER), config(num_stages=1)
+    compiled: list[str] = []
+    compile_source = cuda.compile_source
+    monkeypatch.setattr(cuda, "compile_source", lambda *args: compiled.append(args[0]) or compile_source(*args))
+
+    def report() -> SparseReport:
+        monkeypatch.setattr(kernel_cache, "_compiled", {})  # as in a new process
+        return compile_operator(LAYER, constants(weight), SM_90, chosen).report
+
+    monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path))
+    first = report()
+    nonzeros = np.count_nonzero(weight)
+    assert (first.weights, first.nonzeros, first.blocks, first.launches) == (weight.size, nonzeros, 2, 1)
+    assert (first.left, first.removed) == (nonzeros, weight.size - nonzeros)
+    assert first.sparsity == pytest.approx(1 - nonzeros / weight.size)
+    assert 16 * nonzeros < first.code_bytes < 64 * 1024
+    assert (report(), len(compiled)) == (first, 1)
+    for file in tmp_path.glob("*.cubin"):
+        file.write_bytes(file.read_bytes()[:-1000])  # as a power cut may leave it
+    assert (report(), len(compiled)) == (first, 2)
+    assert (report(), len(compiled)) == (first, 2)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "file"))  # no folder, not even for the superuser
+    assert (report(), len(compiled)) == (first, 3)
+    for name in ("TVMCONV_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # a user of a container alone
+    with pytest.raises(RuntimeError, match="home directory"):
+        kernel_cache.folder()
+    assert (report(), len(compiled)) == (first, 4)
+
+
+def test_cubin() -> None:
+    workload = ConvWorkload.conv2d((1, 16, 14, 28), (64, 16, 3, 3), shift=True, activation="relu")
+    chosen = config(block_m=32, threads_y=7, threads_x=28, block_c=4)
+    (kernel,) = cuda.kernel_resources(cuda_source(workload, chosen, pruned(workload)), "sm_90")
+    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
+    assert 0.9 * sparse_tiles.shared_bytes(workload, chosen) < kernel.shared_bytes
+    assert kernel.shared_bytes <= sparse_tiles.shared_bytes(workload, chosen)
+    assert kernel.registers <= sparse_tiles.registers(workload, chosen) + 16

@@ -1,0 +1,222 @@
+"""Winograd's convolution on tensor cores: numbers through serial twins and an emulator, and machine code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import msgspec
+import numpy as np
+import pytest
+import tvm
+from numpy.lib.stride_tricks import sliding_window_view
+
+from tests.emulated import twins_and_cubins
+from tests.emulated.twins_and_cubins import SM_90
+from tests.schedules.cases.tensor import Layouts
+from tests.schedules.cases.winograd import CASES, TEAMS, conv
+from tests.schedules.spaces import check_refused, check_template
+from tests.shared.sparing import every
+from tvmconv import ConvWorkload
+from tvmconv.bench.factors import Factors, Shape, fma_sums, normal, positive, rounded
+from tvmconv.compute.dense.winograd_matrices import transforms
+from tvmconv.dispatch import select
+from tvmconv.lowering import lower
+from tvmconv.network.passes.packing import split_packing
+from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import tensor
+from tvmconv.schedules.cuda.tensor import winograd
+from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
+from tvmconv.schedules.cuda.tensor.winograd import Config
+from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import gpu_of
+from tvmconv.testing import random_configs, random_operands
+
+run_twin = partial(twins_and_cubins.run_twin, "winograd")
+compiled = partial(twins_and_cubins.compiled, "winograd")
+SM_80, H100 = resolve_target({"kind": "cuda", "arch": "sm_80"}), resolve_target("nvidia/nvidia-h100")
+
+
+@pytest.mark.parametrize(("problem", "config"), [*CASES.values(), *TEAMS.values()], ids=[*CASES, *TEAMS])
+def test_serial_twin(problem: Problem, config: Config) -> None:
+    run_twin(problem, config)
+
+
+@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
+def test_lowered_kernels(problem: Problem, config: Config) -> None:
+    """There is a kernel for each transform and one for the product.
+
+    Others take the weight of `wgmma` apart, and lay out an input in NCHW.
+    """
+    runs = twins_and_cubins.emulated_runs("winograd", problem, config)
+    assert len(runs) == 4 + config.wgmma + (problem.workload.layout == "NCHW")
+
+
+@pytest.mark.parametrize("name", every(4, CASES))
+def test_random_legal_configuration(name: str) -> None:
+    problem, _ = CASES[name]
+    (config,) = random_configs(problem.workload, SM_90, 1, "winograd")
+    run_twin(problem, config)
+
+
+def behind_a_relu(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> Factors:
+    """Return normally distributed factors, of which the negative ones of the first are zeros."""
+    first, second = normal(rng, x, w, dtype)
+    return np.maximum(first, 0), second
+
+
+@pytest.mark.parametrize("data", [normal, positive, behind_a_relu])
+@pytest.mark.parametrize("taps", winograd.SIZES)
+def test_errors_beside_multiply_adds(taps: int, data: Callable[..., Factors]) -> None:
+    """With the fewest channels errors are up to three times those of sums by fused multiply-adds, as is promised."""
+    channels, rng = winograd.SIZES[taps].fewest_channels, np.random.default_rng(1)
+    output, weight, tile = (np.array(matrix, np.float32) for matrix in transforms(4, taps))
+    side = len(tile)
+    x, w = (each.astype("f") for each in data(rng, (128, channels, side, side), (16, channels, taps, taps), "float32"))
+    points, taken = (
+        np.einsum("pr,qs,ncrs->cpqn", matrix, matrix, each, optimize=True, dtype=np.float32)
+        for matrix, each in ((tile, x), (weight, w))
+    )
+    sums = on_tensor_cores(points, taken, winograd.SIZES[taps].nearest)
+    got = np.einsum("ip,jq,pqnk->nijk", output, output, sums, optimize=True, dtype=np.float32)
+    windows = np.moveaxis(sliding_window_view(x, (taps, taps), axis=(2, 3)), 1, -1)  # (n, i, j, R, S, C)
+    factors = windows.reshape(len(x) * 16, -1), np.moveaxis(w, 1, -1).reshape(len(w), -1)
+    exact = factors[0].astype(np.float64) @ factors[1].T.astype(np.float64)
+    ours, fused = (np.abs(each - exact) for each in (got.reshape(exact.shape), fma_sums(*factors)))
+    assert np.mean(ours**2) <= 9 * np.mean(fused**2)
+    assert ours.max() <= 3 * fused.max()
+
+
+def on_tensor_cores(x: np.ndarray, w: np.ndarray, nearest: bool) -> np.ndarray:
+    """Return the sums (P, Q, N, K) of x (C, P, Q, N) times w (C, P, Q, K), as `wgmma` has them by three products.
+
+    The first factor is rounded to the `nearest` TF32 numbers, or cut off. Each chunk of 32 terms has sums of its own,
+    of 8 terms an instruction, which are rounded toward zero.
+    """
+    (x_cut, x_rest), (w_cut, w_rest) = (
+        (high := rounded(each, 10, up), rounded(each - high, 10)) for each, up in ((x, nearest), (w, True))
+    )
+    sums = np.zeros((*x.shape[1:], w.shape[-1]), np.float32)
+    for first in range(0, len(x), 32):
+        own = np.zeros_like(sums)
+        for a, b in ((x_cut, w_rest), (x_rest, w_cut), (x_cut, w_cut)):
+            for start in range(first, min(first + 32, len(x)), 8):
+                terms = (each[start : min(start + 8, first + 32)].astype(np.float64) for each in (a, b))
+                exact = own + np.einsum("cpqn,cpqk->pqnk", *terms, optimize=True)
+                near = exact.astype(np.float32)
+                own = np.where(np.abs(near) > np.abs(exact), np.nextafter(near, np.float32(0)), near)
+        sums += own
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("one-team", SM_90), ("two-teams", SM_90), ("uneven-padding", SM_80), ("5x5-one-team", SM_90)]
+)
+def test_cubin(name: str, target: tvm.target.Target) -> None:
+    problem, config = (CASES | TEAMS)[name]
+    compiled(problem, config, target)
+
+
+@pytest.mark.parametrize(("name", "lanes", "points"), [("whole-tiles", 4, 36), ("5x5", 2, 64)])
+def test_threads_move_vectors(name: str, lanes: int, points: int) -> None:
+    """A thread of the transforms stores the channels of a point, or of an output, at once."""
+    problem, config = CASES[name]
+    first, *_, last = re.split(r"\.entry", compiled(problem, config, SM_90))[1:]
+    assert [len(re.findall(rf"st\.global\.v{lanes}\.\w+", kernel)) for kernel in (first, last)] == [points, 16]
+
+
+@pytest.mark.parametrize("name", every(3, CASES))
+def test_space_has_the_default_and_is_legal(name: str) -> None:
+    problem, config = CASES[name]
+    check_template(winograd, problem, SM_90)
+    assert winograd.space(problem, SM_90).violated(config) == []
+
+
+@pytest.mark.parametrize("name", ["odd-sizes", "5x5"])
+def test_a_network_transforms_the_weight_ahead(name: str) -> None:
+    """What is computed once is the transformed weight, in two TF32 numbers that add up to it."""
+    problem, config = CASES[name]
+    kernel, packing = split_packing(lower(problem, select(problem, SM_90, config, "winograd"), SM_90, "kernel"))
+    assert packing is not None
+    weight = random_operands(problem.workload)["w"]
+    (made,) = (each.numpy() for each in packing(weight))
+    matrix = np.array(transforms(4, problem.workload.kernel[0]).weight, np.float64)
+    expected = np.einsum("pr,qs,krsc->pqkc", matrix, matrix, weight.astype(np.float64))
+    np.testing.assert_allclose(made.sum(axis=0).reshape(expected.shape), expected, rtol=0, atol=2e-6)
+    assert not (made.view(np.uint32) & 0x1FFF).any()
+    assert [str(each.name) for each in kernel.params][:2] == ["x", "packed"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "channels", "saved"),
+    [
+        (128, 56, 256, 1.86),
+        (128, 28, 512, 2.50),
+        (128, 14, 512, 1.92),
+        (32, 28, 512, 2.34),
+        (32, 7, 512, 1.9),
+        (8, 28, 256, 1.53),
+        (1, 56, 256, 1.56),
+        (128, 28, 128, 1.05),
+        (32, 56, 64, 0.69),
+        (1, 14, 512, 0.84),
+    ],
+)
+def test_choice_in_a_network(batch: int, size: int, channels: int, saved: float) -> None:
+    """It is taken where `cuda/tensor` takes more than 1.1 times as long on an H100, by what was measured."""
+    shape = (batch, channels, size, size)
+    problem = msgspec.structs.replace(conv(shape, channels, shift=True, activation="relu"), constant_weight=True)
+    assert select(problem, H100).name == ("cuda/winograd" if saved > 1.1 else "cuda/tensor")
+
+
+def test_the_layout_of_an_input_counts() -> None:
+    """One in NCHW is read and written once more, by another kernel."""
+    last, first = (
+        conv((32, 256, 28, 28), 256, Layouts(layout, "KRSC", "NHWC"), shift=True) for layout in ("NHWC", "NCHW")
+    )
+    config = winograd.default_config(last, H100)
+    more = winograd.estimate(first, config, H100) - winograd.estimate(last, config, H100)
+    moved = 2 * prod(last.workload.x_shape) * 4 / gpu_of(H100).bytes_per_clock
+    assert moved + FURTHER_KERNEL < more < 4 * moved
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "channels", "outputs", "saved"),
+    [(128, 24, 96, 256, 2.03), (128, 28, 96, 96, 1.36), (32, 56, 128, 128, 1.72), (32, 14, 96, 128, 1.61)],
+)
+def test_choice_of_5x5_in_a_network(batch: int, size: int, channels: int, outputs: int, saved: float) -> None:
+    """Its estimate is within a sixth of what was measured on an H100, beside that of `cuda/tensor`."""
+    shape, padding = (batch, channels, size, size), 0 if size == 24 else 2
+    problem = msgspec.structs.replace(conv(shape, outputs, taps=5, padding=padding), constant_weight=True)
+    ours, other = (
+        template.estimate(problem, template.default_config(problem, H100), H100) for template in (winograd, tensor)
+    )
+    assert select(problem, H100).name == "cuda/winograd"
+    assert saved / 1.17 < other / (ours / winograd.MARGIN) < saved * 1.17
+
+
+REFUSED = {
+    "groups": (
+        Problem(ConvWorkload.conv2d((1, 8, 8, 32), (32, 3, 3, 16), groups=2, layout="NHWC")),
+        "is for dense convolutions in one group",
+    ),
+    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
+    "7x7": (conv((1, 64, 9, 9), 16, taps=7), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
+    "strict": (conv((1, 32, 9, 9), 16, precision="strict"), "has errors that depend on outputs nearby"),
+    "channels": (conv((1, 18, 9, 9), 16), "takes input channels in multiples of 4, not 18"),
+    "outputs": (conv((1, 16, 9, 9), 18), "takes output channels in multiples of 4, not 18"),
+    "few-channels": (conv((1, 28, 9, 9), 16), "takes 32 input channels or more for 3x3 kernels, not 28"),
+    "few-channels-of-5x5": (conv((1, 92, 9, 9), 16, taps=5), "takes 96 input channels or more for 5x5 kernels, not 92"),
+    "too-large": (conv((128, 128, 112, 112), 128), "takes up to 3221225472 bytes of transformed .*, not 3706454016"),
+    "too-large-a-weight": (
+        conv((1, 8192, 6, 6), 4096),
+        "takes weights of at most 1073741824 elements when they are transformed, not of 1207959552",
+    ),
+}
+
+
+@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
+def test_obstacles(problem: Problem, why: str) -> None:
+    check_refused("winograd", problem, SM_90, why)

@@ -1,0 +1,83 @@
+"""The section for any other JSON that a command has printed: its figures, and a table for each list of records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.workload import ConvWorkload
+
+from .files import Source
+from .markup import Cell, Markup, facts, section, table, tag
+
+Figures = dict[str, Any]
+TIMING = {"median", "low", "high"}
+
+
+def documents(source: Source, found: list[Figures]) -> Markup:
+    """Return the section of documents; lines with the same names are one table."""
+    if len(found) == 1:
+        return section(source.name, *_document(found[0]))
+    alike: dict[tuple[str, ...], list[Figures]] = {}
+    for line in found:
+        alike.setdefault(tuple(line), []).append(line)
+    return section(source.name, *(_records(lines) for lines in alike.values()))
+
+
+def _document(document: Figures) -> list[Markup]:
+    parts: list[Markup] = []
+    single: list[tuple[str, Cell]] = []
+    for name, value in document.items():
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            nested = [item for item in value if any(_is_records(inner) for inner in item.values())]
+            if nested:
+                for item in nested:
+                    parts += [tag("h3", str(item.get("title", name))), *_document(item)]
+            else:
+                parts += [tag("h3", name.replace("_", " ")), _records(value)]
+        else:
+            single += _flat(name, value).items()
+    return [facts(single), *parts]
+
+
+def _is_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _records(records: list[Figures]) -> Markup:
+    """Return a table of records, a column for each figure that one of them has."""
+    rows = [
+        {key: cell for name, value in record.items() for key, cell in _flat(name, value).items()} for record in records
+    ]
+    headers = list(dict.fromkeys(name for row in rows for name in row))
+    return table(
+        [header.replace("_", " ") for header in headers], [[row.get(name) for name in headers] for row in rows]
+    )
+
+
+def _flat(name: str, value: Any) -> dict[str, Cell]:
+    """Return a value as cells by name: a dictionary of figures gets a cell for each, one of settings a single cell."""
+    if isinstance(value, dict):
+        if (workload := _workload(value)) is not None:
+            return {name: str(workload)}
+        if value.keys() >= TIMING and isinstance(value["median"], float):
+            return {f"{name}, µs": 1e6 * value["median"]}
+        if len(value) > 3 and not any(isinstance(part, dict) for part in value.values()):
+            return {name: ", ".join(f"{key}={_text(part)}" for key, part in value.items())}
+        return {key: cell for part, inner in value.items() for key, cell in _flat(f"{name} {part}", inner).items()}
+    return {name: value if value is None or isinstance(value, str | int | float) else _text(value)}
+
+
+def _workload(value: Figures) -> ConvWorkload | None:
+    try:
+        return msgspec.convert(value, ConvWorkload) if "in_channels" in value else None
+    except (msgspec.ValidationError, InvalidArgumentError):
+        return None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,96 @@
+"""The section for a tuning log: the gains of tuning, its convergence, and the failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, isfinite
+from statistics import geometric_mean
+
+from tvmconv.autotvm.plot import best_so_far
+from tvmconv.autotvm.tidy import Made, by_making, default_record
+from tvmconv.dispatch.history import best_record
+from tvmconv.dispatch.record import Log, Record
+from tvmconv.dispatch.trial import Stage, Status
+
+from . import charts
+from .files import Source
+from .markup import Cell, Markup, details, facts, join, section, table, tag
+
+REASONS = 12
+"""The number of different reasons of failures that are listed."""
+
+
+def tuning(source: Source, log: Log) -> Markup:
+    """Return the section of a log."""
+    groups = by_making(log.records)
+    skipped = ", ".join(f"{count} {kind}" for kind, count in log.skipped.items())
+    head = facts(
+        [
+            ("trials", sum(map(_is_trial, log.records))),
+            ("workloads", len({made.problem for made in groups})),
+            ("devices", ", ".join(dict.fromkeys(made.device for made in groups))),
+            ("under way when a run ended", len(log.under_way) or None),
+            ("lines left out", skipped),
+        ]
+    )
+    rows = [_row(made, records) for made, records in groups.items()]
+    gains = [row[4] for row in rows if isinstance(row[4], float)]
+    means = Markup()
+    if len(gains) > 1:
+        mean = f"{geometric_mean(gains):.3g} times as long as the best (geometric mean over {len(gains)} workloads)"
+        means = tag("p", f"Default configurations take {mean}.")
+    headers = [
+        "workload",
+        "template",
+        "default, µs",
+        "best, µs",
+        "times",
+        "trials",
+        "failed",
+        "best configuration",
+        "device",
+    ]
+    return section(source.name, head, _convergence(groups), means, table(headers, rows), _failures(log.records))
+
+
+def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
+    best, default = best_record(records), default_record(records)
+    failed = sum(record.status is not Status.OK for record in records)
+    knobs = "" if best is None else ", ".join(f"{name}={value}" for name, value in best.knobs.items())
+    costs = [None if record is None else 1e6 * record.cost for record in (default, best)]
+    gain = None if default is None or best is None else default.cost / best.cost
+    return [str(made.problem), made.template, *costs, gain, sum(map(_is_trial, records)), failed, knobs, made.device]
+
+
+def _is_trial(record: Record) -> bool:
+    """Return whether a record is of the search, not of the measurements at its end."""
+    return record.stage is Stage.SEARCH
+
+
+def _convergence(groups: dict[Made, list[Record]]) -> Markup:
+    """Draw the best so far, as a multiple of the best of all, over the trials of each workload's search."""
+    series: dict[str, list[float]] = {}
+    for made, records in groups.items():
+        curve = best_so_far(records)
+        least = min((cost for cost in curve if isfinite(cost)), default=inf)
+        if len(curve) > 1 and isfinite(least):
+            name = f"{made.problem} ({made.template}, {made.device})"
+            series[name] = [cost / least for cost in curve]
+    if not series:
+        return Markup()
+    return tag("div", charts.curves(series, ("trial", "best so far / best")).figure(), class_="charts")
+
+
+def _failures(records: Sequence[Record]) -> Markup:
+    failed = [record for record in records if record.status is not Status.OK]
+    if not failed:
+        return tag("p", "No trial failed.")
+    classes = Counter((record.status.value, record.template) for record in failed)
+    reasons = Counter((record.status.value, record.reason or "") for record in failed)
+    shares: list[list[Cell]] = [[*key, count, f"{count / len(records):.2%}"] for key, count in classes.most_common()]
+    listed: list[list[Cell]] = [[count, *key] for key, count in reasons.most_common(REASONS)]
+    more = details(
+        f"reasons, the {len(listed)} most frequent of {len(reasons)}", table(["trials", "class", "reason"], listed)
+    )
+    return join([tag("h3", "Failures"), table(["class", "template", "trials", "share"], shares), more])

@@ -1,0 +1,173 @@
+"""Building of networks in other processes: side by side before they are measured, or alone, cold and warm, to be timed.
+
+What takes long is kept on disk, where the process that measures finds it: our networks are files, and `torch.compile`
+keeps its kernels in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tvmconv.autotvm.measure.processes import WorkerPool
+from tvmconv.targets import backend_of, resolve_target
+from tvmconv.targets.threads import affinity
+
+from ..timing import use_threads_of_tvm
+from .contenders import Contender, Prepared
+
+if TYPE_CHECKING:
+    import tvm
+
+PATIENCE = 600.0
+"""The seconds after which a build is given up."""
+
+CACHES = ("TVMCONV_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""The variables that name the folders in which builds are kept."""
+
+
+class Case(NamedTuple):
+    """A network with random weights, and the shape of its images, which every process makes alike."""
+
+    name: str
+    make: Callable[[], Any]
+    batch: int
+    size: int
+    """The height and width of the images, in pixels."""
+    sparsity: float | None
+
+    def __str__(self) -> str:
+        return f"{self.name}, batch {self.batch}"
+
+    def module(self) -> Any:
+        """Return the module of torch, on the CPU."""
+        from .weights import prune, randomized
+
+        module = randomized(self.make)
+        if self.sparsity is not None:
+            prune(module, self.sparsity)
+        return module
+
+    def images(self, count: int) -> Any:
+        """Return random images (count, 3, size, size), on the CPU."""
+        import torch
+
+        return torch.randn(count, 3, self.size, self.size, generator=torch.Generator().manual_seed(3))
+
+
+class Task(NamedTuple):
+    """A network that is to be built for a contender."""
+
+    case: Case
+    contender: Contender
+    target: str
+    """The target as JSON."""
+    library: Path
+    """The file that the network is written to."""
+
+    def __str__(self) -> str:
+        return f"{self.case} for {self.contender.name}"
+
+
+def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], None]) -> None:
+    """Build in so many processes at once, and tell what is done; one that fails fails again in its turn.
+
+    A kernel that `torch.compile` would choose by its time is chosen when it is measured: here others use the GPU. Each
+    process has processors of its own, and runs no more compilers than these.
+    """
+    start, processors = time.perf_counter(), affinity()
+    shares = [set(processors[place::jobs]) or set(processors) for place in range(jobs)]
+    pools = [WorkerPool(1, PATIENCE, partial(os.sched_setaffinity, 0, share)) for share in shares]
+    free: SimpleQueue[WorkerPool] = SimpleQueue()
+    for pool in pools:
+        free.put(pool)
+
+    def build(task: Task) -> float:
+        pool = free.get()
+        try:
+            return float(pool.submit(_build, task, False).result())
+        finally:
+            free.put(pool)
+
+    threads = ThreadPoolExecutor(jobs)
+    try:
+        running = {threads.submit(build, task): task for task in tasks}
+        for done, future in enumerate(as_completed(running), 1):
+            error = future.exception()
+            ended = f"built in {future.result():.1f} s" if error is None else f"failed: {_first_line(error)}"
+            tell(f"{time.perf_counter() - start:.0f} s, {done} of {len(tasks)}: {running[future]} {ended}")
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.shutdown(wait=False)
+
+
+def cold_and_warm(task: Task) -> tuple[float, float]:
+    """Return the seconds of a build with nothing kept, and of the same build after it, each in a new process."""
+    with tempfile.TemporaryDirectory() as folder:
+        kept = {name: str(Path(folder, name)) for name in CACHES}
+        pool = WorkerPool(1, PATIENCE, partial(_set_variables, kept), calls=1)
+        try:
+            cold, warm = (float(pool.submit(_build, task, True).result()) for _ in range(2))
+        finally:
+            pool.shutdown(wait=False)
+    return cold, warm
+
+
+def built(
+    contender: Contender, module: Any, x: Any, target: tvm.target.Target, library: Path
+) -> tuple[Prepared, float]:
+    """Prepare a contender, write its file and call it; return the seconds too, but for those of writing."""
+    start = time.perf_counter()
+    prepared = contender.prepare(module, x, target)
+    before = time.perf_counter()
+    prepared.save(library)
+    saved = time.perf_counter()
+    prepared.call()
+    if x.is_cuda:
+        import torch
+
+        torch.cuda.synchronize()
+    return prepared, time.perf_counter() - saved + before - start
+
+
+def release() -> None:
+    """Give back memory of the GPU that torch and TVM keep for later."""
+    import torch
+    import tvm
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+
+
+def _build(task: Task, keeps_choices: bool) -> float:
+    """Build in this process, and return the seconds."""
+    if not keeps_choices:
+        import torch._inductor.config as inductor
+
+        inductor.autotune_local_cache = False
+    target = resolve_target(task.target)
+    use_threads_of_tvm(target)
+    x = task.case.images(task.case.batch).to(backend_of(target).device_type)
+    prepared, seconds = built(task.contender, task.case.module(), x, target, task.library)
+    del prepared
+    if x.is_cuda:
+        release()
+    return seconds
+
+
+def _set_variables(values: Mapping[str, str]) -> None:
+    os.environ.update(values)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Benchmarks of default configurations and of tuners."""

@@ -1,0 +1,1 @@
+"""Definitions of dense and sparse convolutions, for any target."""

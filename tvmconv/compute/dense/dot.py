@@ -1,0 +1,197 @@
+"""Direct convolution of integers or bfloat16 numbers, as sums of products of a few neighbouring channels at a time.
+
+c runs over the C / groups input channels of the group that k belongs to, filled up to whole instructions with zeros:
+`O[n, k, h, w] = sum over c, r, s of X[n, c, h*sh + r*dh, w*sw + s*dw] * F[k, c, r, s] - zero * sum over c, r, s of F`,
+where X is x in the type of the instruction's first factor, and zero the number in it that stands for zero.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from msgspec import structs
+from tvm import te, tirx
+
+from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.layout import Layout, data_layout
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import DotInstruction
+
+from ..epilogue import epilogue, epilogue_operands
+from .packing import in_groups, in_type, packed_weight, weighted_zero
+
+SIGN = 128
+"""The distance between bytes with a sign and without: the first bit, which is what they differ in, counts as much."""
+
+
+def as_factor(value: tirx.PrimExpr, dtype: str, first: str, zero_point: int) -> tirx.PrimExpr:
+    """Return an element of x as an instruction takes it: as it is, without its zero point, or with another sign bit."""
+    if dtype == first:
+        return value
+    if first not in QUANTIZED:
+        number = in_type(value, dtype, first)
+        return number - tirx.const(zero_point, first) if zero_point else number
+    return tirx.reinterpret(first, value) ^ tirx.const(SIGN if first == "uint8" else -SIGN, first)
+
+
+def as_term(factor: tirx.PrimExpr, dtype: str, sums: str) -> tirx.PrimExpr:
+    """Return a factor in the type of the sums: one in uint16 is the first half of a float32 number."""
+    if dtype != "uint16":
+        return factor.astype(sums)
+    return tirx.reinterpret(sums, factor.astype("uint32") << tirx.const(16, "uint32"))
+
+
+def zero_of(workload: ConvWorkload, first: str) -> int:
+    """Return the factor that stands for zero."""
+    if first not in QUANTIZED:
+        return 0
+    return workload.zero_point + SIGN * ((workload.dtype == "int8") - (first == "int8"))
+
+
+def depth(workload: ConvWorkload, terms: int) -> int:
+    """Return the number of input channels of a group, rounded up to whole instructions."""
+    return -(-workload.w_shape[1] // terms) * terms
+
+
+def is_row(workload: ConvWorkload) -> bool:
+    """Return whether a plane is taken as one row of pixels: where an output reads the pixel at its own place alone."""
+    return workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
+
+
+def staged_layout(workload: ConvWorkload, terms: int) -> Layout:
+    """Return a layout for the stage "pad" in which the terms of an instruction lie side by side."""
+    return data_layout(f"NCHW{terms}c") if workload.layout == "NCHW" and terms > 1 else workload.x_layout
+
+
+def dot(
+    workload: ConvWorkload,
+    instruction: DotInstruction,
+    tile: tuple[int, int, int],
+    own_channels: int,
+    staged: Layout | None,
+    rows_of: ConvWorkload | None = None,
+) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "pad", "packed", "zero", "dot", "sums", "groups" and "output".
+
+    Returns the operands in the order of `workload.operands`. Where `is_row` says so a plane's rows are one: x is (N, C,
+    1, H * W), and the output (N, K, 1, H * W). Sums of integers are exact.
+
+    `tile` rounds the channels, rows and columns of "dot" up to whole tiles, and `own_channels` are the input channels
+    of a group, rounded up to whole instructions. With `staged` there is the stage "pad" in that layout, which has these
+    channels, and zeros around planes; else the sums read x in place, and those beyond the end of a plane read its last
+    pixels. "packed" is the weight in blocks of the tile's channels. "zero", (K,), has the products of the number that
+    stands for zero, which "sums" subtracts; without them there is neither. "groups" is there with several groups.
+
+    With `rows_of` the workload is `with_rows_as_channels` of that one, whose x and w are the operands: "pad" and the
+    stage "filter_rows" read them as that one has them.
+    """
+    if is_row(workload):
+        workload = structs.replace(workload, height=1, width=prod(workload.output_size))
+    given = rows_of or workload
+    x = te.placeholder(*given.operands["x"], name="x")
+    w = given_w = te.placeholder(given.w_shape, given.storage.weight, name="w")
+    if rows_of is not None:
+        w = filter_rows(w, rows_of, workload)
+    operands = epilogue_operands(workload)
+    block, rows, columns = tile
+    sizes = workload.output_size
+    height, width = (-(-size // step) * step for size, step in zip(sizes, (rows, columns), strict=True))
+    packed = packed_weight(w, workload, block, own_channels, instruction.second)
+    channels = int(packed.shape[0]) * block
+    layout, size = staged or workload.x_layout, workload.read_by((height, width))
+    source = padded_factors(x, workload, instruction, layout, size, own_channels, rows_of) if staged else x
+    (sh, sw), (dh, dw) = workload.stride, workload.dilation
+    c = te.reduce_axis((0, own_channels), name="c")
+    r = te.reduce_axis((0, workload.kernel[0]), name="r")
+    s = te.reduce_axis((0, workload.kernel[1]), name="s")
+
+    def within(place: tirx.PrimExpr, size: int, rounded: int) -> tirx.PrimExpr:
+        return place if staged or size == rounded else te.min(place, size - 1)
+
+    def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        channel = c if workload.groups == 1 else k // (channels // workload.groups) * c.dom.extent + c
+        row, column = within(h, sizes[0], height) * sh + r * dh, within(v, sizes[1], width) * sw + s * dw
+        element = source[layout.place(n, channel, row, column)]
+        if not staged:
+            element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
+        weight = as_term(packed[k // block, c, r, s, k % block], instruction.second, instruction.sums)
+        return te.sum(as_term(element, instruction.first, instruction.sums) * weight, axis=[c, r, s])
+
+    sums = te.compute((workload.batch, channels, height, width), accumulate, name="dot")
+    zero = zero_of(workload, instruction.first)
+    offsets = weighted_zero(w, workload, zero) if zero else None
+    return [x, given_w, *operands.values(), epilogue(in_groups(sums, workload, offsets), workload, operands)]
+
+
+def with_rows_as_channels(workload: ConvWorkload) -> ConvWorkload:
+    """Return the convolution that computes the same if each row of a window, in all channels, is taken for channels.
+
+    It reads a copy of x in which windows beside each other repeat what they share: the im2win layout along rows. Few
+    channels, such as the three of an image, fill a tile of AMX that way.
+    """
+    (top, _, bottom, _), (r, s) = workload.padding, workload.kernel
+    return structs.replace(
+        workload,
+        in_channels=workload.in_channels * s,
+        width=workload.output_size[1],
+        kernel=(r, 1),
+        stride=(workload.stride[0], 1),
+        padding=(top, 0, bottom, 0),
+        dilation=(workload.dilation[0], 1),
+        layout="NCHW",
+        w_layout="KCRS",
+    )
+
+
+def filter_rows(w: te.Tensor, workload: ConvWorkload, rows: ConvWorkload) -> te.Tensor:
+    """Return the stage "filter_rows": w as `with_rows_as_channels` has it, the taps of a channel side by side."""
+    taps = workload.kernel[1]
+
+    def value(k: tirx.Var, q: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
+        return w[workload.weight_layout.place(k, q // taps, r, q % taps + s)]
+
+    return te.compute(rows.w_shape, value, name="filter_rows")
+
+
+def padded_factors(
+    x: te.Tensor,
+    workload: ConvWorkload,
+    instruction: DotInstruction,
+    layout: Layout,
+    size: tuple[int, int],
+    channels: int,
+    rows_of: ConvWorkload | None = None,
+) -> te.Tensor:
+    """Return the stage "pad": x as factors in a layout, with zeros around it, of so many rows and columns.
+
+    Each group has so many channels, its own and zeros behind them. With `rows_of` these are rows of windows of x.
+    """
+    top, left, _, _ = workload.padding
+    (height, width), own = size, workload.w_shape[1]
+
+    def in_row(c: tirx.PrimExpr, v: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
+        """Return the channel and the column of x for a place in the row of a window."""
+        assert rows_of is not None
+        taps = rows_of.kernel[1]
+        return c // taps, v * rows_of.stride[1] + c % taps * rows_of.dilation[1] - rows_of.padding[1]
+
+    def value(*place: tirx.Var) -> tirx.PrimExpr:
+        n, c, h, v = layout.logical(*place)
+        tests = [] if channels == own else [c % channels < own]
+        tests += [h >= top] if top else []
+        tests += [h - top < workload.height] if height > top + workload.height else []
+        tests += [v >= left] if left else []
+        tests += [v - left < workload.width] if width > left + workload.width else []
+        c = c if channels == own else c // channels * own + c % channels
+        if rows_of is None:
+            element = x[workload.x_layout.place(n, c, h - top, v - left)]
+        else:
+            channel, column = in_row(c, v)
+            tests += [column >= 0, column < rows_of.width]
+            element = x[rows_of.x_layout.place(n, channel, h - top, column)]
+        element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
+        zero = tirx.const(zero_of(workload, instruction.first), instruction.first)
+        return tirx.if_then_else(tirx.all(*tests), element, zero) if tests else element
+
+    shape = layout.shape((workload.batch, workload.groups * channels, height, width))
+    return te.compute(shape, value, name="pad")

@@ -1,0 +1,67 @@
+"""Linear layers of few rows: products of a matrix with vectors, in which each weight is a factor of few products.
+
+`O[n, k] = sum over lanes of P[n, k, lane]`, where P has the sum of the terms of a lane: vectors of neighbouring terms
+go round the lanes.
+"""
+
+from __future__ import annotations
+
+from tvm import te, tirx
+
+from tvmconv.problem.workload import ConvWorkload
+
+from ..epilogue import epilogue, epilogue_operands
+
+
+def matvec(workload: ConvWorkload, vector: int, lanes: int, ahead: int, rows: int) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "pixels", "weights", "parts", "product", "planes" and "output".
+
+    Returns x and w in the workload's layouts, what the epilogue reads, and the output. "pixels" and "weights" have x
+    and w in vectors, (N or K, steps, lanes, elements of one), of whole times `ahead` steps: vectors behind the last one
+    repeat it, so that loads have no conditions. "parts" are the sums of lanes, (N, K, lanes), and "product" those of
+    all. The output channels are rounded up to whole times `rows`: those beyond have the weight of the last one.
+    """
+    x = te.placeholder(*workload.operands["x"], name="x")
+    w = te.placeholder(*workload.operands["w"], name="w")
+    operands, sums = epilogue_operands(workload), workload.storage.sums
+    vectors, outputs = workload.in_channels // vector, workload.out_channels
+    chunks = -(-vectors // (lanes * ahead))
+    wanted = -(-outputs // rows) * rows
+
+    whole = chunks * ahead * lanes == vectors
+
+    def vector_of(factor: te.Tensor, place: tirx.PrimExpr, at: tuple[tirx.Var, tirx.Var, tirx.Var]) -> tirx.PrimExpr:
+        step, lane, element = at
+        number = step * lanes + lane
+        layout = workload.x_layout if factor is x else workload.weight_layout
+        nearest = number if whole else tirx.min(number, vectors - 1)
+        return factor(*layout.place(place, nearest * vector + element, 0, 0))
+
+    shape = (chunks * ahead, lanes, vector)
+    pixels = te.compute((workload.batch, *shape), lambda n, *at: vector_of(x, n, at), name="pixels")
+    weights = te.compute(
+        (wanted, *shape),
+        lambda k, *at: vector_of(w, k if wanted == outputs else tirx.min(k, outputs - 1), at),
+        name="weights",
+    )
+    chunk, step, element = (
+        te.reduce_axis((0, extent), name=name)
+        for name, extent in (("chunk", chunks), ("step", ahead), ("element", vector))
+    )
+
+    def part(n: tirx.Var, k: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
+        place = chunk * ahead + step, lane, element
+        factor = pixels(n, *place).astype(sums)
+        if workload.zero_point:
+            factor = factor - tirx.const(workload.zero_point, sums)
+        term = factor * weights(k, *place).astype(sums)
+        if not whole:
+            inside = (chunk * ahead + step) * lanes + lane < vectors
+            term = tirx.if_then_else(inside, term, tirx.const(0, sums))
+        return te.sum(term, axis=[chunk, step, element])
+
+    parts = te.compute((workload.batch, wanted, lanes), part, name="parts")
+    lane = te.reduce_axis((0, lanes), name="lane")
+    product = te.compute((workload.batch, wanted), lambda n, k: te.sum(parts[n, k, lane], axis=lane), name="product")
+    planes = te.compute((workload.batch, outputs, 1, 1), lambda n, k, h, v: product[n, k], name="planes")
+    return [x, w, *operands.values(), epilogue(planes, workload, operands)]

@@ -1,0 +1,150 @@
+"""Winograd's convolution: `O = A [sum over c of (G F[k, c] Gt) * (B P[n, c] Bt)] At` for each tile of outputs.
+
+It is for kernels of 3x3 taps and a stride of 1, and takes 16 multiplications for 2x2 outputs, or 36 for 4x4, where the
+direct convolution takes 36 and 144 (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016). The
+matrices are in `winograd_matrices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import NamedTuple
+
+from tvm import te, tirx
+
+from tvmconv.problem.workload import ConvWorkload
+
+from ..epilogue import epilogue, epilogue_operands
+from ..open_sizes import is_whole, whole_tiles
+from ..padding import padded_input
+from .winograd_matrices import TAPS, Matrix, transforms
+
+
+class WinogradTile(NamedTuple):
+    """The sizes that a schedule of Winograd's convolution rounds up to whole parts."""
+
+    outputs: int
+    """The rows, and the columns, of outputs of a tile: 2 or 4."""
+    rows: int
+    """The rows of tiles of a band, which is transformed as a whole."""
+    images: int
+    """The images that a band has those rows of; they divide the batch."""
+    across: int
+    """The tiles of a row that lie side by side in a band, before those of its next row."""
+    together: int
+    """The tiles of a band that are summed together; where the width is open they divide those side by side, of all its
+    rows."""
+    lanes: int
+    """The input channels that lie side by side."""
+    block: int
+    """The output channels whose weights lie side by side."""
+
+
+def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "pad", "blocks", "tiles", "packed", "winograd", "sums" and "output".
+
+    With narrow storage there is a stage "wide", too, the weight in float32, in which all is computed.
+
+    Operands and result are those of `direct`. "blocks" is the padded input with channels in blocks of the lanes,
+    "tiles" the transformed input (N / images, bands, points, points, channels / lanes, tiles, lanes), "packed" the
+    transformed weight (blocks, points, points, channels, block), "winograd" the sums of their products over the
+    channels, and "sums" those transformed to outputs (N, K, H, W). All are rounded up to whole parts: past the last
+    input channel "packed" is zero, the last tile of a band is computed again, and "output" leaves the surplus out.
+    """
+    x = te.placeholder(*workload.operands["x"], name="x")
+    w = te.placeholder(workload.w_shape, workload.dtype, name="w")
+    sums = workload.storage.sums
+    taps = w if w.dtype == sums else te.compute(w.shape, lambda *place: w[place].astype(sums), name="wide")
+    operands = epilogue_operands(workload)
+    step, lanes, block = tile.outputs, tile.lanes, tile.block
+    matrices, points = transforms(step), step + TAPS - 1
+    channels, (height, width) = workload.in_channels, workload.output_size
+    depth = -(-channels // lanes) * lanes
+    lines, across = tile.images * tile.rows, tile.across
+    bands, panels = whole_tiles(height, step * tile.rows), whole_tiles(width, step * across)
+    count = lines * across * panels  # the tiles of a band
+    rounded = count if is_whole(count, tile.together) else -(-count // tile.together) * tile.together
+    padded, _ = padded_input(x, workload, (bands * (tile.rows * step), panels * (across * step)))
+
+    def block_of_channels(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, i: tirx.Var) -> tirx.PrimExpr:
+        channel = _within(c * lanes + i, channels, lanes)
+        return padded[workload.x_layout.place(n, channel, h, v)].astype(sums)
+
+    size = (padded.shape[axis] for axis in workload.x_layout.spatial)
+    blocks = te.compute((workload.batch, depth // lanes, *size, lanes), block_of_channels, name="blocks")
+
+    def input_tile(
+        n: tirx.Var, b: tirx.Var, p: tirx.Var, q: tirx.Var, c: tirx.Var, t: tirx.Var, i: tirx.Var
+    ) -> tirx.PrimExpr:
+        t = t if rounded is count else tirx.min(t, count - 1)
+        panel, place = t // (lines * across), t % (lines * across)
+        line, column = place // across, panel * across + place % across
+        image, row = (n, line) if tile.images == 1 else (n * tile.images + line // tile.rows, line % tile.rows)
+        h, v = (b * tile.rows + row) * step, column * step
+        return transformed(matrices.input, p, q, lambda r, s: blocks[image, c, h + r, v + s, i])
+
+    shape = (workload.batch // tile.images, bands, points, points, depth // lanes, rounded, lanes)
+    tiles = te.compute(shape, input_tile, name="tiles")
+    out_blocks = -(-workload.out_channels // block)
+
+    def weight_tile(kb: tirx.Var, p: tirx.Var, q: tirx.Var, c: tirx.Var, ki: tirx.Var) -> tirx.PrimExpr:
+        k = _within(kb * block + ki, workload.out_channels, block)
+        channel = _within(c, channels, lanes)
+        value = transformed(matrices.weight, p, q, lambda r, s: taps[k, channel, r, s])
+        if depth == channels:
+            return value
+        return tirx.if_then_else(c < channels, value, tirx.const(0, sums))  # a `Select` would read beyond the weight
+
+    packed = te.compute((out_blocks, points, points, depth, block), weight_tile, name="packed")
+    c = te.reduce_axis((0, depth), name="c")
+
+    def accumulate(
+        n: tirx.Var, b: tirx.Var, kb: tirx.Var, p: tirx.Var, q: tirx.Var, t: tirx.Var, ki: tirx.Var
+    ) -> tirx.PrimExpr:
+        return te.sum(packed[kb, p, q, c, ki] * tiles[n, b, p, q, c // lanes, t, c % lanes], axis=c)
+
+    shape = (workload.batch // tile.images, bands, out_blocks, points, points, rounded, block)
+    product = te.compute(shape, accumulate, name="winograd")
+
+    def output_tile(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        row, column = h // step, v // step
+        line = n % tile.images * tile.rows + row % tile.rows
+        t = (column // across * lines + line) * across + column % across
+        image, band = n // tile.images, row // tile.rows
+
+        def element(p: int, q: int) -> tirx.PrimExpr:
+            return product[image, band, k // block, p, q, t, k % block]
+
+        return transformed(matrices.output, h % step, v % step, element)
+
+    planes = (workload.batch, out_blocks * block, bands * (tile.rows * step), panels * (across * step))
+    outputs = te.compute(planes, output_tile, name="sums")
+    return [x, w, *operands.values(), epilogue(outputs, workload, operands)]
+
+
+def transformed(
+    matrix: Matrix, row: tirx.PrimExpr, column: tirx.PrimExpr, element: Callable[[int, int], tirx.PrimExpr]
+) -> tirx.PrimExpr:
+    """Return an element of `M D Mt`, by its place, for the matrix D of these elements."""
+    rows = range(len(matrix[0]))
+    inner = [multiplied(matrix, column, partial(element, r)) for r in rows]
+    return multiplied(matrix, row, inner.__getitem__)
+
+
+def multiplied(matrix: Matrix, row: tirx.PrimExpr, element: Callable[[int], tirx.PrimExpr]) -> tirx.PrimExpr:
+    """Return the element of `M d` in a row, for the vector d of these elements."""
+    return sum(_coefficient(matrix, row, column) * element(column) for column in range(len(matrix[0])))
+
+
+def _coefficient(matrix: Matrix, row: tirx.PrimExpr, column: int) -> tirx.PrimExpr:
+    """Return an element of a matrix in a row that is an expression."""
+    values = [float(each[column]) for each in matrix]
+    usual = max(values, key=values.count)
+    others = [(place, tirx.const(value, "float32")) for place, value in enumerate(values) if value != usual]
+    return reduce(lambda rest, each: tirx.Select(row == each[0], each[1], rest), others, tirx.const(usual, "float32"))
+
+
+def _within(index: tirx.PrimExpr, extent: int, step: int) -> tirx.PrimExpr:
+    """Return an index that goes over whole steps, with the last one in the place of those beyond an extent."""
+    return index if extent % step == 0 else tirx.min(index, extent - 1)

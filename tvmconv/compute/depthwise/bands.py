@@ -1,0 +1,160 @@
+"""Depthwise convolution for tensor cores: a row of taps is a band of a matrix, from columns of the input to outputs.
+
+The outputs of a tile, 16 of a row, are the product of the columns that they read with a matrix that has the taps of a
+row of the kernel along its diagonals, summed over the rows of the kernel. Eight rows of outputs share the matrix.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import msgspec
+from tvm import te, tirx
+
+from tvmconv.problem.workload import ConvWorkload
+
+from ..epilogue import epilogue, epilogue_operands
+from ..open_sizes import whole_tiles
+
+EIGHT = 8
+"""The rows of outputs that are multiplied together."""
+
+BAND = 16
+"""The outputs of a row that a matrix is for."""
+
+BEFORE, BESIDE = BAND - 2, BAND
+"""The zeros in front of a row of taps, as the last pair of outputs reads the first column of the band under them, and
+all beside the columns of a band, in whole vectors."""
+
+VECTOR_BYTES, STEP_BYTES = 16, 32
+"""The bytes of a line that a row of a matrix of tensor cores has, and those that one instruction multiplies."""
+
+LEAST_COPY = 4
+"""The bytes of the shortest asynchronous copy from memory to shared memory."""
+
+
+def columns_of(workload: ConvWorkload, size: int) -> int:
+    """Return the columns of the input in so many bytes."""
+    return size // workload.itemsize
+
+
+def surplus(workload: ConvWorkload) -> int:
+    """Return the columns before the first one that outputs read, with which vectors of the input are whole."""
+    return -workload.padding[1] % columns_of(workload, VECTOR_BYTES)
+
+
+def reach(workload: ConvWorkload) -> int:
+    """Return the columns of the input that the outputs of a band are made of, in whole instructions."""
+    step = columns_of(workload, STEP_BYTES)
+    return whole_tiles(surplus(workload) + BAND - 1 + workload.kernel[1], step) * step
+
+
+def lanes(workload: ConvWorkload) -> int:
+    """Return the columns of a vector, which are all in the input or all beside it."""
+    return gcd(columns_of(workload, VECTOR_BYTES), workload.width)
+
+
+def in_planes(workload: ConvWorkload) -> ConvWorkload:
+    """Return a workload whose planes are as matrices have them: sequences of one row are the rows of one image."""
+    if workload.height > 1 or workload.kernel[0] > 1 or workload.output_size[0] > 1:
+        return workload
+    return msgspec.structs.replace(workload, batch=1, height=workload.batch)
+
+
+def lines_read(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[range, range]:
+    """Return the rows and the columns under a tile, counted from the first that windows read, that are multiplied.
+
+    Where a tile is as large as the plane, those that are padding alone are left out: rows that no eight outputs read
+    with others, and columns in whole instructions.
+    """
+    (height, width), (top, left, _, _) = workload.output_size, workload.padding
+    rows, columns = range(tile[0] + workload.kernel[0] - 1), range(tile[1] + reach(workload) - BAND)
+    if tile[0] >= height:
+        rows = rows[max(0, top - EIGHT + 1) : top + workload.height + EIGHT - 1]
+    if tile[1] >= width:
+        step, first = columns_of(workload, STEP_BYTES), left + surplus(workload)
+        columns = columns[first // step * step : whole_tiles(first + workload.width, step) * step]
+    return rows, columns
+
+
+def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "lines", "packed", "taps", "product", "sums", "planes" and "output".
+
+    Returns x (N, C, H, W) and w (C, 1, R, S), what the epilogue reads, and the output. A tile is of so many rows and
+    columns of outputs, of planes as `in_planes` has them. "lines" has the input as tiles read it, with zeros around it:
+    (N, C, tiles of rows, of columns, rows, vectors, columns of one), of those that `lines_read` tells. "packed" has the
+    rows of taps among zeros, (C, R, two, columns): a pair of neighbours under an even output begins at an even place in
+    the first copy, and under an odd output in the second; "taps" is the same in vectors. "product" has the sums in the
+    order of the registers of tensor cores, (N, C, tiles of rows, of columns, eights of rows, bands, pairs of columns,
+    columns of one, pairs of rows, rows of one), and "sums" is the same. What is outside the band counts for nothing,
+    whatever the input has there.
+    """
+    x = te.placeholder(*workload.operands["x"], name="x")
+    w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
+    operands, (rows, columns), sums = epilogue_operands(workload), tile, workload.storage.sums
+    planes = in_planes(workload)
+    lines, taps = _lines(x, planes, tile, planes is not workload), _taps(w, workload)
+    (first_row, *_), (first_column, *_) = lines_read(planes, tile)
+    width, vector = lanes(workload), columns_of(workload, VECTOR_BYTES)
+    r, read = te.reduce_axis((0, workload.kernel[0]), name="r"), te.reduce_axis((0, reach(workload)), name="read")
+
+    def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
+        *which, eight, band, two, odd, pair, own = axes
+        row, column = eight * EIGHT + pair * 2 + own + r - first_row, band * BAND + read - first_column
+        tap, s = read - two * 2 + BEFORE, read - two * 2 - odd - surplus(workload)
+        inside = [row >= 0, row < lines.shape[4], column >= 0, column < lines.shape[5] * width]
+        inside += [s >= 0, s < workload.kernel[1]]
+        place = *which, row, column // width, column % width
+        pixel = lines[place].astype(sums)
+        term = pixel * taps[which[1], r, odd, tap // vector, tap % vector].astype(sums)
+        return te.sum(tirx.if_then_else(tirx.all(*inside), term, tirx.const(0, sums)), axis=[r, read])
+
+    shape = (*lines.shape[:4], rows // EIGHT, columns // BAND, EIGHT, 2, EIGHT // 2, 2)
+    product = te.compute(shape, accumulate, name="product")
+    tiled = te.compute(shape, lambda *place: product[place], name="sums")
+
+    def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        n, h = (n, h) if planes is workload else (0, n)
+        row, column = h % rows, v % columns
+        tiles = n, k, h // rows, v // columns, row // EIGHT, column // BAND
+        place = *tiles, column % BAND // 2, column % 2, row % EIGHT // 2, row % 2
+        return tiled[place]
+
+    gathered = te.compute((workload.batch, workload.out_channels, *workload.output_size), gather, name="planes")
+    return [x, w, *operands.values(), epilogue(gathered, workload, operands)]
+
+
+def _lines(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int], of_sequences: bool) -> te.Tensor:
+    """Return the stage "lines" of planes, which are x, or have its sequences as rows."""
+    (rows, columns), (top, left, _, _), width = tile, workload.padding, lanes(workload)
+    rows_read, columns_read = lines_read(workload, tile)
+    top, left = top - rows_read[0], left + surplus(workload) - columns_read[0]
+    tiles = [whole_tiles(size, step) for size, step in zip(workload.output_size, tile, strict=True)]
+
+    def element(*axes: tirx.Var) -> tirx.PrimExpr:
+        n, c, y, xs, row, vector, lane = axes
+        h, v = y * rows + row - top, xs * (columns // width) + vector - left // width
+        inside = tirx.all(h >= 0, h < workload.height, v >= 0, v < workload.width // width)
+        place = *((h, c, 0) if of_sequences else (n, c, h)), v * width + lane
+        return tirx.if_then_else(inside, x[place], tirx.const(0, x.dtype))
+
+    shape = (workload.batch, workload.in_channels, *tiles, len(rows_read), len(columns_read) // width, width)
+    return te.compute(shape, element, name="lines")
+
+
+def _taps(w: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+    """Return the stages "packed" and "taps"."""
+    vector = columns_of(workload, VECTOR_BYTES)
+
+    def element(k: tirx.Var, r: tirx.Var, odd: tirx.Var, place: tirx.Var) -> tirx.PrimExpr:
+        s = place - odd - (BEFORE + surplus(workload))
+        return tirx.if_then_else(tirx.all(s >= 0, s < workload.kernel[1]), w[k, 0, r, s], tirx.const(0, w.dtype))
+
+    packed = te.compute(
+        (workload.out_channels, workload.kernel[0], 2, reach(workload) + BESIDE), element, name="packed"
+    )
+
+    def same(k: tirx.Var, r: tirx.Var, odd: tirx.Var, which: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
+        return packed[k, r, odd, which * vector + lane]
+
+    return te.compute((*packed.shape[:3], packed.shape[3] // vector, vector), same, name="taps")

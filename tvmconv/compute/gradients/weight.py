@@ -1,0 +1,251 @@
+"""The gradient of a depthwise convolution with respect to its weight: a sum over all pixels of all images for each tap.
+
+`dF[c, q, r, s] = sum over n, h, w of dY[n, c*M + q, h, w] * P[n, c, h*sh + r*dh, w*sw + s*dw]`, P being x with its
+padding. For a CPU lanes are neighbouring columns, for a GPU they are threads with a column of some rows each.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import te, tirx
+
+from tvmconv.problem.workload import ConvWorkload
+
+from ..padding import padded_input
+
+
+class Bands(NamedTuple):
+    """The division of a plane's rows among the tasks of a CPU, in a gradient with respect to a weight."""
+
+    parts: int
+    """The tasks of a channel."""
+    bands: int
+    """The bands of a task, one staged after the other."""
+    steps: int
+    """The steps of a band."""
+    rows: int
+    """The rows of a step."""
+
+
+def weight_gradient_in_rows(workload: ConvWorkload, bands: Bands, block_r: int, lanes: int) -> list[te.Tensor]:
+    """Return the TE definition for a CPU, in the stages "pad", "grad", "sums", "parts", "total" and "output", and
+    "folded_8" or such in front of "parts".
+
+    Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). Each part of the planes of a channel has
+    "sums" of its own over all images, in so many lanes; "parts" are those of all lanes. `block_r` are the rows of the
+    kernel whose sums are made together.
+    """
+    dy, x = placeholders(workload)
+    (ho, wo), (kr, ks), m = workload.output_size, workload.kernel, workload.multiplier
+    (sh, sw), (dh, dw), zero = workload.stride, workload.dilation, tirx.const(0, "float32")
+    vectors, blocks = -(-wo // lanes), -(-kr // block_r)
+    height, width = prod(bands), vectors * lanes
+    surplus = blocks * block_r - kr  # rows of the kernel that there are not
+    whole = (height - (-surplus * dh // sh), width)
+    pad, _ = padded_input(x, workload, whole, dtype=None if workload.dtype == "float32" else "float32")
+
+    def element(n: Any, k: Any, y: Any, v: Any) -> tirx.PrimExpr:
+        tests = [index < size for index, size, padded in ((y, ho, height), (v, wo, width)) if size < padded]
+        value = dy[n, k, y, v].astype("float32")
+        return tirx.if_then_else(tirx.all(*tests), value, zero) if tests else value
+
+    grad = te.compute((workload.batch, workload.out_channels, height, width), element, name="grad")
+    n, vector = te.reduce_axis((0, workload.batch), name="n"), te.reduce_axis((0, vectors), name="vector")
+    band, step = te.reduce_axis((0, bands.bands), name="band"), te.reduce_axis((0, bands.steps), name="step")
+    row = te.reduce_axis((0, bands.rows), name="row")
+
+    def product(k: Any, part: Any, ro: Any, r: Any, s: Any, lane: Any) -> tirx.PrimExpr:
+        y = ((part * bands.bands + band) * bands.steps + step) * bands.rows + row
+        v = vector * lanes + lane
+        factor = pad[n, k // m, y * sh + (ro * block_r + r) * dh, v * sw + s * dw]
+        return te.sum(grad[n, k, y, v] * factor, axis=[n, band, step, vector, row])
+
+    sums = te.compute((workload.out_channels, bands.parts, blocks, block_r, ks, lanes), product, name="sums")
+    for fewer in folds(lanes):
+        sums = _folded(sums, fewer)
+    lane, part = te.reduce_axis((0, sums.shape[-1]), name="lane"), te.reduce_axis((0, bands.parts), name="part")
+    parts = te.compute(
+        (workload.out_channels, bands.parts, kr, ks),
+        lambda k, part, r, s: te.sum(sums[k, part, r // block_r, r % block_r, s, lane], axis=[lane]),
+        name="parts",
+    )
+    total = te.compute(
+        workload.w_shape, lambda c, q, r, s: te.sum(parts[c * m + q, part, r, s], axis=[part]), name="total"
+    )
+    return [dy, x, _stored(total, workload)]
+
+
+def folds(lanes: int) -> list[int]:
+    """Return the lanes that sums are folded to, one after the other, in vectors; the last ones are added singly."""
+    return [fewer for fewer in (8, 4) if fewer < lanes]
+
+
+def _folded(sums: te.Tensor, lanes: int) -> te.Tensor:
+    """Return the stage "folded_8", or with another number: the sums of so many lanes and of as many behind them."""
+
+    def value(*place: tirx.Var) -> tirx.PrimExpr:
+        behind = (*place[:-1], place[-1] + lanes)
+        return sums[place] + sums[behind]
+
+    return te.compute((*sums.shape[:-1], lanes), value, name=f"folded_{lanes}")
+
+
+class Shares(NamedTuple):
+    """The sums that a thread of a GPU has in a gradient with respect to a weight, and those that are added to them."""
+
+    block_r: int
+    """The rows of the kernel whose sums a thread has in registers."""
+    block_s: int
+    """The columns of the kernel, likewise."""
+    warps: int
+    """The number of warps of a block, which share its tiles."""
+    parts: int
+    """The number of blocks that share the tiles of a channel, which is one of the output."""
+
+    def blocks(self, workload: ConvWorkload) -> tuple[int, int]:
+        """Return the blocks of the kernel, by rows and columns."""
+        return -(-workload.kernel[0] // self.block_r), -(-workload.kernel[1] // self.block_s)
+
+
+class Tiles(NamedTuple):
+    """The tiles of a GPU's threads in a gradient with respect to a weight."""
+
+    rows: int
+    """The rows of dy in a tile, which is one column wide: a thread's work at a time."""
+    shares: Shares
+
+    def window(self, workload: ConvWorkload) -> tuple[int, int]:
+        """Return the elements of x that a tile reads, by rows and columns."""
+        more = 0 if self.rows == 1 else (self.rows - 1) * workload.stride[0]
+        return more + self.shares.block_r, self.shares.block_s
+
+
+def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) -> list[te.Tensor]:
+    """Return the TE definition for a GPU.
+
+    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad" and those of `added_up`. Returns dy
+    (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all images, are dealt
+    to lane after lane of warp after warp of part after part, turn after turn. A tile of several rows takes no dilation
+    of rows. The nearest elements of the operands are there to be read, then are in float32; "window" and "grad" have
+    zeros in the place of those beside them. So reads that depend on no condition are all on their way together, and one
+    instruction selects: a compiler makes a branch of a conversion that is needed on a condition.
+    """
+    dy, x = placeholders(workload)
+    (ho, wo), m, k_out = workload.output_size, workload.multiplier, workload.out_channels
+    (sh, sw), (dh, dw), (top, left, _, _) = workload.stride, workload.dilation, workload.padding
+    rows, shares = tiles
+    block_r, block_s, warps, parts = shares
+    plane, zero = -(-ho // rows) * wo, tirx.const(0, "float32")
+    all_tiles = workload.batch * plane
+    turns = (all_tiles + parts * warps * warp - 1) // (parts * warps * warp)
+
+    def tile(p: Any, turn: Any, own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the number of a tile, its image, its first row and its column."""
+        number = ((turn * parts + p) * warps + own) * warp + lane
+        known = tirx.min(number, all_tiles - 1)
+        return number, known // plane, known % plane // wo * rows, known % wo
+
+    def of_x(p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+        """Return the image of a tile, and the place of an element of its window."""
+        _, n, y, v = tile(p, turn, own, lane)
+        row = y * sh + (ro * block_r + a) * (dh if rows == 1 else 1) - top
+        return n, row, v * sw + (so * block_s + b) * dw - left
+
+    def within(index: Any, size: int) -> Any:
+        return tirx.max(tirx.min(index, size - 1), 0)
+
+    def near_x(k: Any, *place: Any) -> tirx.PrimExpr:
+        n, row, column = of_x(*place)
+        return x[n, k // m, within(row, workload.height), within(column, workload.width)]
+
+    def in_window(*place: Any) -> tirx.PrimExpr:
+        _, row, column = of_x(*place[1:])
+        inside = tirx.all(row >= 0, row < workload.height, column >= 0, column < workload.width)
+        return tirx.Select(inside, wide_x[place], zero)
+
+    def near_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        _, n, y, v = tile(p, turn, own, lane)
+        return dy[n, k, tirx.min(y + a, ho - 1) if ho % rows else y + a, v]
+
+    def of_dy(*place: Any) -> tirx.PrimExpr:
+        *which, a = place
+        number, _, y, _ = tile(*which[1:])
+        inside = tirx.all(number < all_tiles, y + a < ho) if ho % rows else number < all_tiles
+        return tirx.Select(inside, wide_dy[place], zero)
+
+    blocks = shares.blocks(workload)
+    window_shape = (k_out, parts, *blocks, turns, warps, warp, *tiles.window(workload))
+    wide_x = widened(te.compute(window_shape, near_x, name="near_x"), "wide_x")
+    window = te.compute(window_shape, in_window, name="window")
+    nearest_dy = te.compute((k_out, parts, turns, warps, warp, rows), near_dy, name="near_dy")
+    wide_dy = widened(nearest_dy, "wide_dy")
+    grad = te.compute(nearest_dy.shape, of_dy, name="grad")
+    turn, row = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, rows), name="row")
+
+    def product(k: Any, p: Any, ro: Any, so: Any, own: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
+        factor = window[k, p, ro, so, turn, own, lane, row * sh + r, s]
+        return te.sum(grad[k, p, turn, own, lane, row] * factor, axis=[turn, row])
+
+    sums = te.compute((k_out, parts, *blocks, warps, warp, block_r, block_s), product, name="sums")
+    return [dy, x, added_up(sums, workload, shares)]
+
+
+def widened(tensor: te.Tensor, name: str) -> te.Tensor:
+    """Return a stage that has a tensor in float32."""
+    return te.compute(tensor.shape, lambda *place: tensor[place].astype("float32"), name=name)
+
+
+def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tensor:
+    """Return the gradient from the sums of threads, in the stages "warps", "parts", "total" and "output".
+
+    The sums are by channel of the output, part, block of taps, warp, lane and tap. There is no "total" of one part.
+    """
+    block_r, block_s, warps, parts = shares
+    *outer, warp, _, _ = sums.shape
+    lane, own = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, warps), name="own")
+
+    def of_warp(*place: Any) -> tirx.PrimExpr:
+        of_lane = (*place[:-2], lane, *place[-2:])
+        return te.sum(sums[of_lane], axis=[lane])
+
+    of_warps = te.compute((*outer, block_r, block_s), of_warp, name="warps")
+
+    def of_part(c: Any, q: Any, r: Any, s: Any, p: Any) -> tirx.PrimExpr:
+        k = c * workload.multiplier + q
+        return te.sum(of_warps[k, p, r // block_r, s // block_s, own, r % block_r, s % block_s], axis=[own])
+
+    if parts == 1:
+        return _stored(te.compute(workload.w_shape, lambda c, q, r, s: of_part(c, q, r, s, 0), name="parts"), workload)
+    of_parts = te.compute((*workload.w_shape, parts), of_part, name="parts")
+    p = te.reduce_axis((0, parts), name="p")
+    total = te.compute(workload.w_shape, lambda c, q, r, s: te.sum(of_parts[c, q, r, s, p], axis=[p]), name="total")
+    return _stored(total, workload)
+
+
+def placeholders(workload: ConvWorkload) -> tuple[te.Tensor, te.Tensor]:
+    """Return dy (N, K, Ho, Wo) and x (N, C, H, W)."""
+    return (
+        te.placeholder(workload.output_shape, workload.dtype, name="dy"),
+        te.placeholder(workload.x_shape, workload.dtype, name="x"),
+    )
+
+
+def _stored(total: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+    return te.compute(workload.w_shape, lambda *place: total[place].astype(workload.dtype), name="output")
+
+
+def weight_gradient_reference(workload: ConvWorkload, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the gradient (C, M, R, S) in float64 NumPy, tap by tap."""
+    (top, left, bottom, right), (sh, sw), (dh, dw) = workload.padding, workload.stride, workload.dilation
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    n, c, (ho, wo) = workload.batch, workload.in_channels, workload.output_size
+    parts = dy.astype(np.float64).reshape(n, c, workload.multiplier, ho, wo)
+    gradient = np.zeros(workload.w_shape)
+    for r, s in np.ndindex(*workload.kernel):
+        rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
+        columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
+        gradient[..., r, s] = np.einsum("ncqyx,ncyx->cq", parts, padded[..., rows, columns])
+    return gradient

@@ -1,0 +1,187 @@
+"""The gradient of a depthwise convolution with respect to its weight for tensor cores, from diagonals of a product.
+
+For a row r of taps let `P[j, v] = sum over n, y of X[n, y + r, j] * dY[n, y, v]`, a product of matrices whose terms are
+the rows y of all images. The gradient of tap (r, s) is the sum of P along a diagonal, `j - v = s - left`. So tiles of P
+that lie along a diagonal are added to the same sums, and those without a tap are left out.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+from typing import Any, NamedTuple
+
+from tvm import te, tirx
+
+from tvmconv.problem.workload import ConvWorkload
+
+from ..depthwise.bands import EIGHT, LEAST_COPY, VECTOR_BYTES
+from .weight import Shares, added_up, placeholders
+
+TILE = 16
+"""The columns of x in a tile."""
+
+
+class DiagonalTiles(NamedTuple):
+    """The shares of the warps of a block, which has all taps of a channel, and what it has in shared memory."""
+
+    block_r: int
+    """The rows of taps whose sums a warp has."""
+    groups: int
+    """The warps that have other rows of taps each, and all of them between them."""
+    shares: int
+    """The warps that have the same rows of taps, each for images of its own."""
+    pairs: int
+    """The pairs of images of a warp that are there together; in half precision it multiplies rows of both at once."""
+    rows: int
+    """The rows of dy that are there together, a multiple of eight."""
+    ahead: int
+    """The chunks of images that are copied ahead."""
+    parts: int
+    """The number of blocks that share the images of a channel."""
+
+    @property
+    def warps(self) -> int:
+        """The warps of a block."""
+        return self.shares * self.groups
+
+    @property
+    def images(self) -> int:
+        """The images of a chunk."""
+        return 2 * self.pairs * self.shares
+
+    def bands(self, workload: ConvWorkload) -> int:
+        """Return the chunks of rows that a plane is cut into."""
+        return -(-workload.output_size[0] // self.rows)
+
+    def lines(self, workload: ConvWorkload) -> int:
+        """Return the rows of x of an image in a chunk: all that windows read, or those of a whole plane and a zero one.
+
+        That one is in the place of all rows beyond the plane.
+        """
+        return workload.height + 1 if self.bands(workload) == 1 else self.rows + workload.kernel[0] - 1
+
+
+def columns_there(width: int) -> int:
+    """Return the columns of a row in shared memory, in whole vectors of eight."""
+    return -(-width // EIGHT) * EIGHT
+
+
+def products(workload: ConvWorkload) -> tuple[tuple[int, int], ...]:
+    """Return the tiles of P with elements of taps: the number of their columns of x, in tiles, and of dy, in eights."""
+    first = -workload.padding[1]
+    return _along(workload.width, workload.output_size[1], range(first, first + workload.kernel[1]))
+
+
+@lru_cache(maxsize=64)  # a model asks for each of thousands of tiles
+def _along(width: int, dy_width: int, taps: range) -> tuple[tuple[int, int], ...]:
+    """Return the tiles in which a column of x is so many columns behind one of dy as one of the taps."""
+
+    def meets_taps(m: int, n: int) -> bool:
+        last, dy_last = min((m + 1) * TILE, width) - 1, min((n + 1) * EIGHT, dy_width) - 1
+        return last - n * EIGHT >= taps[0] and m * TILE - dy_last <= taps[-1]
+
+    tiles, eights = range(-(-width // TILE)), range(-(-dy_width // EIGHT))
+    return tuple((m, n) for m in tiles for n in eights if meets_taps(m, n))
+
+
+def diagonals(workload: ConvWorkload) -> range:
+    """Return the diagonals that tiles with taps lie on, by the eights of columns from those of dy to those of x."""
+    found = [2 * m - n for m, n in products(workload)]
+    return range(min(found, default=0), max(found, default=-1) + 1)
+
+
+def copied_lanes(width: int, itemsize: int) -> int:
+    """Return the columns that are copied together, of rows of so many."""
+    return gcd(VECTOR_BYTES // itemsize, width)
+
+
+def is_plain(width: int, itemsize: int) -> bool:
+    """Return whether rows of so many columns go through registers, as no asynchronous copy is so short."""
+    return copied_lanes(width, itemsize) * itemsize < LEAST_COPY
+
+
+def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -> list[te.Tensor]:
+    """Return the TE definition, in the stages "lines", "given", "product", "squares", "sums" and those of `added_up`.
+
+    Returns dy (N, C, Ho, Wo), x (N, C, H, W) and the gradient (C, 1, R, S), for a stride and a dilation of 1. "lines"
+    and "given" are rows of x and of dy with zeros around them: (C, part, turn, image, row, vector, lane). Chunks of
+    images, and of rows, are dealt to part after part, turn after turn. "product" has the sums in the order of the
+    registers of tensor cores: (C, part, share, group, row of taps, diagonal, half, column of x, pair of columns of dy,
+    column of one), and "squares" is the same.
+    """
+    dy, x = placeholders(workload)
+    (top, left, _, _), channels, kr = workload.padding, workload.in_channels, workload.kernel[0]
+    block_r, groups, shares, pairs, rows, _, parts = tiles
+    found = diagonals(workload)
+    first = top if tiles.bands(workload) == 1 else 0  # the row of windows that is staged first
+    lines = _staged(x, "lines", workload, tiles, range(first - top, first - top + tiles.lines(workload)))
+    given = _staged(dy, "given", workload, tiles, range(rows))
+    turn, image = te.reduce_axis((0, lines.shape[2]), name="turn"), te.reduce_axis((0, 2 * pairs), name="image")
+    eights = -(-workload.output_size[1] // EIGHT)
+    y, eight = te.reduce_axis((0, rows), name="y"), te.reduce_axis((0, eights), name="eight")
+
+    def at(tensor: te.Tensor, k: Any, p: Any, own: Any, line: Any, column: Any) -> tirx.PrimExpr:
+        lanes = tensor.shape[-1]
+        place = k, p, turn, own * (2 * pairs) + image, line, column // lanes, column % lanes
+        return tensor[place].astype("float32")
+
+    def multiply(*place: Any) -> tirx.PrimExpr:
+        k, p, own, group, r, diagonal, half, i, pair, odd = place
+        line, tile = y + group * block_r + r - first, eight + diagonal + found[0]
+        column = (tile + half) * EIGHT + i
+        met = [tile >= 0, tile % 2 == 0, column < columns_there(workload.width)]
+        met += [group * block_r + r < kr, line >= 0, line < tiles.lines(workload)]
+        term = at(lines, k, p, own, line, column) * at(given, k, p, own, y, eight * EIGHT + pair * 2 + odd)
+        return te.sum(tirx.if_then_else(tirx.all(*met), term, tirx.const(0, "float32")), axis=[turn, image, y, eight])
+
+    shape = (channels, parts, shares, groups, block_r, len(found), 2, EIGHT, EIGHT // 2, 2)
+    product = te.compute(shape, multiply, name="product")
+    squares = te.compute(shape, lambda *place: product[place], name="squares")
+
+    def along(k: Any, p: Any, _ro: Any, _so: Any, own: Any, place: Any, r: Any, s: Any) -> tirx.PrimExpr:
+        """Return what a tap has of a column of eight of dy, from either half of the columns of x of a tile."""
+        half, v = place // EIGHT, place % EIGHT
+        column = s - left + v
+        diagonal = column // EIGHT - half - found[0]
+        which = k, p, own, r // block_r, r % block_r, diagonal, half, column % EIGHT, v // 2, v % 2
+        inside = tirx.all(diagonal >= 0, diagonal < len(found))
+        return tirx.if_then_else(inside, squares[which], tirx.const(0, "float32"))
+
+    own = Shares(groups * block_r, workload.kernel[1], shares, parts)
+    sums = te.compute((channels, parts, 1, 1, shares, TILE, *own[:2]), along, name="sums")
+    return [dy, x, added_up(sums, workload, own)]
+
+
+def _staged(tensor: te.Tensor, name: str, workload: ConvWorkload, tiles: DiagonalTiles, rows: range) -> te.Tensor:
+    """Return the stage with rows of each image, counted from the first one of a chunk's band, and zeros beside them.
+
+    What goes through registers has a stage in front of it, "near_lines" or such, with the nearest elements that there
+    are: reads that depend on no condition are all on their way together.
+    """
+    channels, (height, width) = workload.in_channels, map(int, tensor.shape[2:])
+    lanes, zero = copied_lanes(width, workload.itemsize), tirx.const(0, tensor.dtype)
+    images, bands = tiles.images, tiles.bands(workload)
+    turns = ((workload.batch + images - 1) // images * bands + tiles.parts - 1) // tiles.parts
+    shape = (channels, tiles.parts, turns, images, len(rows), columns_there(width) // lanes, lanes)
+
+    def image_and_row(p: Any, turn: Any, image: Any, line: Any) -> tuple[Any, Any]:
+        number = turn * tiles.parts + p
+        return number // bands * images + image, number % bands * tiles.rows + line + rows[0]
+
+    def nearest(k: Any, p: Any, turn: Any, image: Any, line: Any, vector: Any, _lane: Any) -> tirx.PrimExpr:
+        n, row = image_and_row(p, turn, image, line)
+        row = tirx.max(tirx.min(row, height - 1), 0)
+        return tensor[tirx.min(n, workload.batch - 1), k, row, tirx.min(vector, width - 1)]
+
+    near = te.compute(shape, nearest, name=f"near_{name}") if is_plain(width, workload.itemsize) else None
+
+    def element(*place: Any) -> tirx.PrimExpr:
+        k, p, turn, image, line, vector, lane = place
+        n, row = image_and_row(p, turn, image, line)
+        inside = tirx.all(n < workload.batch, row >= 0, row < height, vector < width // lanes)
+        if near is not None:
+            return tirx.Select(inside, near[place], zero)
+        return tirx.if_then_else(inside, tensor[n, k, row, vector * lanes + lane], zero)
+
+    return te.compute(shape, element, name=name)

@@ -1,0 +1,1 @@
+"""Definitions of dense convolutions for the tensor cores of GPUs."""

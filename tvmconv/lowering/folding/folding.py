@@ -1,0 +1,237 @@
+"""Binding of constants to a skeleton: each becomes an immediate operand, and a zero in the weight leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
+
+from tvmconv.compute.annotations import SHARES
+from tvmconv.compute.substitution import substitute
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.workload import ConvWorkload
+
+from .constants import Constants, require_finite
+from .skeleton import Skeleton, declares, first_lane, is_thread
+from .steps import Always, Loop, PerOutput, Products, Staging, Step
+
+Choices = Sequence[Sequence[Sequence[int]]]
+"""Blocks of output channels in lists; the blocks of a list follow one another, and a thread does one list."""
+
+PRODUCTS_OF_A_LAUNCH = 32768
+"""The multiply-adds of a launch that compilers do not take unduly long over.
+
+They take a sixth longer than over two halves.
+"""
+
+STACK_BYTES = 1024
+"""The bytes of the largest buffer that TVM keeps on the stack; it allocates larger ones until their last use."""
+
+
+def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
+    """Return the skeleton's function for the result of `expanded`, without the parameters that are constants.
+
+    Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y, and a
+    kernel takes as many of them as have `PRODUCTS_OF_A_LAUNCH` together: one launch then follows the other.
+    """
+    names = (*constants, skeleton.sums.name)
+    outlined = _can_outline(skeleton)
+
+    def body(block: Sequence[int]) -> tirx.Stmt:
+        stmt = tirx.stmt_seq(*_body(skeleton, skeleton.steps, constants, block))
+        # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
+        return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if outlined else stmt
+
+    def thread(choices: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
+        bodies = [tirx.stmt_seq(*map(body, choice)) for choice in choices]
+        return tirx.stmt_seq(*skeleton.common, _choose(number, bodies))
+
+    def bound(root: tirx.Stmt, chosen: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
+        def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+            if is_thread(stmt):
+                return thread(chosen, number)
+            return tirx.stmt_seq(*(mutator.mutate(part) for part in stmt.seq if not declares(part, names)))
+
+        def launch(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+            if not _is_launch(stmt):
+                return mutator.default_mutate(stmt)
+            return tirx.stmt_seq(*(one_launch(stmt, group) for group in groups))
+
+        def loop(stmt: tirx.For, mutator: Any) -> tirx.Stmt:
+            return shared(stmt) if SHARES in stmt.annotations else mutator.default_mutate(stmt)
+
+        return tvm_ffi.structural_mutate(root, [(tirx.SeqStmt, sequence), (tirx.AttrStmt, launch), (tirx.For, loop)])
+
+    def shared(stmt: tirx.For) -> tirx.Stmt:
+        task, shares = tirx.Var("task", "int32"), min(int(stmt.annotations[SHARES]), len(blocks))
+        body = bound(stmt.body, [blocks[share::shares] for share in range(shares)], task % shares)
+        body = substitute(body, {stmt.loop_var: task // shares})
+        return tirx.For(task, 0, stmt.extent * shares, stmt.kind, body)
+
+    def one_launch(stmt: tirx.AttrStmt, group: Sequence[Sequence[int]]) -> tirx.Stmt:
+        number = tirx.Var("block", "int32")
+        axis = tirx.IterVar((0, len(group)), number, tirx.IterVar.ThreadIndex, "blockIdx.y")
+        body = bound(stmt.body, [[block] for block in group], number)
+        inner = tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
+        return tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", len(group)), inner)
+
+    groups = _launches(blocks, np.count_nonzero(constants["w"], axis=(1, 2, 3)) * skeleton.pixels)
+    func = skeleton.func
+    root = bound(func.body, [blocks], tirx.Var("block", "int32"))
+    params = [param for param in func.params if param.name not in constants]
+    return tirx.PrimFunc(params, root, func.ret_type, attrs=func.attrs)
+
+
+def _can_outline(skeleton: Skeleton) -> bool:
+    """Return whether blocks can be functions of their own.
+
+    LLVM refuses TVM's debug information for what follows such a function in the one around it, but for the release of
+    memory in the turns of a parallel loop; and TVM makes no loop of a single turn.
+    """
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, found.append))
+    parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
+    turns = [loop.extent * int(loop.annotations.get(SHARES, 1)) for loop in parallel]
+    tasks = any(not isinstance(count, tirx.IntImm) or int(count) > 1 for count in turns)
+    return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(skeleton))
+
+
+def _nbytes(buffer: tirx.Buffer) -> int:
+    return np.dtype(str(buffer.dtype)).itemsize * int(buffer.shape[0])
+
+
+def _private(skeleton: Skeleton) -> list[tirx.Buffer]:
+    """Return the buffers in which a task stages its input and keeps its sums."""
+    return [stmt.buffer for stmt in skeleton.common if isinstance(stmt, tirx.AllocBuffer)]
+
+
+def _is_launch(stmt: tirx.AttrStmt) -> bool:
+    return bool(stmt.attr_key == "thread_extent" and stmt.node.thread_tag == "blockIdx.x")
+
+
+def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[list[Sequence[int]]]:
+    """Return the blocks by launches, given the multiply-adds of each output channel."""
+    launches: list[list[Sequence[int]]] = []
+    room = 0
+    for block in blocks:
+        size = int(products[list(block)].sum())
+        if size > room or not launches:
+            launches.append([])
+            room = PRODUCTS_OF_A_LAUNCH
+        launches[-1].append(block)
+        room -= size
+    return launches
+
+
+def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
+    """Return the constants with the weight as (K, C, R, S) in float32, with zeros for the channels of other groups.
+
+    A weight that is not finite is refused: a product with it is NaN or infinite wherever the input is, padding
+    included, and leaving out the zeros beside it would keep none of that.
+    """
+    weight = constants["w"]
+    if weight.shape != workload.w_shape:
+        raise InvalidArgumentError("weight", weight.shape, f"the shape {workload.w_shape} of {workload}")
+    require_finite("weight", weight)
+    grouped = np.asarray(weight, np.float32).reshape(workload.groups, workload.multiplier, -1, *workload.kernel)
+    dense = np.zeros((workload.groups, workload.multiplier, workload.groups, *grouped.shape[2:]), np.float32)
+    every = np.arange(workload.groups)
+    dense[every, :, every] = grouped
+    return {**constants, "w": dense.reshape(workload.out_channels, workload.in_channels, *workload.kernel)}
+
+
+def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """Return a statement that runs the body with a number."""
+    chosen = bodies[-1]
+    for place in reversed(range(len(bodies) - 1)):
+        chosen = tirx.IfThenElse(number == place, bodies[place], chosen)
+    return chosen
+
+
+def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block: Sequence[int]) -> Iterator[tirx.Stmt]:
+    """Yield the statements of the steps for a block of output channels.
+
+    A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
+    """
+    filters = constants["w"][list(block)]
+    read = set(np.flatnonzero(filters.any(axis=(0, 2, 3))).tolist())
+    own = filters.reshape(len(block), -1)
+    nonzero = own != 0
+    sums: dict[int, tirx.PrimExpr] = {}
+    private = _private(skeleton)
+    analyzer = Analyzer()
+    number = count()  # TVM itself would take long to tell apart so many variables of one name
+
+    def known(load: TensorLoad) -> tirx.PrimExpr:
+        if load.source.same_as(skeleton.sums):
+            return sums.get(place_of(load), _constant(0.0, load))
+        if load.source.name in constants:
+            return _constant(float(constants[load.source.name][place_of(load)]), load)
+        return load
+
+    def place_of(load: TensorLoad) -> int:
+        return int(analyzer.simplify(first_lane(load.indices[0])))
+
+    for step in steps:
+        match step:
+            case Always(stmt):
+                yield stmt
+            case Staging(channel, stmt):
+                if channel in read:
+                    yield stmt
+            case Products(place):
+                chosen = np.flatnonzero(nonzero[:, place])
+                if chosen.size:
+                    element = tirx.Var(f"x{next(number)}", step.element.ty)
+                    yield tirx.Bind(element, step.element)
+                for row, weight in zip(chosen.tolist(), own[chosen, place].tolist(), strict=True):
+                    index = step.first + block[row] * step.step
+                    total = tirx.Var(f"y{next(number)}", element.ty)
+                    product = tirx.Mul(element, _constant(weight, element))
+                    yield tirx.Bind(total, tirx.Add(sums[index], product) if index in sums else product)
+                    sums[index] = total
+            case PerOutput():
+                for place, k in enumerate(block):
+                    stmt = _with_own_variables(_in_places(step, place, private))
+                    yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, known))
+            case Loop(loop, inner):
+                repeated = tirx.stmt_seq(*_body(skeleton, inner, constants, block))
+                yield tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, repeated)
+
+
+def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> tirx.Stmt:
+    """Return the statement with an output channel's place in its block, where it reads or stores private buffers.
+
+    So these are no larger than a block, and stay in a near cache.
+    """
+
+    def load(expr: TensorLoad) -> TensorLoad:
+        return substitute(expr, {step.k: place}) if expr.source in private else expr
+
+    def store(stmt: tirx.BufferStore) -> tirx.Stmt:
+        if stmt.buffer not in private:
+            return stmt
+        return tirx.BufferStore(stmt.buffer, stmt.value, [substitute(index, {step.k: place}) for index in stmt.indices])
+
+    return tvm_ffi.structural_map(step.stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Return the statement with new variables for its activation: TVM refuses two values of one in a kernel."""
+    bound: list[tirx.Let] = []
+    tvm_ffi.structural_walk(stmt, (tirx.Let, bound.append))
+    own = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
+    return substitute(stmt, own) if own else stmt
+
+
+def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return a number, as many times as an expression has lanes."""
+    number, lanes = tirx.FloatImm("float32", value), tvm_ffi.dtype(like.ty.dtype).lanes
+    return tirx.Broadcast(number, lanes) if lanes > 1 else number

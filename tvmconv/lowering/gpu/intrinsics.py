@@ -1,0 +1,305 @@
+"""Tensor intrinsics: blocks of a scheduled function whose place CUDA functions take, and the ring that feeds them.
+
+A schedule for tensor cores is complete without them, as plain loops over shared memory and registers; these passes put
+asynchronous copies, instructions of tensor cores and barriers where its annotations say so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir.expr import TensorLoad, TensorRegion
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+
+from tvmconv.compute.annotations import CLUSTER_AXIS, COPY, FETCH, MATRICES, PRODUCT, RING, STORE
+from tvmconv.compute.substitution import substitute
+
+from .operands import Operand
+from .specialization import specialized
+
+COPY_SOURCE = """
+__device__ __forceinline__ void tvmconv_copy_{bytes}(void* shared, const void* global, int inside) {{
+  unsigned address = (unsigned)__cvta_generic_to_shared(shared);
+  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
+    :: "r"(address), "l"(global), "r"(inside ? {bytes} : 0) : "memory");
+}}
+"""
+"""An asynchronous copy of 16, 8 or 4 bytes, or of none: what is missing then is zeros, and nothing is read."""
+
+COMMIT_SOURCE = """
+__device__ __forceinline__ void tvmconv_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+"""
+
+WAIT = """
+  switch (pending) {
+    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+    case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+    default: asm volatile("cp.async.wait_group 6;" ::: "memory");
+  }
+"""
+
+READY_SOURCE = f"""
+__device__ __forceinline__ void tvmconv_ready(int pending) {{{WAIT}  __syncthreads();
+}}
+"""
+"""The chunk that was copied `pending` chunks before the last one is in shared memory, for all threads."""
+
+READY_FOR_WGMMA_SOURCE = f"""
+__device__ __forceinline__ void tvmconv_ready_for_wgmma(int pending) {{{WAIT}\
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+}}
+"""
+"""The same for `wgmma`, which reads shared memory by a way of its own, the asynchronous proxy."""
+
+DONE_SOURCE = """
+__device__ __forceinline__ void tvmconv_done(int pending) {
+  if (!pending) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+"""
+"""The product that was begun before the last `pending` ones is complete.
+
+That is at most one, which has waited for the one before itself."""
+
+BARRIER_SOURCE = """
+__device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }
+"""
+
+
+FETCH_SOURCE = """
+__device__ __forceinline__ void tvmconv_fetch_{count}(void* own, const void* shared, int rank) {{
+  unsigned address, *to = (unsigned*)own;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(shared)),
+    "r"(rank));
+  asm volatile("ld.shared::cluster{vector}.b32 {{{places}}}, [%{count}];" : {outputs} : "r"(address));
+}}
+"""
+"""Loads of so many numbers of 32 bits from the place in shared memory of another block of the cluster.
+
+They are volatile, so that they stay between barriers, but several may be on their way at once.
+"""
+
+CLUSTER_SOURCE = """
+__device__ __forceinline__ void tvmconv_cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+"""
+
+
+def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a scheduled function with its annotated blocks and loops replaced; another one as it is.
+
+    Before: a loop over chunks with copies and a product. After: the same loop, in the software pipeline of TVM, with
+    the functions of CUDA in the blocks, and commits, waits and barriers between them.
+    """
+    func = tvm_ffi.structural_map(specialized(func), (SBlock, _with_function))
+    func = tvm_ffi.structural_map(func, (tirx.For, _ring))
+    return _with_clusters(func)
+
+
+def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function whose blocks fetch from the shared memory of others in their cluster, each with its own part.
+
+    Before: `tile[part, ...] = sum`, in a loop `share` of the cluster `total[part] = tile[part, ...]`, for all parts.
+    After: `tile[0, ...] = sum`, a barrier, in the loop `fetch(&total[part], &tile[0, ...], part)`, and a barrier, since
+    a block that ends gives its shared memory back.
+    """
+    shared: list[Any] = []
+
+    def fetched(loop: tirx.For) -> tirx.Stmt:
+        if FETCH not in loop.annotations:
+            return loop
+        block, count = loop.body.block, int(loop.extent)
+        (read,), (written,) = block.reads, block.writes
+        shared.append(read.source)
+        rank, *place = (each.min for each in read.region)
+        several = tvm.ir.Range.from_min_extent(written.region[-1].min, count)
+        written = TensorRegion(written.source, [*list(written.region)[:-1], several], written.ty)
+        target, place = Operand(written), [tirx.const(0, "int32"), *place]
+        # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
+        source = tirx.address_of(read.source[tuple(place)])
+        call = cuda_call(f"tvmconv_fetch_{count}", _fetch_source(count), target.pointer, source, rank)
+        whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
+        values = [substitute(value, {loop.loop_var: loop.min}) for value in loop.body.iter_values]
+        return SBlockRealize(values, loop.body.predicate, whole)
+
+    func = tvm_ffi.structural_map(func, (tirx.For, fetched))
+    if not shared:
+        return func
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        if not any(store.buffer.same_as(each) for each in shared):
+            return store
+        return tirx.BufferStore(store.buffer, store.value, [tirx.const(0, "int32"), *store.indices[1:]])
+
+    def written(block: SBlock) -> SBlock:
+        if not any(region.source.same_as(each) for region in block.writes for each in shared):
+            return block
+        writes = [_own(region) for region in block.writes]
+        return SBlock(
+            *(block.iter_vars, block.reads, writes, block.name_hint, block.body, block.init),
+            *(block.alloc_buffers, block.match_buffers, block.annotations),
+        )
+
+    def between_barriers(loop: tirx.For) -> tirx.Stmt:
+        if loop.thread_binding is None or loop.thread_binding.thread_tag != CLUSTER_AXIS:
+            return loop
+        barrier = cuda_call("tvmconv_cluster_barrier", CLUSTER_SOURCE)
+        return tirx.SeqStmt([barrier, loop, barrier])
+
+    func = tvm_ffi.structural_map(func, (tirx.BufferStore, stored))
+    func = tvm_ffi.structural_map(func, (SBlock, written))
+    return tvm_ffi.structural_map(func, (tirx.For, between_barriers))
+
+
+def _fetch_source(count: int) -> str:
+    """Return the function that loads one number, or a vector of two or four."""
+    numbers = range(count)
+    return FETCH_SOURCE.format(
+        count=count,
+        vector=f".v{count}" if count > 1 else "",
+        places=", ".join(f"%{number}" for number in numbers),
+        outputs=", ".join(f'"=r"(to[{number}])' for number in numbers),
+    )
+
+
+def _own(region: TensorRegion) -> TensorRegion:
+    """Return the region of a block's own part, which is the first one."""
+    first = tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), 1)
+    return TensorRegion(region.source, [first, *list(region.region)[1:]], region.ty)
+
+
+def _with_function(block: SBlock) -> SBlock:
+    if COPY in block.annotations:
+        return _copied(block)
+    if PRODUCT in block.annotations:
+        name, source, *whole = block.annotations[PRODUCT]
+        (sums,) = block.writes
+        factors = [region for region in block.reads if not region.source.same_as(sums.source)]
+        if whole:
+            factors = [_whole(region, int(whole[0])) for region in factors]
+            block = SBlock(block.iter_vars, [sums, *factors], [sums], block.name_hint, block.body)
+        operands = [Operand(region) for region in (sums, *factors)]
+        return _replaced(block, operands, cuda_call(str(name), str(source), *(operand.pointer for operand in operands)))
+    if MATRICES in block.annotations:
+        name, source = block.annotations[MATRICES]
+        (tile,), (registers,) = block.writes, block.reads
+        operands = [Operand(tile, "w"), Operand(registers)]
+        call = cuda_call(str(name), str(source), *(operand.pointer for operand in operands))
+        return _replaced(block, operands, call, _block_of(block.body).block.annotations)
+    if STORE in block.annotations:
+        name, source = block.annotations[STORE]
+        (output,), (staged,) = block.writes, [Operand(region) for region in block.reads]
+        image, *others = (each.min for each in output.region)
+        following = image + min(1, int(output.region[0].extent) - 1)
+        places = (image, *others), (following, *others)
+        addresses = [tirx.address_of(output.source[place]) for place in places]
+        return _replaced(block, [staged], cuda_call(str(name), str(source), *addresses, staged.pointer))
+    return block
+
+
+def _whole(region: TensorRegion, count: int) -> TensorRegion:
+    """Return a region with all of its last dimensions."""
+    shape = region.source.ty.shape[-count:]
+    ranges = [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), extent) for extent in shape]
+    return TensorRegion(region.source, [*list(region.region)[:-count], *ranges], region.ty)
+
+
+def _replaced(block: SBlock, operands: list[Operand], body: tirx.Stmt, annotations: Any = None) -> SBlock:
+    matches, own = [operand.match for operand in operands], (block.iter_vars, block.reads, block.writes)
+    return SBlock(*own, block.name_hint, body, match_buffers=matches, annotations=annotations)
+
+
+def _copied(block: SBlock) -> SBlock:
+    """Return the block with an asynchronous copy in place of its loop over neighbouring elements.
+
+    A block that stores padding alone stays as it is.
+
+    Rows of eight vectors may be stored with the places of the vectors permuted, by the row's number in its eight: so
+    eight rows of one column are in different banks, and in the order in which tensor cores read them.
+    """
+    loop = block.body
+    realize = loop.body
+    inner = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    inner_first = {var: substitute(value, {loop.loop_var: loop.min}) for var, value in inner.items()}
+    store = substitute(realize.block.body, inner_first)
+    value, inside = store.value, tirx.const(True, "bool")
+    if isinstance(value, tvm.ir.Call):
+        inside, value, _ = value.args
+    if not isinstance(value, TensorLoad):  # padding alone, whatever the pixel: zeros in any order
+        return block
+    *outer, row, copy, _ = store.indices
+    (written,) = block.writes
+    vector = copy ^ row if block.annotations[COPY] else copy
+    place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, vector)]
+    target = Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
+    source = tirx.address_of(value.source[tuple(value.indices)])
+    count = int(loop.extent) * tvm.DataType(written.source.ty.dtype).itemsize
+    code = COPY_SOURCE.format(bytes=count, cache="cg" if count == 16 else "ca")  # L1 is left out by whole vectors only
+    call = cuda_call(f"tvmconv_copy_{count}", code, target.pointer, source, _all_of(inside))
+    return _replaced(block, [target], call, realize.block.annotations)
+
+
+def _all_of(condition: Any) -> Any:
+    """Return a condition as an integer that is made without branches, where `&&` would skip what comes behind it."""
+    if isinstance(condition, tirx.And):
+        return _all_of(condition.a) & _all_of(condition.b)
+    return condition.astype("int32")
+
+
+def _ring(loop: tirx.For) -> tirx.Stmt:
+    """Return a loop over chunks as a ring: one barrier for each chunk, after which the place of an older one is free.
+
+    With products that go on, a turn waits for its chunk, begins the product, waits for the product before, and copies a
+    chunk to where that one's factors were read. Else it copies first, since the product before is complete. A single
+    chunk is copied, waited for and multiplied.
+    """
+    if RING not in loop.annotations:
+        return loop
+    ahead, wgmma, goes_on = (int(value) for value in loop.annotations[RING])
+    *copies, product = loop.body.seq
+    left = loop.extent - 1 - loop.loop_var
+    commit = _opaque("commit", cuda_call("tvmconv_commit", COMMIT_SOURCE))
+    name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if wgmma else ("tvmconv_ready", READY_SOURCE)
+    ready = _opaque("ready", cuda_call(name, source, tirx.min(max(0, ahead - 1), left)))
+    parts = [*copies, commit, ready, product]
+    if not ahead:
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts))
+    stages = [0] * len(copies) + [0, ahead, ahead]
+    order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
+    if goes_on:
+        done = _opaque("done", cuda_call("tvmconv_done", DONE_SOURCE, tirx.min(1, left)), _block_of(product))
+        parts.append(done)
+        stages.append(ahead + 1)
+        order = [*range(3, len(copies) + 4), 0, 1, 2]
+    annotations = {"software_pipeline_stage": stages, "software_pipeline_order": order}
+    ring = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts), None, annotations)
+    return tirx.SeqStmt([ring, cuda_call("tvmconv_barrier", BARRIER_SOURCE)])
+
+
+def _block_of(stmt: tirx.Stmt) -> SBlockRealize:
+    while not isinstance(stmt, SBlockRealize):
+        stmt = stmt.body
+    return stmt
+
+
+def _opaque(name: str, body: tirx.Stmt, like: SBlockRealize | None = None) -> SBlockRealize:
+    """Return a block around a statement that reads and writes what another block does, or nothing."""
+    reads, writes = [], []
+    if like is not None:
+        bound = {each.var: value for each, value in zip(like.block.iter_vars, like.iter_values, strict=True)}
+        reads = [substitute(region, bound) for region in like.block.reads]
+        writes = [substitute(region, bound) for region in like.block.writes]
+    return SBlockRealize([], tirx.const(True, "bool"), SBlock([], reads, writes, name, body))
+
+
+def cuda_call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:
+    return tirx.Evaluate(cuda_func_call(name, *arguments, source_code=source))

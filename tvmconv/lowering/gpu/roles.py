@@ -1,0 +1,52 @@
+"""Kernels whose warps have roles, as `specialization` makes them, once TVM has put barriers in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+
+from tvmconv.compute.annotations import ROLE
+
+from . import barriers as functions
+
+
+def with_roles_apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module of kernels in which, if warps have roles, a team waits for itself alone, and roles are ways of a
+    test.
+
+    Before: `for own in range(thread >= 256): copies` and `for own in range(thread < 256): products; barrier()`.
+    After: `if thread >= 256: copies` and `else: products; team_barrier()`. Only in ways of a test does `ptxas` count on
+    the registers that the warps of a role have taken; else, where a product goes on that has a factor in registers, it
+    waits for each instruction.
+    """
+    return tvm.IRModule({name: _with_roles_apart(func) for name, func in mod.functions.items()}, attrs=mod.attrs)
+
+
+def _with_roles_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    threads: list[Any] = []
+
+    def note(call: tvm.ir.Call) -> None:
+        if call.args and isinstance(call.args[0], tvm.ir.StringImm) and call.args[0].value == "tvmconv_begin":
+            threads.append(call.args[4])
+
+    def barrier(call: tvm.ir.Call) -> tvm.ir.Call:
+        if not str(getattr(call.op, "name", "")).endswith("tvm_storage_sync"):
+            return call
+        return cuda_func_call("tvmconv_team_barrier", threads[0], source_code=functions.TEAM_BARRIER)
+
+    def tested(steps: tirx.SeqStmt) -> tirx.Stmt:
+        roles = [at for at, step in enumerate(steps.seq) if isinstance(step, tirx.For) and ROLE in step.annotations]
+        if not roles:
+            return steps
+        (first, second), seq = roles, list(steps.seq)
+        test = tirx.IfThenElse(seq[first].extent > 0, seq[first].body, seq[second].body)
+        return tirx.SeqStmt([*seq[:first], test, *seq[second + 1 :]])
+
+    tvm_ffi.structural_walk(func.body, [(tvm.ir.Call, note)])
+    if not threads:
+        return func
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tvm.ir.Call, barrier), (tirx.SeqStmt, tested)]))

@@ -1,0 +1,72 @@
+"""Building of a module for a GPU: its functions are lowered and compiled side by side, each a CUDA module of its own.
+
+A compiler takes one thread for a module. Where its source holds one function, it is known to `kernel_cache` by that
+alone, whatever else is in a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import tvm
+from tvm import tirx
+from tvm.runtime import Module
+from tvm.tirx.build import codegen_build, split_host_device_mods
+
+from tvmconv.targets import has_gpu
+from tvmconv.targets.threads import usable_cpus
+
+from ..kept import KEEP, Kernels, code_of, keep_code, name_of
+from .constants import with_constant_bits
+from .dependent_launches import with_dependent_launches
+from .roles import with_roles_apart
+
+
+def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
+    """Compile kernels, each a CUDA module, and let a module of the host call them."""
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        for each in pool.map(lambda one: codegen_build(*one), kernels):
+            module.import_module(each)
+
+
+def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Module:
+    """Return a module of the host for one of a module's functions, which imports those of the others.
+
+    Each imports the CUDA modules that it launches the kernels of. With `keeps` their code is kept on disk, and one that
+    was kept is not compiled again: not so for kernels alone, of which a tuner tries thousands.
+
+    Where there is a GPU, each has its machine code already, which would else be made in the first call, one by one.
+    """
+    context, runs_here = tvm.transform.PassContext.current(), has_gpu()
+
+    def compiled(function: tuple[tvm.ir.GlobalVar, tirx.PrimFunc]) -> Module:
+        var, func = function
+        pipeline, finalize_host, finalize_kernels = tirx.get_default_tir_pipeline(target)
+        with context:  # each thread has its own
+            name = name_of(func, target) if keeps else None
+            if (known := code_of(func, name)) is not None:
+                return known
+            alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
+            host, kernels = split_host_device_mods(pipeline(alone))
+            module = codegen_build(finalize_host()(host), target.host)
+            final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
+            units = [(with_dependent_launches(with_constant_bits(each), target), place) for each, place in final]
+            made = [codegen_build(*unit) for unit in units]
+        for each in made:
+            module.import_module(each)
+        if name is not None:
+            keep_code(name, module, zip(units, made, strict=True))
+        return module
+
+    def ready(function: tuple[tvm.ir.GlobalVar, tirx.PrimFunc]) -> Module:
+        module = compiled(function)
+        if runs_here:
+            module.get_function(function[0].name_hint)
+        return module
+
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        first, *others = pool.map(ready, mod.functions.items())
+    for each in others:
+        first.import_module(each)
+    return first

@@ -1,0 +1,350 @@
+"""Blocks whose warps have roles: four copy for the others, which multiply, and a block goes on with tile after tile.
+
+Copies go on while sums are stored. Where two teams multiply, each a tile of its own, one stores while the other one
+multiplies. A schedule knows nothing of it: its block computes one tile, with all of its threads in each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.ir.expr import TensorRegion
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx.analysis import undefined_vars
+
+from tvmconv.compute.annotations import (
+    BARRIER_BYTES,
+    BULK,
+    COPYING_THREADS,
+    LAST_PRODUCT,
+    PRODUCT,
+    ROLE,
+    SETTLED,
+    SPECIALIZED,
+    TILE_ROWS,
+    BulkCopy,
+)
+from tvmconv.compute.substitution import substitute
+
+from . import barriers as functions
+from .moving import Places, moved
+from .operands import Operand
+from .tensor_maps import ENCODE, tensor_map
+
+
+def specialized(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the function with roles for the warps of a kernel's blocks, where its loop over chunks says so.
+
+    Before: `for block in tiles: for thread in 128: for chunk in chunks: copies; product` and `output[...] = ...`.
+    After: `for block in multiprocessors: for thread in 384:` and in it, for one thread of the last four warps,
+    `for tile in own: for chunk in chunks: acquire; copies` and, for each team of the others, `for tile in own:
+    for chunk in chunks: arrived; product; release` and `output[...] = ...`.
+    """
+    if not isinstance(func.body, SBlockRealize):
+        return func
+    root = func.body.block
+    buffers, host = list(root.alloc_buffers), []
+
+    def in_roles(loop: tirx.For) -> tirx.Stmt:
+        rings = [each for each in _loops(loop) if SPECIALIZED in each.annotations]
+        if _tag(loop) != "blockIdx.x" or not rings:
+            return loop
+        block = _Block(loop, rings[0], buffers)
+        host.extend(block.host)
+        return tirx.SeqStmt([*block.host, block.in_roles()])
+
+    body = tvm_ffi.structural_map(root.body, (tirx.For, in_roles))
+    if not host:
+        return func
+    body = tirx.AttrStmt(0, "pragma_import_llvm", tvm.ir.StringImm(ENCODE), body)
+    return func.with_body(SBlockRealize([], True, SBlock([], [], [], root.name_hint, body, alloc_buffers=buffers)))
+
+
+class _Block:
+    """A loop over the tiles of a grid, with a ring in it, on its way into roles; a list gets the new buffers."""
+
+    def __init__(self, loop: tirx.For, ring: tirx.For, buffers: list[Any]) -> None:
+        self.loop, self.ring, self.buffers = loop, ring, buffers
+        values = (int(value) for value in ring.annotations[SPECIALIZED])
+        self.slots, self.multiprocessors, self.teams, self.threads, *self.registers, self.goes_on = values
+        self.multiplying = self.teams * self.threads
+        self.block, self.thread = _variable("block"), _variable("thread")
+        self.given = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
+        self.barriers = self.new([BARRIER_BYTES // 8], "uint64", "barriers", "shared.dyn")
+        *copies, self.product = ring.body.seq
+        self.replaced: list[Any] = []
+        self.rings: Places = {}
+        """The ring of each stage of chunks, and the places of the axes that say which chunk it is."""
+        self.copies, self.host = [], []
+        for copy in copies:
+            realize = _copied(copy)
+            (written,) = realize.block.writes
+            bulk = BulkCopy(*map(int, realize.block.annotations[BULK]))
+            stage, source = written.source, realize.block.reads[0].source
+            axes = list(range(bulk.axes))
+            own = {each.var: at for each, at in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+            place = [substitute(written.region[axis].min, own) for axis in axes]
+            shape = [1 if axis in axes else extent for axis, extent in enumerate(stage.ty.shape)]
+            shape[axes[-1]] = self.slots
+            ring_buffer = self.new(shape, stage.ty.dtype, f"{stage.name}_ring", "shared.dyn")
+            self.rings[stage] = ring_buffer, axes
+            self.replaced.append(stage)
+            maps = {}
+            for lanes in dict.fromkeys((bulk.lanes, bulk.last_lanes)):
+                maps[lanes], statements = tensor_map(source, bulk, lanes, f"{stage.name}_map_{lanes}")
+                self.host += statements
+            self.copies.append((ring_buffer, maps, bulk, place))
+
+    def in_roles(self) -> tirx.Stmt:
+        copying, multiplying = self.registers
+        copies = _steps(_registers("copies", copying), self.copy_all())
+        multiplies = _steps(_registers("multiplies", multiplying), self.multiply_all())
+        roles = [
+            _if(self.thread >= self.multiplying, copies, {ROLE: True}),
+            _if(self.thread < self.multiplying, multiplies, {ROLE: True}),
+        ]
+        self.buffers[:] = [each for each in self.buffers if each not in self.replaced]
+        shared = [each for each in self.buffers if each.scope() == "shared.dyn"]
+        keep = [_call([_whole(each)], "tvmconv_keep", functions.KEEP) for each in shared]
+        begin = self.call("tvmconv_begin", functions.BEGIN, self.slots, self.teams, self.threads)
+        body = tirx.SeqStmt([begin, *keep, *roles, *keep])
+        # With a number of blocks to have room for, ptxas knows the registers that threads have at first.
+        bounded = tirx.AttrStmt(0, "tirx.launch_bounds_min_blocks_per_sm", 1, body)
+        threads = _bound(self.thread, self.multiplying + COPYING_THREADS, "threadIdx.x", bounded)
+        return _bound(self.block, tirx.min(self.multiprocessors, self.loop.extent), "blockIdx.x", threads)
+
+    def call(self, name: str, source: str, *arguments: Any) -> SBlockRealize:
+        """Return the call of a function on the barriers."""
+        return _call([_whole(self.barriers)], name, source, *arguments)
+
+    def tiles(self, first: Any, step: int, body: Callable[[tvm.ir.Var], tirx.Stmt]) -> tirx.Stmt:
+        """Return a loop over every so many tiles, from the first one on."""
+        tile = _variable("tile")
+        count = tirx.floordiv(self.loop.extent - first + (step - 1), step)
+        stmt = substitute(body(tile), {self.loop.loop_var: first + tile * step})
+        return tirx.For(tile, 0, count, tirx.ForKind.SERIAL, stmt)
+
+    def copy_all(self) -> tirx.Stmt:
+        """Return the loop of the thread that copies."""
+
+        def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
+            slot, turn = self.slot_and_turn(tile * self.ring.extent + self.ring.loop_var)
+
+            def of_chunk(of_last: bool) -> tirx.Stmt:
+                size, copies = 0, []
+                for ring, maps, bulk, place in self.copies:
+                    lanes = bulk.last_lanes if of_last else bulk.lanes
+                    size += bulk.pixels * lanes * tvm.DataType(ring.ty.dtype).itemsize
+                    copies.append(self.bulk_copy(ring, maps[lanes], bulk, place, slot))
+                return _steps(self.call("tvmconv_acquire", functions.ACQUIRE, slot, turn, size), *copies)
+
+            return self.over_chunks(of_chunk)
+
+        return _if(self.thread == self.multiplying, self.tiles(self.block, self.multiprocessors, of_tile))
+
+    def over_chunks(self, of_chunk: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
+        """Return the loop over the chunks of a tile, in which the last one of so many may be another statement.
+
+        That one is behind a loop over the others.
+        """
+        chunk, chunks = self.ring.loop_var, self.ring.extent
+        if LAST_PRODUCT not in self.ring.annotations:
+            each = _variable("chunk")
+            return _serial(each, chunks, substitute(of_chunk(False), {chunk: each}))
+        count = self.ring.annotations[LAST_PRODUCT][0]
+        several, other = _variable("several"), _variable("other")
+        others = substitute(of_chunk(False), {chunk: several * count + other})
+        last = substitute(of_chunk(True), {chunk: several * count + (count - 1)})
+        return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
+
+    def bulk_copy(self, ring: Any, known: Any, bulk: BulkCopy, place: list[Any], slot: Any) -> tirx.Stmt:
+        """Return the copy of a chunk at a place, (tile, group, chunk) or (tile, chunk), to a slot."""
+        tile, *group, chunk = place
+        pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels + bulk.first_pixel
+        per_tap = -(-bulk.group_channels // bulk.lanes)
+        tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
+        column, row, image, tap_w, tap_h = pixel, 0, 0, 0, 0
+        if bulk.width:
+            tap_w, tap_h = tap % bulk.kernel_w * bulk.dilation_w, tap // bulk.kernel_w * bulk.dilation_h
+            column = pixel % bulk.out_width * bulk.stride_w + bulk.lower_w
+            row = pixel // bulk.out_width % bulk.out_height * bulk.stride_h + bulk.lower_h
+            image = pixel // (bulk.out_width * bulk.out_height)
+        else:
+            channel += tap * bulk.group_channels
+        for each in group:
+            if bulk.groups_apart:
+                image += each
+            else:
+                channel += each * bulk.group_channels
+        ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in ring.ty.shape]
+        ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
+        memory = [TensorRegion(ring, ranges, ring.ty), _whole(self.barriers)]
+        at = channel, column, row, image, tap_w, tap_h
+        return _call(memory, "tvmconv_bulk_copy", functions.BULK_COPY, slot, tirx.address_of(known), *at)
+
+    def multiply_all(self) -> tirx.Stmt:
+        """Return the loop of a team that multiplies."""
+        chunks, team = self.ring.extent, _variable("team")
+        place = self.new([2], "int32", "place", "local")
+
+        def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
+            of_team = self.slots, team
+            alone = self.teams == 1
+            begin = [] if alone else [self.call("tvmconv_turn", functions.TURN, *of_team, tile)]
+            end = [] if alone else [self.call("tvmconv_next", functions.NEXT, *of_team)]
+            first = self.slot_and_turn((tile * self.teams + team) * chunks)
+            at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
+            last = [self.release(place, 0, 1)] if self.goes_on else []
+            if SETTLED in self.ring.annotations:
+                settled = _with_product(self.product, self.ring.annotations[SETTLED])
+                last.append(substitute(moved(settled, self.rings, place[0]), {self.ring.loop_var: chunks - 1}))
+            ring = _steps(*begin, *at_first, self.over_chunks(partial(self.multiply_chunk, place)), *end, *last)
+
+            def replaced(each: tirx.For) -> tirx.Stmt:
+                return ring if SPECIALIZED in each.annotations else each
+
+            stmt = tvm_ffi.structural_map(self.loop.body, (tirx.For, replaced))
+            places = {}
+            for old, dependent in self.written([stmt], self.loop.loop_var).items():
+                axes = [*(axis for axis in dependent if axis), 0]  # a team has one place for all parts of a reduction
+                shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
+                if old.scope() != "local":
+                    shape[0] = self.teams
+                    shape[-2] += -shape[-2] % TILE_ROWS
+                self.replaced.append(old)
+                places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
+            return self.by_team(moved(stmt, places, team))
+
+        number = cuda_func_call("tvmconv_team", self.threads, source_code=functions.TEAM, return_type="int32")
+        first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
+        return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
+
+    def multiply_chunk(self, place: Any, of_last: bool) -> tirx.Stmt:
+        """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
+        slot, turn = place[0], place[1]
+        is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
+        arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
+        product = _with_product(self.product, self.ring.annotations[LAST_PRODUCT][1:]) if of_last else self.product
+        product = moved(product, self.rings, slot)
+        next_turn = tirx.BufferStore(place, turn + is_last, [1])
+        next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])
+        if self.goes_on:
+            return _steps(arrived, product, self.release(place, 1, self.ring.loop_var > 0), next_turn, next_slot)
+        return _steps(arrived, product, next_turn, next_slot, self.release(place, 0, 1))
+
+    def release(self, place: Any, *pending: Any) -> tirx.Stmt:
+        """Return the statement that makes the slot before a place empty, if it was used."""
+        before = place[0] - 1 + (place[0] == 0).astype("int32") * self.slots
+        return self.call("tvmconv_release", functions.RELEASE, before, *pending)
+
+    def slot_and_turn(self, place: Any) -> tuple[Any, Any]:
+        return tirx.floormod(place, self.slots), tirx.floordiv(place, self.slots)
+
+    def new(self, shape: list[Any], dtype: Any, name: str, scope: str) -> Any:
+        buffer = tirx.decl_buffer(shape, dtype, name, scope=scope)
+        self.buffers.append(buffer)
+        return buffer
+
+    def written(self, stmts: list[tirx.Stmt], *variables: tvm.ir.Var) -> dict[Any, list[int]]:
+        """Return what statements store in, of what a block has, and the axes whose places depend on variables."""
+        found: dict[Any, list[int]] = {}
+
+        def note(realize: SBlockRealize) -> None:
+            values = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+            for region in realize.block.writes:
+                used = [set(undefined_vars(substitute(each.min, values))) for each in region.region]
+                if region.source in self.given:
+                    found[region.source] = [axis for axis, each in enumerate(used) if not each.isdisjoint(variables)]
+
+        for stmt in stmts:
+            tvm_ffi.structural_walk(stmt, [(SBlockRealize, note)])
+        return found
+
+    def by_team(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """Return a statement with the threads of a team in place of its loops over threads."""
+
+        def own(loop: tirx.For) -> tirx.Stmt:
+            if _tag(loop) != "threadIdx.x":
+                return loop
+            return substitute(loop.body, {loop.loop_var: tirx.floormod(self.thread, self.threads)})
+
+        return tvm_ffi.structural_map(stmt, (tirx.For, own))
+
+
+def _loops(stmt: Any) -> list[tirx.For]:
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.For, found.append)])
+    return found
+
+
+def _copied(stmt: tirx.Stmt) -> SBlockRealize:
+    """Return the block of a copy."""
+    found: list[SBlockRealize] = []
+
+    def note(realize: SBlockRealize) -> None:
+        if BULK in realize.block.annotations:
+            found.append(realize)
+
+    tvm_ffi.structural_walk(stmt, [(SBlockRealize, note)])
+    return found[0]
+
+
+def _steps(*steps: tirx.Stmt) -> tirx.Stmt:
+    return tirx.SeqStmt(list(steps))
+
+
+def _registers(role: str, count: int) -> SBlockRealize:
+    """Return the statement by which four warps of a role get so many registers for each thread."""
+    source = {"copies": functions.COPIES, "multiplies": functions.MULTIPLIES}[role]
+    return _call([], f"tvmconv_{role}_{count}", source.format(registers=count))
+
+
+def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
+    """Return the statement of a product that is by another function, of a name and a source."""
+
+    def replaced(block: SBlock) -> SBlock:
+        own = block.iter_vars, block.reads, block.writes, block.name_hint, block.body
+        return SBlock(*own, annotations={PRODUCT: function}) if PRODUCT in block.annotations else block
+
+    return tvm_ffi.structural_map(stmt, (SBlock, replaced))
+
+
+def _serial(variable: tvm.ir.Var, count: int, body: tirx.Stmt) -> tirx.For:
+    """Return a loop that stays one: products go on from turn to turn."""
+    return tirx.For(variable, 0, count, tirx.ForKind.SERIAL, body, None, {"disable_unroll": True})
+
+
+def _tag(loop: tirx.For) -> str:
+    return str(loop.thread_binding.thread_tag) if loop.kind == tirx.ForKind.THREAD_BINDING else ""
+
+
+def _variable(name: str) -> tvm.ir.Var:
+    return tvm.ir.Var(name, tvm.ir.PrimType("int32"))
+
+
+def _bound(var: tvm.ir.Var, extent: Any, tag: str, body: tirx.Stmt) -> tirx.For:
+    axis = tirx.IterVar(tvm.ir.Range(0, extent), var, tirx.IterVar.ThreadIndex, tag)
+    return tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, body, axis)
+
+
+def _if(condition: Any, body: tirx.Stmt, annotations: dict[str, Any] | None = None) -> tirx.Stmt:
+    """Return a loop of one turn where a condition holds, and else of none: TVM puts no barriers behind tests."""
+    return tirx.For(_variable("own"), 0, condition.astype("int32"), tirx.ForKind.SERIAL, body, None, annotations)
+
+
+def _whole(buffer: Any) -> TensorRegion:
+    return TensorRegion(buffer, [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.ty.shape], buffer.ty)
+
+
+def _call(memory: list[TensorRegion], name: str, source: str, *arguments: Any) -> SBlockRealize:
+    """Return the call of a CUDA function, in a block, on the addresses of what it uses in shared memory."""
+    operands = [Operand(region) for region in memory]
+    call = tirx.Evaluate(cuda_func_call(name, *(each.pointer for each in operands), *arguments, source_code=source))
+    block = SBlock([], memory, memory, name, call, match_buffers=[each.match for each in operands])
+    return SBlockRealize([], tirx.const(True, "bool"), block)

@@ -1,0 +1,91 @@
+"""Functions for planes of any size whose pixels are computed in tiles: each lies in a plane, the last at its end."""
+
+from __future__ import annotations
+
+from math import prod
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.tirx.analysis import undefined_vars
+
+from tvmconv.compute import with_open_sizes
+from tvmconv.compute.open_sizes import COLUMNS, ROWS, VARIABLES
+from tvmconv.compute.substitution import substitute
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import MAX_ELEMENTS
+
+from ..workspace import steps
+
+
+def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
+    """Return the function of a scheduled module: its only one, or all joined, each for planes of its tile or more.
+
+    The tiles of a plane are rows of tensors there. Of those in the last tile some may be in the one before, too: they
+    are computed twice, alike. All functions have the first stage, the weight in blocks, in common.
+
+    Before: `def main(x, w, output): A; for t in range(tiles): output[n, k, t, i] = ... x[n, c, t, i]`, with tiles of 32
+    pixels, and `def smaller(x, w, output)` alike, with tiles of one.
+    After: `A; if plane >= 32: for t in range((plane + 31) // 32): start = min(t * 32, plane - 32); output[n, k, start +
+    i] = ... x[n, c, start + i]`, and `else:` the same with tiles of one.
+    """
+    if len(mod.functions) == 1:
+        return mod["main"]
+    functions = sorted(mod.functions.values(), key=_pixels, reverse=True)
+    first, operands = functions[0], with_open_sizes(problem).operands
+    exact = {
+        old: tirx.decl_buffer(shape, dtype, old.name)
+        for old, (shape, dtype) in zip(first.params, operands.values(), strict=True)
+    }
+    plane = prod(with_open_sizes(problem).output_size)
+    root = first.body.block
+    packing, packed = steps(root)[0], root.alloc_buffers[0]
+    joined: tirx.Stmt | None = None
+    buffers = [packed]
+    for func in reversed(functions):
+        own_packed, *own = func.body.block.alloc_buffers
+        buffers += own
+        same = dict(zip(func.params, exact.values(), strict=True))
+        body = _placed(steps(func.body.block)[1], same, plane, _pixels(func))
+        body = substitute(body, {own_packed: packed})
+        joined = body if joined is None else tirx.IfThenElse(plane >= _pixels(func), body, joined)
+    block = SBlock(
+        [], [], [], root.name_hint, tirx.SeqStmt([substitute(packing, exact), joined]), alloc_buffers=buffers
+    )
+    return tirx.PrimFunc(list(exact.values()), SBlockRealize([], True, block), first.ret_type, attrs=first.attrs)
+
+
+def _pixels(func: tirx.PrimFunc) -> int:
+    """Return the pixels of a tile, a row of the output."""
+    return int(func.params[-1].ty.shape[-1])
+
+
+def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.PrimExpr, pixels: int) -> tirx.Stmt:
+    """Return a statement whose tiles are in the planes of exact operands; each plane has a tile's pixels or more."""
+    tiles = {
+        var: tirx.min(tirx.max(tirx.truncdiv(plane + (pixels - 1), pixels), 1), MAX_ELEMENTS // pixels)
+        for operand in exact
+        for size in operand.ty.shape
+        for var in set(undefined_vars(size)) - {*VARIABLES.values(), ROWS, COLUMNS}
+    }
+
+    def place(operand: tvm.ir.Var, indices: list[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+        *outer, tile, pixel = indices
+        start = tile * pixels if pixels == 1 else tirx.min(tile * pixels, plane - pixels)
+        return [*outer, tirx.const(0, "int32"), start + pixel]
+
+    def is_tiled(operand: tvm.ir.Var) -> bool:
+        return operand in exact and any(not tiles.keys().isdisjoint(undefined_vars(size)) for size in operand.ty.shape)
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        if not is_tiled(store.buffer):
+            return store
+        return tirx.BufferStore(exact[store.buffer], store.value, place(store.buffer, list(store.indices)))
+
+    def loaded(load: TensorLoad) -> tirx.PrimExpr:
+        return exact[load.source][tuple(place(load.source, list(load.indices)))] if is_tiled(load.source) else load
+
+    body = tvm_ffi.structural_map(body, [(tirx.BufferStore, stored), (TensorLoad, loaded)])
+    return substitute(body, {**tiles, **exact})

@@ -1,0 +1,167 @@
+"""Functions for ranges of open sizes, joined to one that runs the kernel for the sizes of its call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import StringImm
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
+
+from tvmconv.compute.annotations import MOST_COLUMNS
+from tvmconv.compute.open_sizes import COLUMNS, VARIABLES
+from tvmconv.compute.substitution import factors, substitute
+from tvmconv.targets import backend_of
+
+from ..signatures import itemsize
+from ..workspace import SYMBOLS, Spec, Workspace
+
+MOST_BLOCKS = 2**16 - 1
+"""The largest number of blocks of a grid along its second and its third axis (CUDA C++ programming guide)."""
+
+MOST_BYTES = 2**31 - 1
+"""The largest number of bytes of an array: TVM counts elements in 32 bits, and bytes where it copies asynchronously."""
+
+
+class Part(NamedTuple):
+    """The function for a range of sizes, its workspace taken out, and the least product of open sizes in the range."""
+
+    least: int
+    func: tirx.PrimFunc
+    workspace: Workspace
+
+
+def join(parts: Sequence[Part], own_weights: Sequence[int] = ()) -> tuple[tirx.PrimFunc, Workspace]:
+    """Return one function, and the workspace, for parts whose operands are the same but for, maybe, their weights.
+
+    Ranges are of the product of the output's open sizes: the batch, or the pixels of all images. Where each part has so
+    many arrays of its own in the place of the weight, all of them are parameters. Parts share arrays of their
+    workspaces, and an array that grows with the product is no larger than for the largest one of the parts that use it.
+
+    Before: `def kernel(x, w, output): A` and, for batches from 8 on, `def kernel(x, w, output, sums): B`.
+    After: `def kernel(x, w, output, sums): for _ in range(batch < 8): A; for _ in range(8 <= batch): B`.
+    The loops are of one turn or none: TVM puts no barriers into kernels that stand behind a condition.
+    """
+    if len(parts) == 1:
+        return parts[0].func, parts[0].workspace
+    first = parts[0].func
+    counts = own_weights or [1] * len(parts)
+    weights, others = [], []
+    for part, count in zip(parts, counts, strict=True):
+        x, *params = part.func.params
+        weights.append(params[:count])
+        others.append([x, *params[count : len(params) - len(part.workspace.parameters)]])
+    opened = [size for size in others[0][-1].ty.shape if isinstance(size, tvm.ir.Var)]
+    ends = [*(part.least for part in parts[1:]), None]
+    last = {each: end for part, end in zip(parts, ends, strict=True) for each in _told_apart(part)}
+    workspace = Workspace.passed(_before(end, spec, opened) for (spec, _), end in last.items())
+    sized = zip(last, workspace.with_sizes(SYMBOLS), strict=True)
+    memory = {each: tirx.decl_buffer(*spec, f"workspace_{place}") for place, (each, spec) in enumerate(sized)}
+    steps = []
+    for part, own, other, end in zip(parts, weights, others, ends, strict=True):
+        shared = dict(zip(other, others[0], strict=True))
+        if not own_weights:
+            shared.update(zip(own, weights[0], strict=True))
+        arrays = part.func.params[len(own) + len(other) :]
+        shared.update(zip(arrays, map(memory.__getitem__, _told_apart(part)), strict=True))
+        steps.append(_in_range(substitute(part.func.body, shared), prod(opened), part.least, end))
+    body = SBlockRealize([], True, SBlock([], [], [], first.body.block.name_hint, tirx.SeqStmt(steps)))
+    x, *rest = others[0]
+    params = [x, *(each for own in (weights if own_weights else weights[:1]) for each in own), *rest, *memory.values()]
+    return tirx.PrimFunc(params, body, first.ret_type, attrs=first.attrs), workspace
+
+
+def _told_apart(part: Part) -> list[tuple[Spec, int]]:
+    """Return the arrays of a part's workspace, each with the number of those before it that are alike."""
+    arrays = part.workspace.parameters
+    return [(array, arrays[:place].count(array)) for place, array in enumerate(arrays)]
+
+
+def _before(end: int | None, array: Spec, opened: Sequence[tvm.ir.Var]) -> Spec:
+    """Return an array that grows with the product of open sizes for products below the end alone, if there is one."""
+    ((shape, dtype),) = Workspace(0, (array,)).with_sizes(SYMBOLS)
+    return (shape if end is None else tuple(_least_of(size, opened, end - 1) for size in shape)), dtype
+
+
+def _least_of(size: Any, opened: Sequence[tvm.ir.Var], most: int) -> Any:
+    """Return a multiple of the product of open sizes as that of no more than `most`; another size as it is."""
+    rest = [] if isinstance(size, int) else factors(size)
+    for var in opened:
+        same = [place for place, factor in enumerate(rest) if factor.same_as(var)]
+        if not same:
+            return size
+        del rest[same[0]]
+    return prod(rest) * tirx.min(prod(opened), most)
+
+
+def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Return a function, with its workspace, that refuses open sizes with too large a grid for a GPU.
+
+    So it does those whose arrays TVM could not count in 32 bits. Callers limit elements, so that on a CPU, where TVM
+    counts bytes of operands in 64 bits, these are arrays of a row of outputs alone, which `MOST_COLUMNS` tells.
+    Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch * 3136 <= 2**31 - 1; A`.
+    """
+    checks = _checks_on_gpu(func, workspace) if backend_of(target).on_gpu else _checks_on_cpu(func)
+    if not checks:
+        return func
+    root = func.body.block
+    body = SBlock([], [], [], root.name_hint, tirx.stmt_seq(*checks, root.body), alloc_buffers=root.alloc_buffers)
+    return func.with_body(SBlockRealize([], True, body))
+
+
+def _checks_on_gpu(func: tirx.PrimFunc, workspace: Workspace) -> list[tirx.AssertStmt]:
+    operands = func.params[: len(func.params) - len(workspace.parameters)]
+    arrays = [(operand.ty.shape, operand.ty.dtype) for operand in operands]
+    fits = [_fits(*array) for array in (*arrays, *workspace.with_sizes(SYMBOLS))]
+    names = [name for name, var in VARIABLES.items() if any(var in undefined_vars(fit) for fit in fits)]
+    if not names:
+        return []
+    checks = [
+        _check(tirx.all(*fits), f"{', '.join(names)}: too large, an array of this call has over {MOST_BYTES} bytes")
+    ]
+    if grids := _open_grids(func):
+        fits = [extent <= MOST_BLOCKS for extent in grids]
+        checks.append(_check(tirx.all(*fits), f"height or width: too large, a grid has over {MOST_BLOCKS} tiles"))
+    return checks
+
+
+def _checks_on_cpu(func: tirx.PrimFunc) -> list[tirx.AssertStmt]:
+    most = func.attrs.get(MOST_COLUMNS)
+    return [] if most is None else [_check(most >= COLUMNS, f"width: too large, an output has over {most} columns")]
+
+
+def _check(test: tirx.PrimExpr, wrong: str) -> tirx.AssertStmt:
+    # TVM's constructor has another order than its documentation.
+    return tirx.AssertStmt(test, StringImm("ValueError"), [StringImm(wrong)])
+
+
+def _open_grids(func: tirx.PrimFunc) -> list[tirx.PrimExpr]:
+    """Return the numbers of blocks along the second and third axes of grids that are known only when they run."""
+    found = []
+
+    def note(loop: tirx.For) -> None:
+        axis = None if loop.thread_binding is None else loop.thread_binding.thread_tag
+        if axis in ("blockIdx.y", "blockIdx.z") and undefined_vars(loop.extent):
+            found.append(loop.extent)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, note)])
+    return found
+
+
+def _fits(shape: Sequence[Any], dtype: Any) -> tirx.PrimExpr:
+    """Return the test that an array has no more than `MOST_BYTES`."""
+    sizes = [tirx.const(size, "int64") if isinstance(size, int) else size.astype("int64") for size in shape]
+    return Analyzer().simplify(prod(sizes) * itemsize(dtype) <= tirx.const(MOST_BYTES, "int64"))
+
+
+def _in_range(body: tirx.Stmt, product: tirx.PrimExpr, least: int, end: int | None) -> tirx.Stmt:
+    """Return a statement that runs for products of open sizes from the least up to the end, if there is one, alone."""
+    tests = [product >= least] if least > 1 else []
+    tests += [] if end is None else [product < end]
+    return tirx.For(tirx.Var("turn", "int32"), 0, tirx.all(*tests).astype("int32"), tirx.ForKind.SERIAL, body)

@@ -1,0 +1,222 @@
+"""Rounding to bfloat16 on CPUs: by the bits of float32 numbers, or vectors of them by an instruction that some have."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir.stmt import SBlock
+
+from tvmconv.compute.approximations import register_pure
+from tvmconv.compute.substitution import CHOICE, substitute
+from tvmconv.problem.dtypes import INFINITY, MAGNITUDE
+from tvmconv.targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
+
+NAN = 0x7FC0
+"""The bits of a NaN of bfloat16."""
+
+FEW = 3
+"""The least number of roundings inside a value that are stored one by one: TVM builds three in 50 ms, eight in 25 s.
+
+Measured on a Xeon with AMX, by building chains of `x * y + 1.5` in bfloat16.
+"""
+
+ROUND = "tvmconv.bits_of_bfloat16"
+"""The name of the operator that rounds a float32 number, for targets that have an instruction for vectors of them."""
+
+
+def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
+    """Return the function, on a CPU with our own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
+
+    TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
+    make zero of a NaN whose bits are all ones.
+
+    Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y, where that is no NaN:
+    `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", (b + 32767 + (b >> 16 & 1)) >> 16))`. With an instruction:
+    `output[i] = T.reinterpret("bfloat16", tvmconv.bits_of_bfloat16(y))`.
+    """
+    if backend_of(target).rounds_bfloat16 or all(str(param.ty.dtype) != "bfloat16" for param in func.params):
+        return func
+    rounded = partial(_rounded, by_instruction=has_rounding(target))
+    body = _with_wide_buffers(func.body)
+    if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _found(tirx.For, body)):
+        body = tvm_ffi.structural_map(body, (SBlock, _in_steps))
+    return func.with_body(tvm_ffi.structural_map(body, (tirx.Cast, rounded)))
+
+
+def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
+    """Return a statement whose own buffers of bfloat16 are of float32, as TVM makes them on a CPU.
+
+    It overlooks loads of them in what is rounded.
+
+    Before: `near = T.alloc_buffer(..., "bfloat16")`, `near[i] = x[i]`, `T.Cast("float32", near[i]) + y`.
+    After: `near = T.alloc_buffer(..., "float32")`, `near[i] = T.Cast("float32", x[i])`, `near[i] + y`.
+    """
+    wide: dict[tvm.ir.Var, tvm.ir.Var] = {}
+
+    def widen(block: SBlock) -> None:
+        for buffer in block.alloc_buffers:
+            if str(buffer.ty.dtype) == "bfloat16":
+                wide[buffer] = tirx.decl_buffer(buffer.ty.shape, "float32", buffer.name, scope=buffer.scope())
+
+    tvm_ffi.structural_walk(body, [(SBlock, widen)])
+    if not wide:
+        return body
+
+    def stored(store: tirx.BufferStore) -> tirx.BufferStore:
+        if store.buffer not in wide:
+            return store
+        return tirx.BufferStore(wide[store.buffer], store.value.astype("float32"), store.indices)
+
+    def loaded(load: TensorLoad) -> tirx.PrimExpr:
+        return wide[load.source][tuple(load.indices)].astype("bfloat16") if load.source in wide else load
+
+    def as_it_is(cast: tirx.Cast) -> tirx.PrimExpr:
+        is_load = isinstance(cast.value, tirx.Cast) and isinstance(cast.value.value, TensorLoad)
+        return cast.value.value if is_load and cast.value.value.source in wide.values() else cast
+
+    accesses = [(tirx.BufferStore, stored), (TensorLoad, loaded), (tirx.Cast, as_it_is)]
+    return substitute(tvm_ffi.structural_map(body, accesses), wide)  # in the regions of blocks
+
+
+def _in_steps(block: SBlock) -> SBlock:
+    """Return a block that stores each rounded number in an array of one element before it is used further.
+
+    Where roundings are nested, TVM's simplifier takes some five times as long for each further level: 25 s for eight.
+    Others than blocks of one store, values with few roundings, and stores with a choice inside their value stay as they
+    are: the lanes of a vector, or the threads of a loop in the block, would share the array.
+
+    Before: `y[i] = T.Cast("bfloat16", T.Cast("float32", T.Cast("bfloat16", a * b)) + c)`. After, with an array
+    of one element: `step[0] = T.Cast("float32", T.Cast("bfloat16", a * b))`, `y[i] = T.Cast("bfloat16", step[0] + c)`.
+    """
+    buffers: list[tvm.ir.Var] = []
+
+    def stored(store: tirx.BufferStore) -> tirx.Stmt:
+        steps: list[tirx.Stmt] = []
+
+        def step(cast: tirx.Cast) -> tirx.PrimExpr:
+            if not _is_rounded(cast):
+                return cast
+            buffers.append(tirx.decl_buffer((1,), "float32", "step", scope="local"))
+            steps.append(tirx.BufferStore(buffers[-1], cast, [0]))
+            return buffers[-1][0]
+
+        value = store.value
+        if sum(map(_is_rounded, _found(tirx.Cast, value))) < FEW or _found(tirx.Let, value):
+            return store
+        if _is_choice(value):
+            test, *choices = value.args
+            return tirx.IfThenElse(
+                test, *(stored(tirx.BufferStore(store.buffer, choice, store.indices)) for choice in choices)
+            )
+        if any(map(_is_choice, _found(tvm.ir.Call, value))):  # a branch that is not taken must not be computed
+            return store
+        value = tvm_ffi.structural_map(value, (tirx.Cast, step))
+        return tirx.SeqStmt([*steps, tirx.BufferStore(store.buffer, value, store.indices)])
+
+    if not isinstance(block.body, tirx.BufferStore):
+        return block
+    body = stored(block.body)
+    if not buffers:
+        return block
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        init=block.init,
+        alloc_buffers=[*block.alloc_buffers, *buffers],
+        match_buffers=block.match_buffers,
+        annotations=block.annotations,
+    )
+
+
+def _is_rounded(cast: tirx.Cast) -> bool:
+    """Return whether an expression rounds a float32 number to bfloat16 and makes a float32 number of it again."""
+    inner = cast.value
+    is_wide = isinstance(inner, tirx.Cast) and _types(inner) == ("float32", "bfloat16")
+    return is_wide and _types(cast) == ("bfloat16", "float32")
+
+
+def _is_choice(value: tirx.PrimExpr) -> bool:
+    return isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE)
+
+
+def _found(kind: type, value: Any) -> list[Any]:
+    """Return the nodes of a class in an expression or a statement."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(value, [(kind, found.append)])
+    return found
+
+
+def _rounded(cast: tirx.Cast, by_instruction: bool) -> tirx.PrimExpr:
+    if _types(cast) != ("float32", "bfloat16"):
+        return cast
+    # TVM leaves what is below the reinterpretation as it is, and so would read a residual's bits as an integer.
+    value = tvm_ffi.structural_map(cast.value, (tirx.Cast, _widened))
+    bindings = []
+    while isinstance(value, tirx.Let):  # TVM simplifies no variable of integers that has other variables in it
+        bindings.append((value.var, value.value))
+        value = value.body
+    stored = tirx.call_intrin("uint16", ROUND, value) if by_instruction else _nearest(value)
+    result = tirx.reinterpret("bfloat16", stored)
+    for variable, bound in reversed(bindings):
+        result = tirx.Let(variable, bound, result)
+    return result
+
+
+def _nearest(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return the bits of a float32 number, or of a vector of them, rounded to bfloat16 by arithmetic of integers."""
+    lanes = value.ty.dtype.lanes
+    wide, narrow = (str(tvm.DataType(name).with_lanes(lanes)) for name in ("uint32", "uint16"))
+    constant = partial(_bits, dtype=wide)
+    bits = tirx.Var("bits", wide)
+    is_nan = (bits & constant(MAGNITUDE)) > constant(INFINITY)
+    # Half of the last place that stays, or just less than that where the place is even.
+    nearest = (bits + constant(0x7FFF) + (bits >> constant(16) & constant(1))) >> constant(16)
+    stored = tirx.Select(is_nan, constant(NAN), nearest).astype(narrow)
+    return tirx.Let(bits, tirx.reinterpret(wide, value), stored)
+
+
+def _rounding(call: tirx.Call) -> tirx.PrimExpr:
+    """Return what computes the operator `ROUND` where TVM has made vectors: the instruction, if it takes such a one."""
+    (value,) = call.args
+    if value.ty.dtype.lanes != ROUNDING_INSTRUCTION.lanes:
+        return _nearest(value)
+    rounded = tirx.call_llvm_pure_intrin(call.ty.dtype, ROUNDING_INSTRUCTION.intrinsic, value)
+    # To LLVM these are numbers, which it makes integers of here.
+    return tirx.reinterpret(call.ty.dtype, tirx.reinterpret(f"int16x{ROUNDING_INSTRUCTION.lanes}", rounded))
+
+
+def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
+    return _wide(cast.value) if _types(cast) == ("bfloat16", "float32") else cast
+
+
+def _wide(value: tirx.PrimExpr) -> tirx.PrimExpr:
+    """Return a number of bfloat16 as one of float32: its bits, of each choice where it is one of several.
+
+    TVM makes choices themselves float32, which have no 16 bits.
+    """
+    if _is_choice(value):
+        condition, *choices = value.args
+        return tirx.if_then_else(condition, *map(_wide, choices))
+    if isinstance(value, tirx.Select):
+        return tirx.Select(value.condition, _wide(value.true_value), _wide(value.false_value))
+    return tirx.reinterpret("float32", tirx.reinterpret("uint16", value).astype("uint32") << _bits(16))
+
+
+def _types(cast: tirx.Cast) -> tuple[str, str]:
+    return str(cast.value.ty.dtype), str(cast.ty.dtype)
+
+
+def _bits(value: int, dtype: str = "uint32") -> tirx.PrimExpr:
+    return tirx.const(value, dtype)
+
+
+register_pure(ROUND)
+tirx.register_intrin_lowering(ROUND, target="default", f=_rounding)

@@ -1,0 +1,60 @@
+"""Serial twins, which run a CUDA schedule without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmconv.problem.workload import ConvWorkload
+
+TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
+"""The target that serial twins are built for, without optimisation.
+
+LLVM takes minutes to optimise a thread of a sparse kernel, which runs in a second as it is.
+"""
+
+ASYNCHRONOUS = "software_pipeline_async_stages"
+
+
+def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the same scheduled function with its thread bindings, vthreads too, as serial loops.
+
+    It builds for the CPU and gives the same numbers, shared and local buffers included. It cannot show a missing
+    barrier or a race.
+
+    Copies that are asynchronous on a GPU are made on the spot, still in the order of their software pipeline.
+
+    Before: `for tx in T.thread_binding(32, thread="threadIdx.x")`. After: `for tx in range(32)`.
+    """
+
+    def serial(loop: tirx.For) -> tirx.For:
+        annotations = {name: value for name, value in loop.annotations.items() if name != ASYNCHRONOUS}
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body, None, annotations)
+        if len(annotations) == len(loop.annotations):
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, None, annotations)
+
+    return tvm_ffi.structural_map(func, (tirx.For, serial))
+
+
+def of_sizes(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
+    """Return a function with the numbers of a workload for its open sizes."""
+    return with_shapes(func, {name: workload.operands[name][0] for name in ("x", "output")})
+
+
+def with_shapes(func: tirx.PrimFunc, shapes: Mapping[str, Sequence[int]]) -> tirx.PrimFunc:
+    """Return a function with numbers for its open sizes: of serial twins without TVM makes no code for a CPU.
+
+    TVM estimates the size of a thread's memory, and where threads are loops this goes past 32 bits. The
+    shapes are by the names of parameters.
+    """
+    return func.specialize(
+        {
+            param: tirx.decl_buffer(shapes[name], param.ty.dtype, name, data_alignment=param.ty.data_alignment)
+            for param in func.params
+            if (name := param.name) in shapes
+        }
+    )

@@ -1,0 +1,1 @@
+"""Loops for CPUs of the operators between convolutions."""

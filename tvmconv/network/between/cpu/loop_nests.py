@@ -1,0 +1,82 @@
+"""The loops of TVM's operators between the convolutions on a CPU: how much work they are, and those that become one."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from math import prod
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.stmt import SBlock
+
+from tvmconv.compute.substitution import CHOICE
+
+LEAST_WORK = 2**14
+"""The number of steps of a loop nest, a vector each, from which waking the threads pays."""
+
+LEAST_ELEMENTS = 2**16
+"""The number of steps, an element each, of a loop nest that LLVM makes vectors of, from which waking the threads pays.
+
+It is an estimate, not measured: of 5 to 20 us for as many, and 2 to 5 to wake a thread on a free core.
+"""
+
+WINDOW = 64
+"""The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""
+
+
+def assumed(extent: tirx.PrimExpr, place: int) -> int:
+    """Return the extent of a loop; for one that is known only when the model runs 1 if it is the outermost, else 16."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else 16 if place else 1
+
+
+def work(sch: Schedule, block: SBlockRV) -> int:
+    """Return the number of steps of a block's loops, with those inside of it."""
+    inside = sch.get_child_blocks(block)
+    loops = sch.get_loops(inside[0]) if inside else sch.get_loops(block)
+    return prod(assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
+
+
+def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
+    """Join the last loops of an elementwise block that may be one loop, at most `most`, for LLVM's vectors."""
+    loops, value = sch.get_loops(block), sch.get(block)
+    if (joined := min(_joined(value), most)) > 1:
+        sch.fuse(*loops[len(loops) - joined :])
+    elif joined == 1 and _moves(value):
+        extent = sch.get(loops[-1]).extent
+        if isinstance(extent, tirx.IntImm) and int(extent) <= WINDOW:
+            sch.vectorize(loops[-1])  # LLVM would rather unroll the loop
+
+
+def _moves(block: SBlock) -> bool:
+    """Return whether a block stores elements as it loads them, perhaps one of several."""
+    values = [block.body.value]
+    while values:
+        if isinstance(value := values.pop(), tvm.ir.Call) and value.op.same_as(CHOICE):
+            values += value.args[1:]
+        elif not isinstance(value, (TensorLoad, tirx.FloatImm, tirx.IntImm)):
+            return False
+    return True
+
+
+def _joined(block: SBlock) -> int:
+    """Return how many of a block's last axes may become one: every tensor holds them one behind the other."""
+    if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
+        return 0
+    accesses = [(block.body.buffer, block.body.indices)]
+    load = tvm.ir.expr.TensorLoad
+    tvm_ffi.structural_walk(block.body, [(load, lambda each: accesses.append((each.source, each.indices)))])
+
+    def goes_along(place: int, axis: tirx.IterVar) -> bool:
+        return all(
+            len(indices) >= place
+            and indices[-place].same_as(axis.var)
+            and tvm_ffi.structural_equal(tensor.ty.shape[-place], axis.dom.extent)
+            for tensor, indices in accesses
+        )
+
+    axes = enumerate(reversed(block.iter_vars), start=1)
+    return sum(takewhile(bool, (goes_along(place, axis) for place, axis in axes)))

@@ -1,0 +1,166 @@
+"""The threads of a GPU's kernel for stages."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr, Range
+from tvm.sym import Analyzer
+
+from tvmconv.lowering.signatures import itemsize
+from tvmconv.problem.workload import MAX_ELEMENTS
+from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.targets.devices import Gpu
+
+from ..stages import Stage, loads_in, runs_along, variables_in
+from .domain import run_of, tile_of
+from .plan import INDEX, TILE, VECTOR_BYTES, Domain, Plan, assumed, size_of
+from .windows import are_side_by_side, sliding_of
+
+TILE_BYTES = 8
+"""The bytes that a thread moves at once between memory and a tile at most."""
+
+BLOCK = 256
+"""The threads of a block of many rows."""
+
+MOST_THREADS = 1024
+"""The most threads of a block."""
+
+NARROW = 4
+"""The elements of the narrowest vectors of rows that there are where wider ones leave multiprocessors without any."""
+
+KEPT_BYTES = 256
+"""The bytes of a row that a thread keeps in registers, at most."""
+
+FEW = 8
+"""The number of times that an operand of a map has to be smaller than another for its vectors not to matter."""
+
+WINDOW = 64
+"""The largest number of elements of a window that a single thread reduces."""
+
+
+def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
+    """Return the threads for a kernel."""
+    busy = gpu.multiprocessors * gpu.warps * WARP // 2  # threads that half fill the GPU hide the time of loads
+    count = size_of(domain.rows)
+    every = zip(stages, domain.columns, strict=True)
+    sizes = [size_of(columns) for stage, columns in every if columns or stage.is_reduction]
+    inner = {target for stage in stages[:-1] for target in stage.targets}  # these are in registers
+    loads = (load.source for stage in stages for value in stage.values for load, _ in loads_in(value))
+    moved = [*(source for source in loads if source not in inner), *stages[-1].targets]
+    widest = max(itemsize(each.ty.dtype) for each in (moved if inner or sizes else _larger(moved)))
+    is_along = any(_is_in_a_row(stage) for stage in stages if stage.is_reduction) and not _slides(stages)
+    along = is_along or (bool(domain.tests) and len(stages) > 1)
+    parts = [] if along else _through_tiles(stages[-1], domain)
+    straight = parts if len(stages) == 1 else []
+    runs = [size_of(run_of(load, domain.rows)) for part in straight for load, _ in loads_in(part)]
+    divided = [*sizes, *_chunked(domain)] if along else [count, *runs]
+    most_bytes = VECTOR_BYTES if not parts else TILE_BYTES if len(stages) == 1 else 1
+    vector = max(1, most_bytes // widest)
+    analyzer = Analyzer()
+    for var in variables_in([count, *sizes]):
+        analyzer.bind(var, Range(1, MAX_ELEMENTS + 1))
+    while not all(analyzer.can_prove_equal(tirx.floormod(size, vector), 0) for size in divided):
+        vector //= 2
+    most = max(1, KEPT_BYTES // (widest * vector))
+    rows, columns = assumed(count), max([assumed(size) for size in sizes], default=1)
+    if along:
+        threads = 1
+        while threads < MOST_THREADS and (
+            threads * vector * 8 < columns or (rows * threads < busy and threads * vector * 2 <= columns)
+        ):
+            threads *= 2
+        together = max(1, WARP // threads)
+        while together * threads * 2 <= BLOCK // 2 and together < rows:
+            together *= 2
+        return Plan(True, vector, together, threads, most)
+    groups = rows // vector
+    if parts:
+        if straight:
+            tile = tile_of(stages)
+            return Plan(False, vector, tile // vector, BLOCK * vector // tile, most, parts, tile)
+        threads = 8
+        while threads < TILE and (groups * threads < busy or columns // threads > most):
+            threads *= 2
+        return Plan(False, vector, TILE, threads, most, parts)
+    if not sizes or _slides(stages):
+        sliding = sliding_of(stages, domain, busy, vector) if sizes else None
+        if sliding is not None:
+            vector = sliding.outputs * sliding.lanes
+        elif sizes and not are_side_by_side(stages):
+            vector = 1
+        block = BLOCK if sliding is None else BLOCK // 2  # whose threads have so many registers
+        while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
+            block //= 2
+        return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
+    while vector > NARROW and rows // vector < 2 * gpu.multiprocessors:
+        vector //= 2
+        groups *= 2
+    threads, again = 1, len(sizes) > 1
+    while (
+        threads * 2 <= columns
+        and threads < BLOCK // 2
+        and (groups * threads < busy or (again and columns // threads > most))
+    ):
+        threads *= 2
+    return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
+
+
+def _larger(operands: list[Any]) -> list[Any]:
+    """Return those operands that have most of the elements, without such as have one for each channel."""
+    counts = [assumed(prod(each.ty.shape, start=tirx.const(1, INDEX))) for each in operands]
+    return [each for each, count in zip(operands, counts, strict=True) if count * FEW > max(counts)]
+
+
+def _chunked(domain: Domain) -> list[Expr]:
+    return [test.b for test in domain.tests]
+
+
+def _slides(stages: list[Stage]) -> bool:
+    """Return whether the reductions are of small windows, of which each thread has some to itself."""
+    return all(is_window(stage) for stage in stages if stage.is_reduction)
+
+
+def is_window(stage: Stage) -> bool:
+    """Return whether a stage reduces windows that a single thread reduces each."""
+    if assumed(size_of(stage.reduced)) > WINDOW or not stage.reduced:
+        return False
+    inner = list(stage.reduced)[-1]
+    for value in stage.values:
+        for load, _ in loads_in(value):
+            for index in load.indices:
+                found = variables_in([index])
+                if inner in found and found & set(stage.outer):
+                    return True
+    return False
+
+
+def _is_in_a_row(stage: Stage) -> bool:
+    """Return whether what a reduction joins lies one behind the other in memory."""
+    if not stage.reduced:
+        return False
+    inner = list(stage.reduced)[-1]
+    loads = (load for value in stage.values for load, _ in loads_in(value))
+    load = next((load for load in loads if inner in variables_in(load.indices)), None)
+    return load is not None and runs_along(load, inner)
+
+
+def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
+    """Return the parts of a map that threads of rows compute and threads of columns store.
+
+    Those are its values if they are made of a row's results, or of a load on a condition, and else the loads of what
+    has rows in its rows.
+    """
+    if stage.is_reduction or not domain.columns[-1] or not stage.outer:
+        return []
+    if len(domain.columns) > 1:
+        axis = list(stage.outer)[-1]
+        return stage.values if axis in domain.columns[-1] else []
+    row, column = list(domain.rows)[-1], list(stage.outer)[-1]
+    found = [(value, *each) for value in stage.values for each in loads_in(value) if runs_along(each[0], row)]
+    read = [(value, load, tests) for value, load, tests in found if column in variables_in(load.indices)]
+    if len(read) == 1 and read[0][2]:
+        return [read[0][0]]
+    return [load for _, load, tests in read if not tests]

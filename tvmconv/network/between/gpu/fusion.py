@@ -1,0 +1,115 @@
+"""Fusion of operators for a GPU: beside what TVM fuses, what is computed element by element before a reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir.expr import TensorLoad
+
+from tvmconv.lowering import OPAQUE, is_scheduled
+
+from ...graph.fusing import fused
+from ...graph.graph import blocks_of, call_of, calls
+from ...graph.separation import SEPARATED
+from ...runtime.pipeline import source_of
+from ..cpu.spreading import has_work
+from ..lowerings import LOWERINGS
+from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from .choice import is_window
+
+BROADCAST, INJECTIVE, REDUCTION, FUSABLE = 1, 2, 3, 4
+"""TVM's operator patterns: element by element, perhaps of an element for many; by elements at any places; a reduction,
+which TVM fuses what is before it into; an operator that it fuses what is behind it into."""
+
+CHEAP = frozenset(("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow")) | frozenset(
+    ("bitwise_and", "bitwise_xor", "shift_right", "reinterpret")
+)
+"""The functions that take about as long as a few sums; "pow" is that of a square where importers have one."""
+
+
+def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return the module with its operators lowered and fused: reductions first with what follows them.
+
+    Before: `y = R.astype(R.mean(R.astype(x, "float32"), axis=[2, 3]), "float16")`.
+    After: `y = R.call_tir(fused_cast_mean_cast, (x,))`.
+    """
+    passes = relax.transform
+    lowered = [
+        *source_of(target).library_dispatch_passes(target),
+        passes.LegalizeOps({**LOWERINGS, **SEPARATED}),
+        passes.AnnotateTIROpPattern(),
+        passes.FoldConstant(),
+    ]
+    with target:
+        mod = fused(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
+        return fused(_with_patterns(mod, REDUCTION))
+
+
+def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
+    """Return the module with a pattern for reductions; for `REDUCTION`, nothing else but cheap maps is to be fused.
+
+    What TVM does not see through is a map for it, too: places that a table tells, as in interpolation, and reshapes of
+    open sizes.
+    """
+    mod, in_windows = mod.clone(), _read_by_windows(mod)
+    for var, func in mod.functions.items():
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
+            continue
+        stages, pattern = _stages(func), OPAQUE
+        if func.attrs.get("op_pattern") == OPAQUE:
+            if of_reductions == FUSABLE and stages and not stages[0].is_reduction:
+                mod[var] = func.with_attr("op_pattern", INJECTIVE)
+            continue
+        if any(stage.is_reduction for stage in stages):
+            pattern = OPAQUE if any(map(is_contraction, stages)) else of_reductions
+        elif stages and _is_cheap(stages[0], in_place=var in in_windows):
+            pattern = BROADCAST
+        if pattern == of_reductions or of_reductions == REDUCTION:
+            mod[var] = func.with_attr("op_pattern", pattern)
+    return mod
+
+
+def _stages(func: tirx.PrimFunc) -> list[Stage]:
+    """Return the stages of a function; none of one that is scheduled, or has loops of other kinds."""
+    return stages_of(func) or [] if has_work(func) and not is_scheduled(func) else []
+
+
+def _read_by_windows(mod: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
+    """Return the functions whose results windows read, each element several times."""
+    found: set[tvm.ir.GlobalVar] = set()
+    for block in blocks_of(mod):
+        for call in block.values.values():
+            if not calls(call, "call_tir"):
+                continue
+            if any(map(is_window, _stages(mod[call.args[0]]))):
+                makers = [call_of(block.values.get(each), "call_tir") for each in call.args[1].fields]
+                found.update(maker.args[0] for maker in makers if maker is not None)
+    return found
+
+
+def _is_cheap(stage: Stage, in_place: bool) -> bool:
+    """Return whether a map may be computed anew wherever it is read: it is simple, perhaps of elements in order."""
+    functions: list[Any] = []
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, [(tvm.ir.Call, functions.append)])
+    if any(str(each.op.name).rpartition(".")[2] not in CHEAP for each in functions):
+        return False
+    loads = [load for value in stage.values for load, _ in loads_in(value)]
+    away = [_order(load, stage) for load in loads if not is_in_place(load, stage)]
+    orders = [order for order in away if order is not None]
+    moved = [order for order in orders if order != sorted(order)]
+    if len(orders) < len(away) or not moved:
+        return len(orders) == len(away)
+    # What lies in one order is read so, by rows or by columns; of two orders one would be read element by element.
+    return not in_place and len(away) == len(loads) and all(len(order) < 2 or order == moved[0] for order in orders)
+
+
+def _order(load: TensorLoad, stage: Stage) -> list[int] | None:
+    """Return the numbers of the axes that are the indices of a load, in its order; None if others are."""
+    numbers = {axis: number for number, axis in enumerate(stage.outer)}
+    if not all(index in numbers or isinstance(index, tirx.IntImm) for index in load.indices):
+        return None
+    return [numbers[index] for index in load.indices if index in numbers]

@@ -1,0 +1,195 @@
+"""The rows, the columns and the threads of a GPU's kernel between convolutions, and statements that its loops share.
+
+A kernel computes rows, each of which has columns: what a reduction joins, and what is computed of its result. Threads
+own vectors of neighbouring columns, or of neighbouring rows where these are what lies one behind the other in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Expr, Var
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.sym import Analyzer
+
+from tvmconv.compute.substitution import substitute
+
+from ..stages import variables_in
+
+INDEX = "int64"
+"""The type of indices, which is that of the sizes in TVM's functions; TVM takes a narrower one where it is enough."""
+
+VECTOR_BYTES = 16
+"""The bytes that a thread loads at once at most."""
+
+TILE = 32
+"""The rows and the columns of a tile of shared memory, through which what lies along rows gets to lie along columns."""
+
+LINE = 128
+"""The bytes of a line of the cache, which tiles have in both directions where a kernel does nothing but transpose."""
+
+Axes = Mapping[Var, Expr]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The rows that a kernel computes, and the columns in each of its stages."""
+
+    rows: Axes
+    """The axes of the rows, with their extents."""
+    columns: Sequence[Axes]
+    """For each stage, the axes of its columns: of a reduction those that it reduces."""
+    places: Sequence[Mapping[Var, Expr]]
+    """For each stage, its axes as expressions of those of rows and columns; axes of rows and columns themselves are
+    not in it."""
+    tests: Sequence[Expr] = ()
+    """The tests that columns of the last stage have to pass to be there."""
+    ragged: Sequence[Expr] = ()
+    """The tests that each row of a vector has to pass to be there."""
+
+
+@dataclass(frozen=True)
+class Slide:
+    """Neighbouring windows of a thread along an axis."""
+
+    row: Var
+    """The axis of rows, which are outputs, along which windows slide."""
+    inner: Var
+    """The axis of a window's elements along it."""
+    size: int
+    """The elements of a window along it."""
+    step: int
+    """The elements from one window to the next."""
+    outputs: int = 1
+    """The neighbouring windows that a thread has."""
+
+    @property
+    def width(self) -> int:
+        """The elements that the windows have together."""
+        return (self.outputs - 1) * self.step + self.size
+
+    @property
+    def shares_most(self) -> bool:
+        """True if a window shares more than half of its elements with the next one."""
+        return 2 * self.step < self.size
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows that slide along what memory has in a row, and perhaps along such rows."""
+
+    slides: Sequence[Slide]
+    """The windows along one axis or along two, of which the last one is what memory has in a row."""
+    side: Var | None = None
+    """The axis of rows along which memory has windows side by side; None where they slide along that themselves."""
+    lanes: int = 1
+    """The windows side by side of a thread, for each of the neighbouring ones."""
+
+    @property
+    def outputs(self) -> int:
+        """The windows of a thread that are not side by side."""
+        return prod(slide.outputs for slide in self.slides)
+
+    def shared(self, reduced: Axes) -> dict[Var, Expr]:
+        """Return the axes of a window with the extents that the windows of a thread have together."""
+        return {**reduced, **{slide.inner: tirx.const(slide.width, INDEX) for slide in self.slides}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The threads of a kernel."""
+
+    along: bool
+    """True if a vector is one of columns; else it is one of rows."""
+    vector: int
+    """The elements of a vector."""
+    rows: int
+    """The rows of a block, or its vectors of rows."""
+    threads: int
+    """The threads of each of these."""
+    most: int
+    """The most vectors of a row that a thread loads before it uses the first, and keeps for the next stage."""
+    parts: Sequence[Expr] = ()
+    """The parts of what the last stage stores that go from threads of rows to threads of columns."""
+    tile: int = TILE
+    """The rows and the columns, at most, of a tile through which they go."""
+    sliding: Sliding | None = None
+    """The way in which windows slide whose elements threads share among their own."""
+
+    @property
+    def run(self) -> int:
+        """The elements of a vector that memory has one behind the other."""
+        return self.vector if self.sliding is None or self.sliding.side is None else self.sliding.lanes
+
+
+def size_of(axes: Axes) -> Expr:
+    """Return the product of the extents of axes."""
+    product = reduce(lambda one, other: one * other, axes.values(), tirx.const(1, INDEX))
+    return Analyzer().simplify(product)
+
+
+def split_index(index: Expr, axes: Axes) -> dict[Var, Expr]:
+    """Return the places on axes of an element with an index, the last axis being the innermost."""
+    found: dict[Var, Expr] = {}
+    for number, (var, extent) in enumerate(reversed(list(axes.items())), start=1):
+        found[var] = index if number == len(axes) else tirx.floormod(index, extent)
+        index = tirx.floordiv(index, extent)
+    return found
+
+
+def assumed(size: Expr) -> int:
+    """Return a size; one that is known only when the model runs as a guess."""
+    if isinstance(size, tirx.IntImm):
+        return int(size)
+    return int(Analyzer().simplify(substitute(size, dict.fromkeys(variables_in([size]), 16))))
+
+
+def index_variable(name: str) -> Var:
+    """Return a new variable for an index."""
+    return Var(name, tvm.ir.PrimType(INDEX))
+
+
+def barrier() -> tirx.Stmt:
+    """Return the statement with which all threads of a block wait for each other."""
+    return tirx.Evaluate(tirx.op.tvm_storage_sync("shared"))
+
+
+def tested(tests: list[Expr], body: tirx.Stmt) -> tirx.Stmt:
+    """Return a statement that is run where all tests hold."""
+    left = [test for test in tests if not (isinstance(test, tirx.IntImm) and int(test))]
+    return tirx.IfThenElse(tirx.all(*left), body, None) if left else body
+
+
+def sequence(steps: list[tirx.Stmt]) -> tirx.Stmt:
+    """Return statements as one."""
+    return steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
+
+
+def loop(var: Var, extent: Any, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKind.UNROLLED) -> tirx.Stmt:
+    """Return a loop of a variable of its own in the place of `var`; no loop for a single turn."""
+    extent = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
+    if isinstance(extent, tirx.IntImm) and int(extent) == 1:
+        return substitute(body, {var: 0})
+    fresh = index_variable(var.name)
+    return tirx.For(fresh, tirx.const(0, INDEX), extent, kind, substitute(body, {var: fresh}))
+
+
+def launched(
+    body: tirx.Stmt, extents: Mapping[Var, Expr | int], buffers: list[Any], annotations: Any = None
+) -> SBlockRealize:
+    """Return the body of a kernel that a thread runs: for so many threads of a block, the first, and so many blocks.
+
+    Annotations are those of the loop of threads.
+    """
+    for (var, extent), tag in zip(extents.items(), ("threadIdx.x", "blockIdx.x"), strict=True):
+        axis = tirx.IterVar(None, index_variable(tag), tirx.IterVar.ThreadIndex, tag)
+        count = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
+        body = tirx.For(var, tirx.const(0, INDEX), count, tirx.ForKind.THREAD_BINDING, body, axis, annotations)
+        annotations = None
+    return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=buffers))

@@ -1,0 +1,115 @@
+"""Kernels for TVM's operators between the convolutions on a GPU, each of which is to run about as fast as a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.ir.expr import TensorLoad
+
+from tvmconv.compute.approximations import approximated, is_approximated, stepped_in, with_reciprocals
+from tvmconv.lowering import is_scheduled, with_nonnegative_dividends
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ...runtime.empty_tensors import without_loops
+from ..cpu.spreading import has_work
+from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from .axes import with_joined_axes
+from .choice import plan_of
+from .choices import with_casts_last, with_rows_of_parts
+from .domain import domain_of, with_parts_of_axes
+from .loops import KernelLoops
+from .windows import in_vectors
+
+
+def spread_over_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return the module, which is lowered and fused, with its functions scheduled for a GPU where they can be.
+
+    A function becomes one kernel: reductions, whose rows are shared by some threads, and what is computed of them, with
+    everything that is computed element by element inside. TVM's own rules take what is left.
+
+    Before: `y = R.nn.softmax(x)`, lowered to `for n, k: max`, `for n, k: sum`, `for n, k: y`.
+    After: `y = R.call_tir(softmax, (x,))` with `for n in blocks: for k in threads: load; max, exchange, sum, ...`.
+    """
+    mod = mod.clone()
+    for var, func in mod.functions.items():
+        if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
+            continue
+        if has_work(func):
+            mod[var] = _spread(func, gpu_of(target)) or func
+        elif any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in func.params[-1].ty.shape):
+            mod[var] = without_loops(func)
+    return mod
+
+
+def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
+    """Return the function as a kernel; None for one that is left to TVM."""
+    func = with_nonnegative_dividends(func)
+    stages = stages_of(func)
+    if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
+        return None
+    stages = [replace(stage, values=list(map(with_casts_last, stage.values))) for stage in stages]
+    if len(stages) == 1:
+        stages = [with_parts_of_axes(stages[0])]
+    domain = domain_of(stages)
+    if domain is None:
+        return None
+    moved = _moved(stages)
+    # The range of float16 is far from the end of float32's, which that of bfloat16 is not.
+    if moved <= {*NARROW} and not _has_exact_steps(stages):
+        change = approximated if moved == {"float16"} else with_reciprocals
+        stages = [replace(stage, values=list(map(change, stage.values))) for stage in stages]
+    plan = plan_of(stages, domain, gpu)
+    if plan.sliding is None:
+        domain = with_rows_of_parts(with_joined_axes(domain, stages), stages, plan)
+    else:
+        domain = in_vectors(domain, stages, plan.sliding)
+    return KernelLoops(func, stages, domain, plan).scheduled()
+
+
+def is_view(stages: list[Stage]) -> bool:
+    """Return whether a function copies elements in the order of memory: TVM makes a view of its operand."""
+    if len(stages) != 1 or len(stages[0].values) != 1 or stages[0].is_reduction:
+        return False
+    (value,) = stages[0].values
+    return isinstance(value, TensorLoad) and is_in_place(value, stages[0])
+
+
+def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
+    """Return whether just the last stage stores to parameters of the function, of which it reads none."""
+    *inner, last = stages
+    read = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
+    stored = [target for stage in inner for target in stage.targets]
+    is_last = all(_is_in(target, func.params) and not _is_in(target, read) for target in last.targets)
+    return is_last and not any(_is_in(target, func.params) for target in stored)
+
+
+def _has_exact_steps(stages: list[Stage]) -> bool:
+    """Return whether what is computed of a quotient, or of an exponential, is rounded to integers or compared."""
+    changed = list[Any]()
+
+    def is_changed(value: Expr) -> bool:
+        return is_approximated(value) or any(_is_in(load.source, changed) for load, _ in loads_in(value))
+
+    for stage in stages:
+        if any(is_changed(each) for value in stage.values for each in stepped_in(value)):
+            return True
+        changed += [target for target, value in zip(stage.targets, stage.values, strict=True) if is_changed(value)]
+    return False
+
+
+def _moved(stages: list[Stage]) -> set[str]:
+    """Return the types of what is read and stored."""
+    inner = [target for stage in stages[:-1] for target in stage.targets]
+    loads = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
+    moved = [*stages[-1].targets, *(source for source in loads if not _is_in(source, inner))]
+    return {str(each.ty.dtype) for each in moved}
+
+
+def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:
+    return any(buffer.same_as(each) for each in buffers)

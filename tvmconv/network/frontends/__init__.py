@@ -1,0 +1,1 @@
+"""Importers of ONNX and torch, and the code that both share."""

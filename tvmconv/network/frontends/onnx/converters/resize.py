@@ -1,0 +1,191 @@
+"""Converters of Resize and Upsample in all modes, and of GridSample: Relax is right for few of them.
+
+Relax resizes correctly by integer multiples, with one way of rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tvmconv.network.graph.constants import Array
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size, as_expr, product, python_text
+from tvmconv.problem.dtypes import NARROW
+
+from ...resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
+from ..node import OPEN_HINT, Node
+from ..sizes import Sizes
+from .coordinates import PERIODIC, ROUNDINGS, Axis, by_coordinates, extrapolated, table
+from .grid_sampling import MODES, PADDINGS, sample
+
+MOST_PARTS = 1000
+"""The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
+
+
+def resize(node: Node) -> relax.Expr:
+    """Convert Resize since opset 10, in all modes and with all coordinates, of known and of open sizes."""
+    since_11 = node.opset >= 11
+    sizes = node.sizes(3, "sizes") if since_11 else None
+    scales = None if sizes else _scales(node, 2 if since_11 else 1)
+    # Before opset 11 the transformation had no name.
+    coordinates = node.text("coordinate_transformation_mode", "half_pixel" if since_11 else "asymmetric")
+    rounding = node.text("nearest_mode", "round_prefer_floor" if since_11 else "floor")
+    roi = node.constant(1, "roi") if coordinates == "tf_crop_and_resize" else None
+    return _resized(node, _axes(node, scales, sizes, roi), coordinates, rounding)
+
+
+def upsample(node: Node) -> relax.Expr:
+    """Convert Upsample, up to opset 9."""
+    scales = node.attributes.get("scales") or _scales(node, 1)
+    return _resized(node, _axes(node, scales, None, None), "asymmetric", "floor")
+
+
+def grid_sample(node: Node) -> relax.Expr:
+    """Convert GridSample, of planes and of volumes."""
+    mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
+    if mode not in MODES or padding not in PADDINGS:
+        raise Refused(f"the mode {mode} with {padding} is unknown")
+    align_corners = bool(node.attributes.get("align_corners", 0))
+    x, grid = node.operands
+    return sample(node.builder, x, grid, mode, padding, align_corners)
+
+
+def _scales(node: Node, place: int) -> list[float]:
+    """Return the scales of a node, which may not depend on open sizes; none for an operand that is left out."""
+    if isinstance(node.operand(place), Sizes):
+        raise Refused("its scales follow from open sizes", OPEN_HINT)
+    scales = node.constant(place, "scales")
+    return [] if scales is None else [float(scale) for scale in scales.reshape(-1)]
+
+
+def _axes(node: Node, scales: Sequence[float] | None, sizes: Sequence[Size] | None, roi: Array | None) -> list[Axis]:
+    """Return the axes that are resized; raise `Refused` where the rank of the input is not known."""
+    shape, facts = node.shape_of(), node.facts
+    places = [place % len(shape) for place in node.attributes.get("axes", range(len(shape)))]
+    numbers: Sequence[Any] = sizes or scales or ()
+    if len(numbers) != len(places) or any(facts.proves(as_expr(n) < 1 if sizes else n <= 0) is True for n in numbers):
+        raise Refused(f"it has neither scales nor sizes for {len(places)} axes")
+    crops = np.reshape(roi, (2, -1)).T.tolist() if roi is not None and roi.size else [[0, 1]] * len(places)
+    axes = []
+    for place, number, crop in zip(places, numbers, crops, strict=True):
+        inputs = facts.simplified(shape[place])
+        node.require(as_expr(inputs) >= 1, f"needs elements along axis {place}, which has {python_text(inputs)}")
+        if sizes:
+            outputs = facts.simplified(number)
+            node.require(as_expr(outputs) >= 1, f"needs a size of at least 1 for axis {place}, not {outputs}")
+            scale = _quotient(node, inputs, outputs)
+        else:
+            part = Fraction(number).limit_denominator(MOST_PARTS)
+            part = part if np.float32(part) == np.float32(number) else Fraction(number)
+            outputs = facts.simplified(inputs * part.numerator // part.denominator)
+            node.require(as_expr(outputs) >= 1, f"needs an axis {place} that its scale {number:.6g} leaves elements of")
+            scale = number
+        axes.append(Axis(place, inputs, outputs, scale, tuple(crop)))
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
+    if sizes and policy != "stretch":
+        axes = _in_proportion(axes, policy)
+    return [axis for axis in axes if axis.scale != 1 or axis.crop != (0, 1)]
+
+
+def _quotient(node: Node, inputs: Size, outputs: Size) -> float | None:
+    """Return the number of outputs for each input; None where open sizes decide on it."""
+    if isinstance(inputs, int) and isinstance(outputs, int):
+        return outputs / inputs
+    times = node.facts.quotient([outputs], [inputs])
+    return float(times) if isinstance(times, int) and node.facts.are_equal(outputs, product([inputs, times])) else None
+
+
+def _in_proportion(axes: Sequence[Axis], policy: str) -> list[Axis]:
+    """Return the axes with one scale for all, the smallest or the largest of theirs."""
+    scales = [axis.scale for axis in axes if axis.scale is not None and not axis.is_open]
+    if len(scales) < len(axes):
+        raise Refused(f"its keep_aspect_ratio_policy {policy!r} needs sizes that are known", OPEN_HINT)
+    scale = (min if policy == "not_larger" else max)(scales)
+    return [replace(axis, scale=scale, outputs=int(scale * int(axis.inputs) + 0.5)) for axis in axes]
+
+
+def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> relax.Expr:
+    """Return the first operand, resized along one axis after the other."""
+    mode, x = node.text("mode", "nearest"), node.operands[0]
+    dtype, is_nearest = str(x.ty.dtype), mode == "nearest"
+    if not is_nearest and "float" not in dtype:
+        raise Refused(f"the mode {mode} for {dtype} is not supported", "resize floating-point numbers")
+    if mode not in ("nearest", "linear", "cubic") or rounding not in ROUNDINGS:
+        raise Refused(f"its mode {mode!r} with the nearest_mode {rounding!r} is unknown")
+    antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
+    coefficient = node.attributes.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
+    narrow = not is_nearest and dtype in NARROW
+    y = node.emit(relax.op.astype(x, "float32")) if narrow else x
+    for axis in axes:
+        if _repeats(axis) and coordinates in PERIODIC and not excludes:
+            y = _repeated(node, y, axis, coordinates, rounding if is_nearest else None, coefficient)
+        elif axis.is_open:
+            if antialias and not is_nearest and (axis.scale is None or axis.scale < 1):
+                raise Refused("its antialias needs sizes that are known", OPEN_HINT)
+            y = by_coordinates(
+                node.builder,
+                y,
+                axis,
+                coordinates,
+                rounding=rounding if is_nearest else None,
+                coefficient=coefficient,
+                excludes=excludes,
+            )
+        elif is_nearest:
+            # As ONNX Runtime has them: rounding is decided in the last bit.
+            at = ROUNDINGS[rounding](table(axis, coordinates, "float32"))
+            y = gather(node.builder, y, axis.place, np.clip(at, 0, int(axis.inputs) - 1).astype(np.int64))
+        else:
+            y = _weighted(node, y, axis, table(axis, coordinates), coefficient, antialias, excludes)
+    if coordinates == "tf_crop_and_resize" and (cropped := [axis for axis in axes if _leaves_image(axis)]):
+        y = extrapolated(node.builder, y, cropped, node.attributes.get("extrapolation_value", 0.0))
+    return relax.op.astype(y, dtype) if narrow else y
+
+
+def _leaves_image(axis: Axis) -> bool:
+    """Return whether some coordinate of tf_crop_and_resize may be outside of the image."""
+    return axis.crop[0] < 0 or axis.crop[1] > 1 or axis.crop[0] > 1 or axis.crop[1] < 0
+
+
+def _repeats(axis: Axis) -> bool:
+    """Return whether each input along an axis has the same whole number of outputs."""
+    if axis.scale is None or axis.scale != int(axis.scale) or axis.crop != (0, 1):
+        return False
+    return axis.is_open or axis.outputs == axis.inputs * axis.scale
+
+
+def _repeated(
+    node: Node, y: relax.Expr, axis: Axis, coordinates: str, rounding: str | None, coefficient: float | None
+) -> relax.Expr:
+    """Return y with `axis.scale` outputs for each input, whose weights are those of a short sample axis."""
+    times = int(axis.scale or 0)
+    sample = replace(axis, inputs=SAMPLE, outputs=SAMPLE * times)
+    at = table(sample, coordinates)
+    if rounding is not None:
+        places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
+        return repeat(node.builder, y, axis.place, times, places, np.ones_like(places, np.float32))
+    places, weights = (
+        linear_taps(at, times, False) if coefficient is None else cubic_taps(at, times, False, coefficient)
+    )
+    return repeat(node.builder, y, axis.place, times, places, weights)
+
+
+def _weighted(
+    node: Node, y: relax.Expr, axis: Axis, at: Array, coefficient: float | None, antialias: bool, excludes: bool
+) -> relax.Expr:
+    """Return y interpolated at coordinates along an axis whose sizes are known."""
+    scale, last = axis.scale or 1.0, int(axis.inputs) - 1
+    if coefficient is None:
+        places, weights = linear_taps(at, scale, antialias)
+    else:
+        places, weights = cubic_taps(at, scale, antialias, coefficient)
+    if excludes:
+        weights = np.where((places < 0) | (places > last), 0, weights)
+        weights /= weights.sum(axis=1, keepdims=True)
+    return interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)

@@ -1,0 +1,168 @@
+"""Import of an ONNX model as a Relax module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tvm import relax
+
+from tvmconv.errors import InvalidArgumentError, MissingPackageError
+
+from ...graph.faults import Refused, tvm_at_work
+from ...graph.importer_errors import node_at_fault, quiet, summary
+from ...graph.sizes import OpenSize
+from ...sizes.facts import SizeFacts
+from ..builder import Imported
+from .functions import inline_functions, nodes_by_output
+from .node import OPEN_HINT
+from .qoperators import expand_qoperators
+from .refusals import FAILED_HINT, refuse_unknown, unsupported_nodes
+
+if TYPE_CHECKING:
+    import onnx
+    import tvm
+
+
+def read_onnx(path: Path) -> onnx.ModelProto:
+    """Read the model in an ONNX file; raise `InvalidArgumentError` for a file that is missing or damaged."""
+    onnx = require_onnx()
+    if not path.is_file():
+        raise InvalidArgumentError("source", str(path), "an ONNX file that exists")
+    model = _parsed(path.read_bytes(), str(path))
+    try:
+        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
+    except (onnx.checker.ValidationError, OSError) as error:
+        raise InvalidArgumentError("source", str(path), f"an ONNX file with its data ({summary(error)})") from None
+    return model
+
+
+def parse_onnx(data: bytes) -> onnx.ModelProto:
+    """Parse the bytes of an ONNX file; raise `InvalidArgumentError` for anything else."""
+    return _parsed(data, f"{len(data)} bytes")
+
+
+def require_onnx() -> ModuleType:
+    """Return the package onnx; raise `MissingPackageError` where it is not installed."""
+    try:
+        return import_module("onnx")
+    except ImportError:
+        raise MissingPackageError("onnx", "onnx", "importing an ONNX file") from None
+
+
+def _parsed(data: bytes, source: str) -> onnx.ModelProto:
+    onnx = require_onnx()
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError:
+        raise InvalidArgumentError("source", source, "an ONNX file; this is another format, or damaged") from None
+    # Bytes that end between two fields still parse; no bytes at all do too.
+    if not (model.ir_version and model.opset_import and model.graph.output):
+        raise InvalidArgumentError("source", source, "a whole ONNX file; this one is empty or cut off")
+    if not _has_text(model):
+        raise InvalidArgumentError("source", source, "an ONNX file with its texts in UTF-8; this one is damaged")
+    return model
+
+
+def _has_text(message: Any) -> bool:
+    """Return whether every text in a message is valid UTF-8; protobuf reads others as bytes, which no code expects."""
+    for field, value in message.ListFields():
+        parts = [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value
+        if field.type == field.TYPE_STRING and not all(isinstance(part, str) for part in parts):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(map(_has_text, parts)):
+            return False
+    return True
+
+
+def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]]) -> Imported:
+    """Return the model as a Relax module, with ONNX's names of its inputs and outputs.
+
+    `shapes` are the shapes of inputs that replace their own. Raises `UnsupportedModelError` for a model with an
+    operator that Relax cannot import.
+    """
+    import onnx
+
+    from .conversion import Importer
+    from .inputs import inputs_with_shapes
+
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs, sizes = inputs_with_shapes([each for each in model.graph.input if each.name not in weights], shapes)
+    inlined = inline_functions(expand_qoperators(model), Importer.operators)
+    nodes = nodes_by_output(model, inlined)
+    try:
+        if opset is None:
+            refuse_unknown(model.graph.node, Importer.operators)
+            domains = [each.domain for each in model.opset_import]
+            raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
+        with quiet(), tvm_at_work():
+            mod, facts, words = _imported(inlined.graph, inputs, opset, nodes, sizes)
+    except Refused as refusal:
+        errors = [error for error in (refusal, refusal.__cause__) if error is not None]
+        at_fault = [node for error in errors if (node := node_at_fault(error, onnx.NodeProto)) is not None]
+        refusal.nodes = refusal.nodes or at_fault[:1]
+        if shapes and refusal.hint is None:
+            given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+            refusal.hint = f"other shapes than those given, {given}, or {FAILED_HINT}"
+        raise unsupported_nodes(refusal, nodes) from refusal.__cause__
+    outputs = [value.name for value in model.graph.output]
+    return Imported(mod, [value.name for value in inputs], outputs, facts, words)
+
+
+MOST_TRIES = 16
+"""The largest number of imports of a model that leaves ranks to open sizes: of each such rank, two are tried."""
+
+
+def _imported(
+    graph: onnx.GraphProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    opset: int,
+    nodes: Mapping[str, onnx.NodeProto],
+    sizes: Sequence[OpenSize],
+) -> tuple[tvm.IRModule, SizeFacts, Mapping[str, str]]:
+    """Return the graph as a module, the facts about its sizes, and its nodes in words.
+
+    Where open sizes decide on ranks, these are chosen such that the graph can be imported and, if there are such, that
+    its outputs have the ranks that it tells. Raises the first `Refused` of a graph that takes no choice.
+    """
+    from .conversion import Importer
+
+    path: list[tuple[bool, bool]] = []  # the choices, and for each whether it is the second one
+    first: tuple[tvm.IRModule, SizeFacts, Mapping[str, str]] | None = None
+    refusal: Refused | None = None
+    for _ in range(MOST_TRIES):
+        facts = SizeFacts(sizes, choices=[holds for holds, _ in path])
+        importer = Importer(nodes, facts)
+        try:
+            with tvm_at_work():
+                result = importer.imported(graph, inputs, opset), facts, importer.bb.words
+            if not facts.choices or _has_told_ranks(result[0], graph.output):
+                return result
+            first = first or result
+        except Refused as error:
+            refusal = refusal or error
+        path = [(holds, index < len(path) and path[index][1]) for index, holds in enumerate(facts.choices)]
+        while path and path[-1][1]:
+            path.pop()
+        if not path:
+            break
+        path[-1] = (not path[-1][0], True)
+    if first is not None:
+        return first
+    raise refusal or Refused(f"its ranks follow from open sizes in over {MOST_TRIES} ways", OPEN_HINT)
+
+
+def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
+    """Return whether the results of "main" have the ranks that the model tells of its outputs, where it does."""
+    result = mod["main"].ret_ty
+    fields = result.fields if isinstance(result, relax.TupleType) else [result]
+    told = [value.type.tensor_type for value in outputs]
+    return all(
+        not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(told, fields, strict=True)
+    )

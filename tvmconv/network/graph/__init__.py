@@ -1,0 +1,1 @@
+"""Reading and rewriting of a Relax module: its bindings, constants, convolutions and open sizes."""

@@ -1,0 +1,1 @@
+"""Passes from one Relax module to another, ahead of its compilation."""

@@ -1,0 +1,263 @@
+"""The pass that gives attention one kernel on a GPU, in the place of two products and a softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import msgspec
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvmconv.lowering import Place
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import FLOATS
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.schedules.cuda.tensor.tiles import tf32_products
+from tvmconv.targets import backend_of, tensor_instructions
+from tvmconv.targets.devices import gpu_of
+
+from ...graph.constants import Array, constant_value, static_shape
+from ...graph.graph import Block, blocks_of, call_of, calls, rebind
+from ...graph.layers import Convolution, Layer
+from ...graph.views import Steps, in_a_row, moved_to, reshaped, view_of
+from ..products import convolution_of, found_product, surroundings
+from ..products.forms import Form, form_for, transposed
+from ..products.places import place_of, stored
+from ..products.product import Product
+from ..safe_softmax import NAME, SOFTMAX
+from .kernel import attention_kernel
+from .shapes import MOST_DEPTH, Attention, Tile, tile_for, vector
+
+KERNEL_NAME = "tvmconv cuda/attention"
+"""The name of the kernel in the descriptions of layers."""
+
+
+@dataclass
+class _Scores:
+    """The softmax between two products, of scores that are scaled, and that constants are added to."""
+
+    product: relax.Var
+    """The first product."""
+    safe: bool = False
+    scale: float = 1.0
+    biases: list[tuple[Array, tuple[int, ...]]] = field(default_factory=list)
+    """Constants, each with the shape of the scores that it is added to."""
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Attention that gets a kernel."""
+
+    scores: _Scores
+    first: Product
+    second: Product
+    factors: tuple[relax.Expr, relax.Expr, relax.Expr]
+    """Queries, keys as the second factor of their product, and values."""
+    output: relax.Var
+    """The variable that the kernel computes."""
+    parts: int
+    """The TF32 numbers that a float32 factor is taken for; one in half precision."""
+    convolutions: tuple[Convolution, Convolution]
+    biases: list[tuple[Place, Array]]
+    """The numbers that are added to scores, and their places."""
+
+
+def use_attention(
+    mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
+) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
+    """Return the module with a kernel for each attention, and what runs the products of these.
+
+    That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
+    nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known, and
+    rows of queries, keys and values have whole vectors of elements, no more than `MOST_DEPTH`. The kernel reads these
+    where they lie in other tensors, and stores the result as the next layer reads it. Others are for `use_products`, as
+    all are of a precision that tensor cores do not keep.
+
+    Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
+    After: `y = R.reshape(R.call_tir(tvmconv_attention_0, (R.reshape(qkv, ...), ...)), ...)`.
+    """
+    if not backend_of(target).on_gpu:
+        return mod, ()
+    form, builder = form_for(target), relax.BlockBuilder(mod)
+    functions: dict[Attention, relax.GlobalVar] = {}
+    values: dict[relax.Var, relax.Expr] = {}
+    layers: list[Layer] = []
+    for block in blocks_of(mod):
+        sites = (_site(var, value, block, form, target, precision) for var, value in block.values.items())
+        for site in [site for site in sites if site is not None]:
+            attention, operands, output = _placed(site, block)
+            tile = tile_for(attention, gpu_of(target))
+            if attention not in functions:
+                name = f"tvmconv_attention_{len(functions)}"
+                functions[attention] = builder.add_func(attention_kernel(attention, tile, name), name)
+            result = relax.TensorType((attention.output.elements,), attention.out_dtype)
+            call = relax.call_tir(functions[attention], operands, result)
+            values[output] = relax.op.reshape(call, output.ty.shape)
+            block.take_as_given(output)  # nothing computes the variables before it, in which it may be a view
+            layers += _layers(site, tile, str(functions[attention].name_hint))
+    return rebind(builder.get(), values), tuple(layers)
+
+
+def _layers(site: _Site, tile: Tile, function: str) -> list[Layer]:
+    """Return the layers of both products, which one function computes."""
+    reason, config = "one kernel for two products and the softmax between them", msgspec.to_builtins(tile)
+    return [Layer(each, KERNEL_NAME, config, reason, function) for each in site.convolutions]
+
+
+def _site(
+    var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target, precision: str
+) -> _Site | None:
+    """Return the attention that a variable is the second product of; None where it is none that gets a kernel."""
+    if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
+        return None
+    (shares, v), output = surroundings(var, value, form, block)
+    (q, k), _ = surroundings(scores.product, block.values[scores.product], form, block)
+    products = []
+    for factors, dtype in (((q, k), "float32"), ((shares, v), str(output.ty.dtype))):
+        found = found_product(factors, dtype, form, target, precision)
+        if isinstance(found, str) or found[0].is_open:  # such as for a GPU without tensor cores
+            return None
+        products.append(found)
+    (first, one), (second, other) = products
+    if shares.same_as(v) or first.dtype != second.dtype or not _on_tensor_cores(one, target):
+        return None
+    if (first.batch, first.rows, first.columns) != (second.batch, second.rows, second.terms):
+        return None
+    if any(size % vector(first.dtype) or size > MOST_DEPTH for size in (first.terms, second.columns)):
+        return None
+    biases = [_bias(constant, shape, first) for constant, shape in scores.biases]
+    if any(bias is None for bias in biases):
+        return None
+    convolutions = convolution_of(scores.product, first, one), convolution_of(var, second, other)
+    parts = 2 if tf32_products(one) == 3 else 1
+    added = [each for each in biases if each is not None]
+    return _Site(scores, first, second, (q, k, v), output, parts, convolutions, added)
+
+
+def _on_tensor_cores(problem: Problem, target: tvm.target.Target) -> bool:
+    """Return whether tensor cores compute products of a problem as its precision promises."""
+    return problem.precision != "strict" and bool(tensor_instructions(target))
+
+
+def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
+    """Return what a softmax, maybe cast or reshaped, is computed from; None for anything else."""
+    safe, scale, biases = None, 1.0, list[tuple[Array, tuple[int, ...]]]()
+    var = shares
+    while isinstance(var, relax.Var) and block.only_reader(var) is not None:
+        value, shape = block.values.get(var), static_shape(var.ty)
+        if shape is None or not isinstance(value, relax.Call):
+            return None
+        if calls(value, "matmul"):
+            return None if safe is None else _Scores(var, safe, scale, biases)
+        if _keeps_rows(value, shape):
+            var = value.args[0]
+        elif safe is None and (softmax := call_of(value, *SOFTMAX)) is not None:
+            if softmax.attrs is not None and softmax.attrs.axis not in (-1, len(shape) - 1):
+                return None
+            safe, var = calls(value, NAME), value.args[0]
+        elif safe is not None and (joined := _joined(value)) is not None:
+            var, constant = joined
+            if calls(value, "multiply", "divide"):
+                scale *= constant.item() if calls(value, "multiply") else 1 / constant.item()
+            elif constant.any():
+                biases.append((_multiple(constant, scale if calls(value, "add") else -scale), shape))
+        else:
+            return None
+    return None
+
+
+def _keeps_rows(value: relax.Call, shape: Sequence[int]) -> bool:
+    """Return whether a value of a shape is what it is made of, in another type of floating-point numbers or shape."""
+    if calls(value, "reshape"):
+        before = static_shape(value.args[0].ty)
+        return before is not None and before[-1:] == tuple(shape[-1:])
+    return calls(value, "astype") and str(value.ty.dtype) in FLOATS
+
+
+def _joined(value: relax.Call) -> tuple[relax.Expr, Array] | None:
+    """Return what a constant is joined to, and the constant: a number that scales, or anything that is added."""
+    scaling = calls(value, "multiply", "divide")
+    if not scaling and not calls(value, "add", "subtract"):
+        return None
+    constants = [constant_value(each) for each in value.args]
+    if constants[1] is None and calls(value, "add", "multiply"):
+        operand, constant = value.args[1], constants[0]
+    else:
+        operand, constant = value.args[0], constants[1]
+    if constant is None or static_shape(operand.ty) != static_shape(value.ty):
+        return None
+    is_number = constant.size == 1 and constant.item() != 0
+    return (operand, constant) if is_number or not scaling else None
+
+
+def _multiple(constant: Array, number: float) -> Array:
+    """Return a multiple of a constant in float32."""
+    with np.errstate(over="ignore"):
+        return np.asarray(constant.astype("float64") * number, "float32")
+
+
+def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], relax.Var]:
+    """Return the attention with the places of its operands, the tensors that these lie in, and what it computes."""
+    first, second = site.first, site.second
+    q, k, v = site.factors
+    rows = ((q, q, -2, -1), (k, transposed(k, block), -1, -2), (v, v, -2, -1))
+    counts = ((first.rows, first.terms), (first.columns, first.terms), (second.terms, second.columns))
+    places, tensors = [], []
+    for (factor, alone, along, inner), (count, columns) in zip(rows, counts, strict=True):
+        place, tensor = _place(factor, along, inner, block), view_of(factor, block).source
+        if place is None or place.rows != count or prod(size for size, _ in place.batch) != first.batch:
+            place, tensor = _alone(first.batch, count, columns), alone
+        places.append(place)
+        tensors.append(relax.op.reshape(tensor, (place.elements,)))
+    moved = moved_to(site.output, block)
+    output = None
+    if not moved.same_as(site.output):
+        output = stored(view_of(moved, block), site.output, second, vector(first.dtype))
+    attention = Attention(
+        matrices=first.batch,
+        depth=first.terms,
+        width=second.columns,
+        dtype=first.dtype,
+        out_dtype=second.out_dtype,
+        scale=site.scores.scale,
+        q=places[0],
+        k=places[1],
+        v=places[2],
+        output=output or _alone(first.batch, second.rows, second.columns),
+        biases=tuple(place for place, _ in site.biases),
+        safe=site.scores.safe,
+        parts=site.parts,
+    )
+    operands = [*tensors, *(relax.const(numbers) for _, numbers in site.biases)]
+    return attention, operands, site.output if output is None else moved
+
+
+def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | None:
+    """Return the place of a factor's rows, which are along an axis, in the tensor of which moves make it."""
+    view = view_of(factor, block)
+    others = [step for axis in view.axes[:-2] for step in axis]
+    elements = prod(static_shape(view.source.ty) or ())
+    return place_of(elements, view.first, others, view.axes[along], view.axes[inner], vector(str(factor.ty.dtype)))
+
+
+def _alone(matrices: int, rows: int, columns: int) -> Place:
+    """Return the place of rows of matrices that are a tensor by themselves."""
+    return Place(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
+
+
+def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[Place, Array] | None:
+    """Return the place of what is added to scores of a shape, and its numbers; None where no place says how."""
+    outer = constant.shape[:-1]
+    every = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
+    own = in_a_row([1] * (len(shape) - every.ndim) + list(every.shape))
+    axes: list[Steps] = [((size, step if count > 1 else 0),) for size, (count, step) in zip(shape, own, strict=True)]
+    axes[-1] = ((shape[-1], 1),)
+    found = reshaped(axes, (product.batch, product.rows, product.columns))
+    if found is None:
+        return None
+    batch, rows, row = found
+    place = place_of(every.size, 0, batch, rows, row, 1)
+    return None if place is None else (place, every.reshape(-1))

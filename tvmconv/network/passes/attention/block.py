@@ -1,0 +1,145 @@
+"""The shared memory and the registers of a block that computes attention, and what it copies and loads to them."""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from math import inf
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from tvmconv.lowering.gpu.intrinsics import COMMIT_SOURCE, COPY_SOURCE, cuda_call
+from tvmconv.schedules.cuda.machine import WARP
+
+from ...between.gpu.plan import INDEX, index_variable, loop, sequence, tested
+from .fragments import EIGHT, FRAGMENT, address, word
+from .shapes import COPY_BYTES, Attention, Tile, padded, part_bytes, stage_bytes
+
+
+class AttentionBlock:
+    """A block of threads that computes attention for a tile of queries."""
+
+    def __init__(self, attention: Attention, tile: Tile) -> None:
+        self.attention, self.tile = attention, tile
+        self.depth, self.width = padded(attention.depth), padded(attention.width)
+        self.turns = -(-attention.keys // tile.turn)
+        self.ahead = self.turns if self.turns <= tile.stages else tile.stages - 1
+        """The turns that copies are ahead."""
+        self.blocks = -(-attention.queries // tile.queries)
+        """The blocks of a matrix."""
+        places = {"q": attention.q, "k": attention.k, "v": attention.v}
+        types = {**dict.fromkeys(places, attention.dtype), "output": attention.out_dtype}
+        places |= {f"bias_{number}": place for number, place in enumerate(attention.biases)}
+        places["output"] = attention.output
+        self.places = places
+        self.named = {
+            name: tirx.decl_buffer((place.elements,), types.get(name, "float32"), name)
+            for name, place in places.items()
+        }
+        self.buffers: list[Any] = []
+        count = tile.fragments
+        self.stage = stage_bytes(attention, tile) // attention.itemsize
+        """The elements of the keys and values of a turn."""
+        self.ring = self.buffer("ring", tile.stages * self.stage, attention.dtype, "shared.dyn")
+        self.steps = self.depth // attention.terms
+        """The steps in which instructions add up the terms of a score."""
+        self.factor = self.buffer("factor", count * self.steps * 4, "uint32")
+        self.scores = self.buffer("scores", count * tile.keys // 2, "float32")
+        self.sums = self.buffer("sums", count * self.width // 2, "float32")
+        self.most, self.total, self.last = (
+            self.buffer(each, count * 2, "float32") for each in ("most", "total", "last")
+        )
+        if tile.splits > 1:
+            self.other = self.buffer("other", count * 2, "float32")
+            self.parts = self.buffer("parts", part_bytes(attention, tile) // 4, "float32", "shared.dyn")
+        self.block, self.thread = index_variable("block"), index_variable("thread")
+        self.lane = tirx.floormod(self.thread, WARP)
+        self.matrix = tirx.floordiv(self.block, self.blocks)
+        # The warps of a matrix's last block that have queries are others for the next one, as a multiprocessor has its
+        # warps in quarters.
+        self.warp = tirx.floormod(tirx.floordiv(self.thread, WARP) + self.matrix, tile.warps)
+        self.split = tirx.floordiv(self.thread, WARP * tile.warps)
+        """The number of a warp among those that share queries."""
+        first = tirx.floormod(self.block, self.blocks) * tile.queries
+        self.first = first + self.warp * (tile.fragments * FRAGMENT)
+        """The first query of a warp."""
+
+    def buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> Any:
+        buffer = tirx.decl_buffer((size,), dtype, name, scope=scope)
+        self.buffers.append(buffer)
+        return buffer
+
+    def where_queries(self, steps: list[tirx.Stmt]) -> tirx.Stmt:
+        """Return statements for the warps that have queries."""
+        there = self.attention.queries % self.tile.queries == 0
+        return tested([] if there else [self.first < self.attention.queries], sequence(steps))
+
+    def in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
+        """Return where the keys and values of a turn begin in shared memory."""
+        begin = tirx.floormod(turn, self.tile.stages) * self.stage
+        return begin, begin + self.tile.turn * self.attention.pitch(self.attention.depth)
+
+    def copied(self, turn: Expr) -> tirx.Stmt:
+        """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
+        steps = []
+        sizes = self.attention.depth, self.attention.width
+        for name, begin, columns in zip("kv", self.in_ring(turn), sizes, strict=True):
+            vector, threads = self.attention.vector, self.tile.threads
+            step, vectors = index_variable("step"), padded(columns) // vector
+            number = step * threads + self.thread
+            row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * vector
+            key = turn * self.tile.turn + row
+            tests = [key < self.attention.keys] if self.attention.keys % self.tile.turn else []
+            tests += [column < columns] if columns % FRAGMENT else []
+            inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
+            target = address(self.ring, begin + row * self.attention.pitch(columns) + column)
+            source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
+            copy = cuda_call(
+                f"tvmconv_copy_{COPY_BYTES}", COPY_SOURCE.format(bytes=COPY_BYTES, cache="cg"), target, source, inside
+            )
+            count = self.tile.turn * vectors
+            there = [] if count % threads == 0 else [number < count]
+            steps.append(loop(step, -(-count // threads), tested(there, copy)))
+        return sequence([*steps, cuda_call("tvmconv_commit", COMMIT_SOURCE)])
+
+    def begun(self) -> list[tirx.Stmt]:
+        """Return the statements that load the queries of a thread, and begin sums."""
+        fragment, step, half, row = (index_variable(name) for name in ("fragment", "step", "half", "row"))
+        vector = self.attention.vector
+        first = step * self.attention.terms + half * vector
+        query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
+        place = self.places["q"].at(self.matrix, query, first + tirx.floormod(self.lane, 4) * (vector // 4))
+        value = word(tirx.address_of(self.named["q"][place]))
+        if self.attention.depth % FRAGMENT:
+            value = tirx.if_then_else(first < self.attention.depth, value, tirx.const(0, "uint32"))
+        at = (fragment * self.steps + step) * 4 + half * 2 + row
+        load = loop(half, 2, loop(row, 2, tirx.BufferStore(self.factor, value, [at])))
+        count = self.tile.fragments
+        return [
+            loop(fragment, count, loop(step, self.steps, load)),
+            self.filled(self.most, count * 2, -inf),
+            self.filled(self.total, count * 2, 0),
+            self.filled(self.sums, count * self.width // 2, 0),
+        ]
+
+    def pair(self) -> Expr:
+        """Return the first of a thread's two columns among eight."""
+        return tirx.floormod(self.lane, 4) * 2
+
+    def query(self, fragment: Expr, row: Expr) -> Expr:
+        """Return the query of a thread's first or second row of a fragment."""
+        return self.first + fragment * FRAGMENT + row * EIGHT + tirx.floordiv(self.lane, 4)
+
+    def filled(self, buffer: Any, count: int, value: float) -> tirx.Stmt:
+        at = index_variable("at")
+        return loop(at, count, tirx.BufferStore(buffer, tirx.const(value, "float32"), [at]))
+
+    def score(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
+        """Return the place of a score among the registers of a thread: of the two rows of eight keys."""
+        return (fragment * (self.tile.keys // EIGHT) + eight) * 4 + place
+
+    def result(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
+        """Return the place of a sum among the registers of a thread: of the two rows of eight columns."""
+        return (fragment * (self.width // EIGHT) + eight) * 4 + place

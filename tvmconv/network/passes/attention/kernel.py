@@ -1,0 +1,224 @@
+"""One kernel for a GPU of attention: scores and their softmax stay in registers."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from tvmconv.compute.annotations import MIN_BLOCKS
+from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
+from tvmconv.lowering import as_scheduled, with_launch_bounds
+from tvmconv.lowering.gpu.intrinsics import READY_SOURCE, cuda_call
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.schedules.cuda.machine import WARP
+
+from ...between.gpu.exchanges import exchange
+from ...between.gpu.plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from .block import AttentionBlock
+from .fragments import EIGHT, FRAGMENT
+from .half import HalfProducts
+from .shapes import Attention, Tile, resident_blocks
+from .tf32 import Tf32Products
+
+
+def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFunc:
+    """Return the function of attention, with a block for each tile of queries, and the softmax of the keys so far.
+
+    Before: `s = q k^T * scale`, `y = softmax(s) v`.
+    After: `for tile of keys: wait; copy the next tile; s = q k^T; m, before = max(m, s), m; p = 2^(s - m);
+    sum = sum * 2^(before - m) + p; y = y * 2^(before - m) + p v`, and `y / sum` at the end.
+    """
+    return AttentionLoops(attention, tile).function(name)
+
+
+class AttentionLoops(AttentionBlock):
+    """The loops of a block over keys, and what it does with its sums behind them."""
+
+    def __init__(self, attention: Attention, tile: Tile) -> None:
+        super().__init__(attention, tile)
+        self.products = HalfProducts(self) if attention.dtype in NARROW else Tf32Products(self)
+
+    def function(self, name: str) -> tirx.PrimFunc:
+        """Return the function of the kernel."""
+        turn = index_variable("turn")
+        whole, rest = divmod(self.attention.keys, self.tile.turn)
+        steps = [
+            *(self.copied(tirx.const(number, INDEX)) for number in range(min(self.ahead, self.turns))),
+            *self.begun(),
+        ]
+        if whole:
+            steps.append(loop(turn, whole, sequence(self._turn(turn, self.tile.turn)), tirx.ForKind.SERIAL))
+        if rest:
+            steps += self._turn(tirx.const(whole, INDEX), rest)
+        body = sequence([*steps, *self._ended()])
+        threads, grid = self.tile.threads, self.attention.matrices * self.blocks
+        together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
+        root = launched(body, {self.thread: threads, self.block: grid}, self.buffers, together)
+        func = tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
+        return as_scheduled(with_launch_bounds(func), name)
+
+    def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
+        """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""
+        left = self.turns - 1 - turn
+        pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
+        copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
+        steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
+        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self.where_queries(steps)
+        if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
+            own = tested([self.split * self.tile.keys < keys], own)
+        return [ready, copied, own]
+
+    def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
+        """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
+        groups = -(-min(keys, self.tile.keys) // FRAGMENT)
+        return [*self.products.scored(turn, groups), *self._biased(turn, groups), *self._masked(keys)]
+
+    @property
+    def _is_scaled_ahead(self) -> bool:
+        """Return whether scores are multiplied by their scale before the largest is found."""
+        return bool(self.attention.biases) or not 0 < self.attention.scale < inf
+
+    def _biased(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
+        """Return the statements that scale scores and add what is added to them."""
+        if not self._is_scaled_ahead:
+            return []
+        fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
+        at = self.score(fragment, eight, row * 2 + side)
+        value = self.scores[at] * tirx.const(self.attention.scale, "float32")
+        query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
+        key = turn * self.tile.turn + self.split * self.tile.keys + eight * EIGHT + self.pair() + side
+        key = tirx.min(key, tirx.const(self.attention.keys - 1, INDEX))
+        for number, place in enumerate(self.attention.biases):
+            value = value + self.named[f"bias_{number}"][place.at(self.matrix, query, key)]
+        store = tirx.BufferStore(self.scores, value, [at])
+        body = loop(row, 2, loop(side, 2, store))
+        return [loop(fragment, self.tile.fragments, loop(eight, groups * 2, body))]
+
+    def _masked(self, keys: int) -> list[tirx.Stmt]:
+        """Return the statements that make scores of keys behind the last one -inf."""
+        fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
+        last = keys % self.tile.keys  # the keys of the last warp that has some
+        if last == 0 or (last % FRAGMENT == 0 and keys == last):
+            return []
+        first = last // EIGHT
+        behind = -(-min(keys, self.tile.keys) // FRAGMENT) * 2 - first
+        at = self.score(fragment, eight + first, row * 2 + side)
+        there = self.split * self.tile.keys + (eight + first) * EIGHT + self.pair() + side < keys
+        value = tirx.Select(there, self.scores[at], tirx.const(-inf, "float32"))
+        body = loop(row, 2, loop(side, 2, tirx.BufferStore(self.scores, value, [at])))
+        return [loop(fragment, self.tile.fragments, loop(eight, behind, body))]
+
+    def _weighed(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
+        """Return the statements that make powers of scores, and add what these weigh to the sums."""
+        groups = -(-keys // FRAGMENT)
+        fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
+        own = fragment * 2 + row
+        most, total, last = (buffer[own] for buffer in (self.most, self.total, self.last))
+        score = self.score(fragment, eight, row * 2 + side)
+        result = self.result(fragment, eight, row * 2 + side)
+
+        def each(count: int, body: tirx.Stmt) -> tirx.Stmt:
+            return loop(eight, count, loop(side, 2, body))
+
+        def stored(buffer: Any, value: Expr, at: Expr = own) -> tirx.Stmt:
+            return tirx.BufferStore(buffer, value, [at])
+
+        scaled = [
+            stored(self.last, self._shrinking(last, most)),
+            stored(self.total, total * last),
+            each(self.width // EIGHT, stored(self.sums, self.sums[result] * last, result)),
+        ]
+        rows = sequence(
+            [
+                stored(self.last, most),
+                each(groups * 2, stored(self.most, tirx.max(most, self.scores[score]))),
+                *(exchange(self.most, tirx.max, distance, own) for distance in (2, 1)),
+                *(scaled if self.turns > 1 else []),
+                each(groups * 2, stored(self.scores, self._power(self.scores[score], most), score)),
+                each(groups * 2, stored(self.total, total + self.scores[score])),
+            ]
+        )
+        return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), *self.products.added(turn, groups)]
+
+    def _power(self, score: Expr, most: Expr) -> Expr:
+        """Return the power of a score; where the largest one is -inf all are zeros."""
+        most = _or_zero(most)
+        if self._is_scaled_ahead:  # what masks may be the lowest number, of which no multiple is finite
+            return exp(score - most)
+        return exp2(score * self._factor - most * self._factor)
+
+    def _shrinking(self, before: Expr, most: Expr) -> Expr:
+        """Return what sums are multiplied by where the largest score was another one: exactly one where it was not."""
+        less = before - _or_zero(most)
+        return exp(less) if self._is_scaled_ahead else exp2(less * self._factor)
+
+    @property
+    def _factor(self) -> Expr:
+        return tirx.const(self.attention.scale * LOG2_E, "float32")
+
+    def _ended(self) -> list[tirx.Stmt]:
+        """Return the statements that store results, by the first of warps that share queries."""
+        if self.tile.splits == 1:
+            return [self.where_queries(self._stored())]
+        first = tirx.EQ(self.split, tirx.const(0, INDEX))
+        return [
+            barrier(),
+            tested([tirx.Not(first)], self.where_queries(self._parted())),
+            barrier(),
+            tested([first], self.where_queries([self._joined(), *self._stored()])),
+        ]
+
+    def _part(self, split: Expr | int, at: Expr) -> Expr:
+        """Return the place of a number that a thread of a split has for that of the first one."""
+        threads = self.tile.warps * WARP
+        return at * (self.tile.threads - threads) + (split - 1) * threads + self.thread % threads
+
+    def _parted(self) -> list[tirx.Stmt]:
+        """Return the statements that store what a thread has for that of the first split."""
+        at, rows = index_variable("at"), self.tile.fragments * 2
+        kept = ((self.most, 0, rows), (self.total, rows, rows), (self.sums, 2 * rows, rows * self.width // 4))
+        return [
+            loop(at, size, tirx.BufferStore(self.parts, buffer[at], [self._part(self.split, begin + at)]))
+            for buffer, begin, size in kept
+        ]
+
+    def _joined(self) -> tirx.Stmt:
+        """Return the statement that adds the sums of other splits to those of the first one."""
+        fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
+        own, rows, steps = fragment * 2 + row, self.tile.fragments * 2, list[tirx.Stmt]()
+        most, total, last, other = (buffer[own] for buffer in (self.most, self.total, self.last, self.other))
+        result = self.result(fragment, eight, row * 2 + side)
+        for split in range(1, self.tile.splits):
+            theirs = self.parts[self._part(split, own)]
+            larger = tirx.max(most, theirs)
+            added = self.parts[self._part(split, rows + own)], self.parts[self._part(split, 2 * rows + result)]
+            sums = tirx.BufferStore(self.sums, self.sums[result] * last + added[1] * other, [result])
+            steps += [
+                tirx.BufferStore(self.last, self._shrinking(most, larger), [own]),
+                tirx.BufferStore(self.other, self._shrinking(theirs, larger), [own]),
+                tirx.BufferStore(self.most, larger, [own]),
+                tirx.BufferStore(self.total, total * last + added[0] * other, [own]),
+                loop(eight, self.width // EIGHT, loop(side, 2, sums)),
+            ]
+        return loop(fragment, self.tile.fragments, loop(row, 2, sequence(steps)))
+
+    def _stored(self) -> list[tirx.Stmt]:
+        """Return the statements that divide sums by those of the powers, and store them."""
+        fragment, row, step = (index_variable(name) for name in ("fragment", "row", "step"))
+        own, zero = fragment * 2 + row, tirx.const(0, "float32")
+        totals = [exchange(self.total, lambda one, other: one + other, distance, own) for distance in (2, 1)]
+        share = quotient(tirx.const(1, "float32"), self.total[own])
+        if self.attention.safe:
+            share = tirx.Select(tirx.EQ(self.total[own], zero), zero, share)
+        stored = loop(step, self.width // FRAGMENT, sequence(self.products.stored(fragment, row, step)))
+        steps = sequence([*totals, tirx.BufferStore(self.total, share, [own]), stored])
+        return [loop(fragment, self.tile.fragments, loop(row, 2, steps))]
+
+
+def _or_zero(score: Expr) -> Expr:
+    """Return a score, or zero for one of -inf, of which nothing can be subtracted."""
+    lowest = tirx.const(-inf, "float32")
+    return tirx.Select(tirx.EQ(score, lowest), tirx.const(0, "float32"), score)

@@ -1,0 +1,71 @@
+"""The products of attention on tensor cores: of queries and keys, and of powers and values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from tvm import tirx
+from tvm.ir import Expr
+
+from ...between.gpu.plan import tested
+from .block import AttentionBlock
+from .fragments import EIGHT, FRAGMENT, address, store_words, word_of
+
+
+class Products(ABC):
+    """The products of a block, of which each kind has registers of its own for factors."""
+
+    def __init__(self, block: AttentionBlock) -> None:
+        self.block, self.attention, self.tile = block, block.attention, block.tile
+        self.fragments = block.tile.fragments
+
+    @abstractmethod
+    def scored(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
+        """Return the statements that make scores of queries and so many groups of sixteen keys of a turn."""
+
+    @abstractmethod
+    def added(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
+        """Return the statements that add products of powers, which are where scores were, and values to the sums."""
+
+    def keys(self, turn: Expr, step: Expr, group: Expr) -> Expr:
+        """Return the address of a thread's row, of sixteen keys of a warp and the terms of an instruction."""
+        block, lane = self.block, self.block.lane
+        begin, _ = block.in_ring(turn)
+        row = (
+            block.split * self.tile.keys
+            + group * FRAGMENT
+            + tirx.floormod(lane, EIGHT)
+            + tirx.floordiv(lane, 16) * EIGHT
+        )
+        column = step * self.attention.terms + tirx.floormod(tirx.floordiv(lane, EIGHT), 2) * self.attention.vector
+        return address(block.ring, begin + row * self.attention.pitch(self.attention.depth) + column)
+
+    def value(self, turn: Expr, key: Expr, column: Expr) -> Expr:
+        """Return the address of a value of a warp's keys."""
+        _, begin = self.block.in_ring(turn)
+        row = self.block.split * self.tile.keys + key
+        return address(self.block.ring, begin + row * self.attention.pitch(self.attention.width) + column)
+
+    def numbers(self, fragment: Expr, row: Expr, step: Expr) -> list[list[Expr]]:
+        """Return the results of a thread in sixteen columns of a row: two of each eight."""
+        block = self.block
+        share = block.total[fragment * 2 + row]
+        places = [[block.result(fragment, step * 2 + eight, row * 2 + side) for side in (0, 1)] for eight in (0, 1)]
+        return [[block.sums[place] * share for place in pair] for pair in places]
+
+    def stored(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
+        """Return the statements that store sixteen columns of a row, each thread two words of either eight.
+
+        Those are sums in float32, multiplied by what `total` has of the row.
+        """
+        column = step * FRAGMENT + self.block.pair()
+        numbers = self.numbers(fragment, row, step)
+        return [self.store(fragment, row, column + eight * EIGHT, *map(word_of, numbers[eight])) for eight in (0, 1)]
+
+    def store(self, fragment: Expr, row: Expr, column: Expr, *words: Expr) -> tirx.Stmt:
+        """Return the statement that stores words of a row from a column on, if both are there."""
+        block, query = self.block, self.block.query(fragment, row)
+        place = block.places["output"].at(block.matrix, query, column)
+        tests = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]
+        tests += [] if self.attention.width % FRAGMENT == 0 else [column < self.attention.width]
+        return tested(tests, store_words(tirx.address_of(block.named["output"][place]), *words))

@@ -1,0 +1,148 @@
+"""The products of attention in float32, of TF32 numbers.
+
+A product is that of the nearest TF32 numbers, or three: with a = a' + a'' and b = b' + b'' it is a'b' + a'b'' + a''b'',
+and what is left out is 2^-21 of it. Tensor cores round sums toward zero, which would add up over many keys: the large
+products of a tile of keys have sums of their own, which the float32 units add to those before. The small products have
+others, in which rounding is next to nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from math import gcd
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.ir import Expr, Var
+
+from ...between.gpu.plan import index_variable, loop, sequence
+from .block import AttentionBlock
+from .fragments import EIGHT, FRAGMENT, address, in_parts, load_columns, load_matrices, multiply, rest, rounded, word_of
+from .products import Products
+
+PAIRS = {1: [(0, 0)], 2: [(1, 0), (0, 0), (0, 1)]}
+"""The parts of both factors that are multiplied, by the number of parts: 0 is the large one, and 1 the small one."""
+
+TOGETHER = 2
+"""The loads of second factors whose products are begun together, so that none waits for the sums of the one before."""
+
+
+class Registers(NamedTuple):
+    """The registers of factors or sums, a buffer for each part, and the place of those of an instruction."""
+
+    parts: list[Any]
+    place: Expr
+
+
+class Tf32Products(Products):
+    """Products in float32, of one TF32 number or two for each factor.
+
+    The second product is a sum over keys in another order, that in which a thread has scores: they are its registers of
+    the first factor as they are. Of eight keys those are 2 * (l % 4) and the next one, where instructions number them
+    l % 4 and l % 4 + 4.
+    """
+
+    def __init__(self, block: AttentionBlock) -> None:
+        super().__init__(block)
+        self.parts = self.attention.parts
+        count, scores = self.fragments, self.fragments * block.tile.keys // 2
+        self.columns = self.registers("columns", TOGETHER * 4, "uint32")
+        self.queries = self.registers("queries", count * 4, "uint32")
+        self.shares = self.registers("shares", scores, "uint32")
+        self.scores = self.registers("part_of_scores", scores, "float32")
+        self.sums = self.registers("part_of_sums", count * TOGETHER * 8, "float32")
+
+    def registers(self, name: str, count: int, dtype: str) -> list[Any]:
+        """Return registers for each part of so many numbers."""
+        return [self.block.buffer(f"{name}_{part}", count, dtype) for part in range(self.parts)]
+
+    def scored(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
+        block, together = self.block, gcd(groups, TOGETHER)
+        step, batch, group, fragment, eight, at = (
+            index_variable(name) for name in ("step", "batch", "group", "fragment", "eight", "at")
+        )
+        query, first = block.factor[(fragment * block.steps + step) * 4 + at], batch * together
+        queries = self.taken_apart(Registers(self.queries, fragment * 4 + at), query)
+        sums = Registers(self.scores, block.score(fragment, first * 2 + eight, 0))
+        keys = [
+            loop(group, together, load_matrices(self.column(group), self.keys(turn, step, first + group))),
+            *self.multiplied(sums, Registers(self.queries, fragment * 4), fragment, eight, together),
+        ]
+        of_step = [
+            loop(fragment, self.fragments, loop(at, 4, queries)),
+            loop(batch, groups // together, sequence(keys)),
+        ]
+        count = self.fragments * self.tile.keys // 2
+        return [
+            *(block.filled(buffer, count, 0) for buffer in self.scores),
+            loop(step, block.steps, sequence(of_step)),
+            loop(at, count, tirx.BufferStore(block.scores, _total(self.scores, at), [at])),
+        ]
+
+    def added(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
+        block, steps = self.block, self.block.width // FRAGMENT
+        together = gcd(steps, TOGETHER)
+        keys, fragment, batch, step, eight, half, row, at = (
+            index_variable(name) for name in ("keys", "fragment", "batch", "step", "eight", "half", "row", "at")
+        )
+        power = word_of(block.scores[block.score(fragment, keys, row * 2 + half)])
+        shares = self.taken_apart(Registers(self.shares, block.score(fragment, keys, half * 2 + row)), power)
+        first, key = batch * together, keys * EIGHT + block.pair()
+        column = (first + step) * FRAGMENT + tirx.floordiv(block.lane, 4)
+        rows = [self.value(turn, key + number, column) for number in (0, 1)]
+        sums = Registers(self.sums, (fragment * TOGETHER * 2 + eight) * 4)
+        values = [
+            loop(step, together, load_columns(self.column(step), *rows)),
+            *self.multiplied(sums, Registers(self.shares, block.score(fragment, keys, 0)), fragment, eight, together),
+        ]
+        result, own = block.result(fragment, first * 2, at), fragment * TOGETHER * 8 + at
+        add = tirx.BufferStore(block.sums, block.sums[result] + _total(self.sums, own), [result])
+        of_batch = [
+            *(block.filled(buffer, self.fragments * TOGETHER * 8, 0) for buffer in self.sums),
+            loop(keys, groups * 2, sequence(values)),
+            loop(fragment, self.fragments, loop(at, together * 8, add)),
+        ]
+        return [
+            loop(fragment, self.fragments, loop(keys, groups * 2, loop(half, 2, loop(row, 2, shares)))),
+            loop(batch, steps // together, sequence(of_batch)),
+        ]
+
+    def column(self, load: Expr) -> Expr:
+        """Return the address of the registers of a load of second factors."""
+        return address(self.columns[0], load * 4)
+
+    def taken_apart(self, factors: Registers, bits: Expr) -> tirx.Stmt:
+        """Return the statement that makes the parts of a first factor.
+
+        Small ones are of either sign, so that what is left out, the product of both small ones, does not add up.
+        """
+        if self.parts == 1:
+            return tirx.BufferStore(factors.parts[0], rounded(bits), [factors.place])
+        large, small = (address(buffer, factors.place) for buffer in factors.parts)
+        return in_parts(large, small, bits)
+
+    def multiplied(
+        self, sums: Registers, first: Registers, fragment: Var, eight: Var, together: int
+    ) -> list[tirx.Stmt]:
+        """Return the statements that take second factors apart, and add their products to the parts of sums.
+
+        They are those of each fragment and of each eight columns of so many loads.
+        """
+        at, large = index_variable("at"), self.columns[0]
+        part = rounded(large[at]) if self.parts == 1 else rest(large[at])
+        steps = [loop(at, together * 4, tirx.BufferStore(self.columns[-1], part, [at]))]
+        for one, other in PAIRS[self.parts]:
+            product = multiply(
+                self.attention.dtype,
+                address(sums.parts[max(one, other)], sums.place),
+                address(first.parts[one], first.place),
+                address(self.columns[other], eight * 2),
+            )
+            steps.append(loop(fragment, self.fragments, loop(eight, together * 2, product)))
+        return steps
+
+
+def _total(parts: list[Any], at: Expr) -> Expr:
+    """Return the sum of all parts of a number."""
+    return reduce(operator.add, (buffer[at] for buffer in parts))

@@ -1,0 +1,244 @@
+"""The pass that gives products of two computed tensors, as attention has them, kernels of tvmconv."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import tvm
+from tvm import relax
+
+from tvmconv import dispatch
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import ASSUMED_BATCH, Problem
+from tvmconv.problem.dtypes import FLOATS
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of
+
+from ...graph.constants import constant_value, same_size, sizes_of, static_shape
+from ...graph.convolutions import GIVE_SIZES, Assumed, assumed_sizes, is_linear, shape_text, size_text
+from ...graph.graph import Block, blocks_of, call_of, rebind
+from ...graph.layers import Convolution, Layer
+from ...sites.half import half_of
+from ..kernels import NetworkKernel, add_kernel, output_of, reason_of
+from .forms import Factors, Form, form_for
+from .open_products import REASON, OpenProducts
+from .padded_rows import padded_path
+from .places import Placed
+from .product import Product
+
+
+def use_products(
+    mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
+) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
+    """Return the module with kernels of tvmconv for batched products, and what runs each of these.
+
+    The products are those that `use_kernels` has left, of two tensors of floating-point numbers. A factor may be the
+    same for the whole batch. Those with a size that is known only when the model runs are for `OpenProducts`. On a
+    GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes
+    in a cast to it behind the product. There it also reads factors and stores the result where they lie in other
+    tensors, as `placed` finds them, and rows that it stores longer than they are stay so up to the product that reads
+    them, as `padded_path` says. What has no kernel is TVM's, with the reason in its layer.
+
+    Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
+    After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
+    """
+    form = form_for(target)
+    builder = relax.BlockBuilder(mod)
+    kernels: dict[tuple[object, ...], NetworkKernel] = {}
+    opened, assumed = OpenProducts(builder, target), assumed_sizes(mod)
+    calls: dict[relax.Var, relax.Expr] = {}
+    layers: list[Layer] = []
+    for block in blocks_of(mod):
+        taken: dict[relax.Var, _Taken] = {}
+        for var, value in block.values.items():
+            if call_of(value, "matmul") is None:
+                continue
+            factors, output = surroundings(var, value, form, block)
+            found = found_product(factors, str(output.ty.dtype), form, target, precision, assumed)
+            if not isinstance(found, str) and found[0].is_open:
+                calls[output], function = opened.call(factors, found[0], output, block)
+                layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON, function))
+            elif not isinstance(found, str):
+                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target), len(layers))
+                layers.append(_layer(var, taken[var]))
+            elif not _is_linear_layer(value):
+                layers.append(_left_to_tvm(str(var.name), value, found))
+        padded: set[relax.Var] = set()
+        for var, each in taken.items():
+            product, columns = each.product, form.columns(each.product)
+            where = form.placed(each.factors, each.output, product, each.ranges[0].selection.config, block)
+            key = product, *sorted(where.places.items())
+            if key not in kernels:
+                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
+            layers[each.layer] = replace(layers[each.layer], function=str(kernels[key].function.name_hint))
+            operands = form.operands(each.factors, product, block, padded=var in padded)
+            rows = _rows(operands, where, columns - product.columns, each.problem.workload, kernels[key])
+            if columns > product.columns:
+                path = padded_path(each.output, block, columns, builder)
+                reader = None if path is None else taken.get(path.product)
+                if path is not None and reader is not None and form.terms(reader.product) == columns:
+                    calls |= path.values
+                    padded.add(path.product)
+                else:
+                    rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
+            calls[where.output] = rows
+            block.take_as_given(where.output)  # nothing computes the variables before it, in which it may be a view
+    return rebind(builder.get(), calls), tuple(layers)
+
+
+class _Taken(NamedTuple):
+    """A product that gets a kernel."""
+
+    factors: Factors
+    output: relax.Var
+    """The variable that the kernel computes."""
+    product: Product
+    problem: Problem
+    ranges: Sequence[dispatch.Range]
+    layer: int
+    """The index of its layer among those of the module's products."""
+
+
+def _layer(var: relax.Var, taken: _Taken) -> Layer:
+    """Return the layer of a product with kernels."""
+    selection, convolution = taken.ranges[0].selection, convolution_of(var, taken.product, taken.problem)
+    config = msgspec.to_builtins(selection.config)
+    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(taken.ranges))
+
+
+def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convolution:
+    """Return the description of a product that a variable is."""
+    workload = problem.workload
+    return Convolution(str(var.name), str(product), workload.layout, workload.flops, workload, None)
+
+
+def is_slow_of_open_sizes(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
+    """Return whether a module has products of open sizes for which known ones give faster kernels.
+
+    Those are all on a GPU, where `OpenProducts` has no tensor cores, and on a CPU those that no kernel takes.
+    """
+    form = form_for(target)
+    return any(
+        backend_of(target).on_gpu
+        or isinstance(found_product(value.args, str(value.ty.dtype), form, target, DEFAULT), str)
+        for block in blocks_of(mod)
+        for value in block.values.values()
+        if call_of(value, "matmul") is not None and not _is_linear_layer(value)
+        if any(static_shape(factor.ty) is None for factor in value.args)
+    )
+
+
+def _is_linear_layer(value: relax.Call) -> bool:
+    """Return whether a product is a linear layer, of which `use_kernels` has said what computes it."""
+    return is_linear(value) and constant_value(value.args[1]) is not None and str(value.ty.dtype) in FLOATS
+
+
+def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> set[relax.Var]:
+    """Return the products in float32 that get a kernel for factors of a type of half precision."""
+    form = form_for(target)
+    if not form.takes_halves:
+        return set()
+
+    def is_taken(value: relax.Expr) -> bool:
+        if call_of(value, "matmul") is None or {str(each.ty.dtype) for each in (value, *value.args)} != {"float32"}:
+            return False
+        first, second = (relax.Var("factor", relax.TensorType(each.ty.shape, dtype)) for each in value.args)
+        return not isinstance(found_product((first, second), dtype, form, target, DEFAULT), str)
+
+    return {var for block in blocks_of(mod) for var, value in block.values.items() if is_taken(value)}
+
+
+def surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
+    """Return the factors that a kernel reads and the variable that it computes: without casts from and to halves."""
+    first, second = (half_of(each, block) for each in value.args)
+    wide = (value.args[0], value.args[1]), var
+    if not form.takes_halves or first is None or second is None or first.ty.dtype != second.ty.dtype:
+        return wide
+    if str(value.ty.dtype) != "float32":
+        return wide
+    reader = block.only_reader(var)
+    cast = None if reader is None else call_of(block.values[reader], "astype")
+    is_half = cast is not None and cast.ty.dtype == first.ty.dtype
+    return (first, second), reader if reader is not None and is_half else var
+
+
+def found_product(
+    factors: Sequence[relax.Expr],
+    out_dtype: str,
+    form: Form,
+    target: tvm.target.Target,
+    precision: str,
+    assumed: Assumed = MappingProxyType({}),
+) -> tuple[Product, Problem] | str:
+    """Return what factors are multiplied as, and the problem that the kernel solves; the reason for no kernel.
+
+    The problem has the assumed sizes in the place of those that are known only when the model runs.
+    """
+    product = _product(factors, out_dtype)
+    if isinstance(product, str):
+        return product
+    if (obstacle := form.obstacle(product)) is not None:
+        return obstacle
+    try:
+        problem = Problem(form.workload(product.at(assumed, ASSUMED_BATCH)), precision=precision)
+        if not product.is_open:
+            dispatch.templates_for(problem, target)
+    except InvalidArgumentError as error:  # such as more elements than kernels have indices for
+        return str(error)
+    return product, problem
+
+
+def _product(factors: Sequence[relax.Expr], out_dtype: str) -> Product | str:
+    """Return what factors are multiplied as; the reason where that is no batched product of matrices."""
+    first, second = (factor.ty for factor in factors)
+    dtype = str(first.dtype)
+    if dtype not in FLOATS or dtype != str(second.dtype):
+        return f"{dtype} with {second.dtype} is not supported"
+    x, y = sizes_of(first), sizes_of(second)
+    if x is None or y is None:
+        return f"a shape is known only when the model runs; {GIVE_SIZES}"
+    if min(len(x), len(y)) < 2:
+        return "a factor is a vector"
+    if any(isinstance(size, int) and size == 0 for size in (*x, *y)):
+        return "a factor has no elements"
+    (*batch, rows, terms), (*others, terms_of_second, columns) = x, y
+    if not same_size(terms, terms_of_second):
+        return f"{size_text(terms)} and {size_text(terms_of_second)} terms are the same only when the model runs"
+    terms = min(terms, terms_of_second, key=lambda size: not isinstance(size, int))
+    types = dtype, out_dtype
+    if all(same_size(size, 1) for size in others):  # all rows are those of one matrix
+        return Product(1, prod((*batch, rows)), terms, columns, *types)
+    if all(same_size(size, 1) for size in batch):
+        return Product(prod(others), rows, terms, columns, *types, one_first=True)
+    if len(batch) != len(others) or not all(map(same_size, batch, others)):
+        return "a matrix is a factor of several, and not of all"
+    return Product(prod(batch), rows, terms, columns, *types)
+
+
+def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
+    """Return the layer of a product that TVM computes."""
+    first, second = (argument.ty for argument in value.args)
+    description = f"product of {shape_text(first)} times {shape_text(second)} {first.dtype} to {value.ty.dtype}"
+    factor, shape = static_shape(first), static_shape(value.ty)
+    flops = None if factor is None or shape is None else 2 * prod(shape) * factor[-1]
+    is_too_open = factor is None or static_shape(second) is None
+    convolution = Convolution(name, description, "", flops, None, obstacle, is_too_open=is_too_open)
+    return Layer(convolution, "TVM", None, obstacle)
+
+
+def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, kernel: NetworkKernel) -> relax.Expr:
+    """Return the expression that multiplies with a kernel, with rows that are longer by so much as it stores them."""
+    shapes = {name: shape for name, (shape, _) in workload.operands.items()}
+    shapes |= {name: (place.elements,) for name, place in where.places.items()}
+    taken = [
+        relax.op.reshape(where.tensors.get(name, operand), shapes[name])
+        for name, operand in zip("xw", operands, strict=True)
+    ]
+    *others, columns = where.output.ty.shape
+    return relax.op.reshape(output_of(kernel, workload, taken, shapes["output"]), (*others, columns + more))

@@ -1,0 +1,174 @@
+"""The convolutions that batched products of matrices are, on a GPU and on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from tvmconv.compute.tensor.chunks import copied_elements
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.targets import backend_of
+
+from ...graph.graph import Block, call_of
+from .places import Placed, placed
+from .product import Product
+
+Factors = tuple[relax.Expr, relax.Expr]
+
+
+class Form(Protocol):
+    """The way in which the templates of a kind of target compute products."""
+
+    takes_halves: bool
+    """True if factors of half precision that are cast to float32 are multiplied as such."""
+
+    def obstacle(self, product: Product) -> str | None:
+        """Return the reason why a product stays with TVM; None for one that may be a convolution."""
+        ...
+
+    def terms(self, product: Product) -> int:
+        """Return the number of elements of a row of the first factor, as kernels read it."""
+        ...
+
+    def columns(self, product: Product) -> int:
+        """Return the number of elements of a row of the result, as kernels store it."""
+        ...
+
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        """Return which operands a kernel of a configuration reads and stores in other tensors, where they lie."""
+        ...
+
+    def workload(self, product: Product) -> ConvWorkload:
+        """Return the convolution that a product is."""
+        ...
+
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
+        """Return the factors of a product as x and w of its convolution, perhaps in other shapes.
+
+        The first one may have `padded` rows already.
+        """
+        ...
+
+
+def form_for(target: tvm.target.Target) -> Form:
+    """Return how products are computed on a target."""
+    return _OnTensorCores() if backend_of(target).on_gpu else _OnPlanes()
+
+
+class _OnTensorCores:
+    """1x1 convolutions with a group for each matrix, whose terms and columns are padded to whole copies.
+
+    Pixels are the rows. Each group is a matrix by itself in memory, and the weight is the second factor, transposed:
+    (G * N, K).
+    """
+
+    takes_halves = True
+
+    def obstacle(self, product: Product) -> str | None:
+        if product.is_open:  # whose kernel needs no whole copies, and is not of tensor cores
+            return None
+        if product.rows == 1 or min(product.terms, product.columns) < 2:
+            return "a single row, column or term has nothing to share"
+        return "the first factor is one matrix for the whole batch" if product.one_first else None
+
+    def terms(self, product: Product) -> int:
+        return _in_copies(product.terms, product.dtype)
+
+    def columns(self, product: Product) -> int:
+        return _in_copies(product.columns, product.dtype)
+
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        if not isinstance(config, Config) or config.teams:  # the copy engine takes no places
+            return Placed({}, {}, output)
+        padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
+        return placed(factors, output, product, padded, aligned, block)
+
+    def workload(self, product: Product) -> ConvWorkload:
+        terms, columns = self.terms(product), self.columns(product)
+        workload = ConvWorkload.conv2d(
+            (1, product.batch * terms, product.rows, 1),
+            (product.batch * columns, terms, 1, 1),
+            groups=product.batch,
+            dtype=product.dtype,
+            out_dtype=product.out_dtype,
+        )
+        return msgspec.structs.replace(workload, layout=f"NCHW{terms}c", w_layout="KRSC", out_layout=f"NCHW{columns}c")
+
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
+        first, second = factors
+        more = self.terms(product) - product.terms
+        columns = transposed(second, block)
+        return (
+            first if padded else _padded(first, first.ty.ndim - 2, (0, more)),
+            _padded(columns, second.ty.ndim - 2, (self.columns(product) - product.columns, more)),
+        )
+
+
+class _OnPlanes:
+    """1x1 convolutions whose planes are the rows of the second factor: the output is row by row as it should be.
+
+    The weight is the first factor, of K input channels and M output channels, in a group for each matrix. One that is
+    the same for the whole batch has an image for each matrix.
+    """
+
+    takes_halves = False
+
+    def obstacle(self, product: Product) -> str | None:
+        if product.is_open and "bfloat16" in (product.dtype, product.out_dtype):
+            return "no kernel for sizes that are known only when the model runs takes bfloat16"
+        return None
+
+    def terms(self, product: Product) -> int:
+        return product.terms
+
+    def columns(self, product: Product) -> int:
+        return product.columns
+
+    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+        return Placed({}, {}, output)
+
+    def workload(self, product: Product) -> ConvWorkload:
+        images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
+        return ConvWorkload.conv2d(
+            (images, groups * product.terms, 1, product.columns),
+            (groups * product.rows, product.terms, 1, 1),
+            groups=groups,
+            dtype=product.dtype,
+            out_dtype=product.out_dtype,
+        )
+
+    def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
+        first, second = factors
+        return second, first
+
+
+def _in_copies(size: int, dtype: str) -> int:
+    """Return a number of elements of a type, rounded up to whole asynchronous copies."""
+    copied = copied_elements(ConvWorkload.conv2d((1, 1, 1, 1), (1, 1, 1, 1), dtype=dtype))
+    return -(-size // copied) * copied
+
+
+def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
+    """Return a factor with its last two axes swapped: what it was made of, if that was done by swapping them."""
+    *batch, terms, columns = factor.ty.shape
+    value = block.values.get(factor) if isinstance(factor, relax.Var) else factor
+    swapped = [*range(len(batch)), len(batch) + 1, len(batch)]
+    if (made := call_of(value, "permute_dims")) is not None:
+        axes = reversed(range(factor.ty.ndim)) if made.attrs.axes is None else map(int, made.attrs.axes)
+        if list(axes) == swapped:
+            return made.args[0]
+    made = call_of(value, "reshape")
+    before = [] if made is None else list(made.args[0].ty.shape)[-2:]
+    if len(before) == 2 and all(map(tvm_ffi.structural_equal, before, [terms, columns])):
+        return relax.op.reshape(transposed(made.args[0], block), (*batch, columns, terms))
+    return relax.op.permute_dims(factor, swapped)
+
+
+def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
+    """Return a factor with so many zeros behind its last two axes, which come behind so many others."""
+    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor

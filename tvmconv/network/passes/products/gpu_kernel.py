@@ -1,0 +1,116 @@
+"""Batched products of matrices on a GPU whose sizes, any of them, are known only when they run: multiply-adds alone.
+
+A block has a square tile of the result, and shares chunks of rows of both factors, in float32; a thread sums four rows
+times four columns.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+from tvm.ir import Expr
+
+from tvmconv.lowering import as_scheduled, with_alignment
+
+from ...between.gpu.plan import barrier, index_variable, launched, loop, sequence, tested
+from .product import OpenFactors, Product
+
+SIDE = 64
+"""The rows and the columns of a block's tile."""
+
+CHUNK = 16
+"""The terms that a block shares at once."""
+
+OWN = 4
+"""The rows, and the columns, of a thread."""
+
+THREADS = (SIDE // OWN) ** 2
+
+APART = 4
+"""The elements behind each term of shared memory, so that threads that store a row do so in different banks."""
+
+
+def gpu_product_kernel(product: Product, transposed: bool, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """Return the function of a product, whose second factor may be transposed: (G, N, K).
+
+    Before: `y = x w`. After: `for matrix, rows, columns in blocks: for chunk: share x[rows, chunk], w[chunk, columns];
+    sums += x[own rows, chunk] w[chunk, own columns]` and `y[own rows, own columns] = sums`.
+    """
+    return _Kernel(product, transposed).function(target, name)
+
+
+class _Kernel:
+    """The function on its way."""
+
+    def __init__(self, product: Product, transposed: bool) -> None:
+        self.factors = OpenFactors.of(product, transposed)
+        self.thread, self.block = index_variable("thread"), index_variable("block")
+        self.rows, self.columns = (
+            tirx.decl_buffer([CHUNK, SIDE + APART], "float32", name, scope="shared") for name in ("rows", "columns")
+        )
+        self.sums = tirx.decl_buffer([OWN * OWN], "float32", "sums", scope="local")
+        self.row, self.column = (tirx.decl_buffer([OWN], "float32", name, scope="local") for name in ("row", "column"))
+
+    def function(self, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+        """Return the function of the kernel."""
+        given = self.factors
+        tiles = [(size + (SIDE - 1)) // SIDE for size in (given.rows, given.columns)]
+        matrix, first_row, first_column = (index_variable(each) for each in ("matrix", "first_row", "first_column"))
+        chunk, term, number = (index_variable(each) for each in ("chunk", "term", "number"))
+        across = SIDE // OWN
+        own_row, own_column = self.thread // across * OWN, self.thread % across * OWN
+        added = loop(term, CHUNK, sequence(self._added(term, own_row, own_column)))
+        steps = [
+            *self._shared(self.rows, matrix, first_row, chunk * CHUNK, of_first=True),
+            *self._shared(self.columns, matrix, first_column, chunk * CHUNK, of_first=False),
+            barrier(),
+            added,
+            barrier(),
+        ]
+        chunks = (given.terms + (CHUNK - 1)) // CHUNK
+        zero = tirx.BufferStore(self.sums, tirx.const(0.0, "float32"), [number])
+        body = [
+            tirx.Bind(matrix, self.block // (tiles[0] * tiles[1])),
+            tirx.Bind(first_row, self.block // tiles[1] % tiles[0] * SIDE),
+            tirx.Bind(first_column, self.block % tiles[1] * SIDE),
+            loop(number, OWN * OWN, zero),
+            loop(chunk, chunks, sequence(steps), tirx.ForKind.SERIAL),
+            self._stored(matrix, first_row + own_row, first_column + own_column),
+        ]
+        buffers = [self.rows, self.columns, self.sums, self.row, self.column]
+        grid = given.batch * tiles[0] * tiles[1]
+        root = launched(sequence(body), {self.thread: THREADS, self.block: grid}, buffers)
+        func = tirx.PrimFunc(given.parameters, root).with_attrs({"tirx.noalias": True, "s_tir": True})
+        return with_alignment(as_scheduled(func, name), target)
+
+    def _shared(self, shared: tirx.Buffer, matrix: Expr, first: Expr, begin: Expr, of_first: bool) -> list[tirx.Stmt]:
+        """Return the statements that copy a chunk of a factor, with zeros for elements beyond its rows and columns."""
+        given, number = self.factors, index_variable("number")
+        index = number * THREADS + self.thread
+        in_terms = of_first or given.transposed  # what lies in a row
+        term, place = (index % CHUNK, index // CHUNK) if in_terms else (index // SIDE, index % SIDE)
+        value = given.first_at(matrix, first + place, begin + term)
+        if not of_first:
+            value = given.second_at(matrix, begin + term, first + place)
+        there = tirx.all(first + place < (given.rows if of_first else given.columns), begin + term < given.terms)
+        value = tirx.if_then_else(there, value, tirx.const(0.0, "float32"))
+        return [loop(number, CHUNK * SIDE // THREADS, tirx.BufferStore(shared, value, [term, place]))]
+
+    def _added(self, term: Expr, own_row: Expr, own_column: Expr) -> list[tirx.Stmt]:
+        """Return the statements that add the products of a term to a thread's sums."""
+        lane, row, column = (index_variable(each) for each in ("lane", "row", "column"))
+        loaded = [
+            loop(lane, OWN, tirx.BufferStore(own, shared[term, first + lane], [lane]), tirx.ForKind.VECTORIZED)
+            for own, shared, first in ((self.row, self.rows, own_row), (self.column, self.columns, own_column))
+        ]
+        at = row * OWN + column
+        added = tirx.BufferStore(self.sums, self.sums[at] + self.row[row] * self.column[column], [at])
+        return [*loaded, loop(row, OWN, loop(column, OWN, added))]
+
+    def _stored(self, matrix: Expr, first_row: Expr, first_column: Expr) -> tirx.Stmt:
+        """Return the statements that store a thread's sums, as far as they are elements of the result."""
+        given, row, column = self.factors, index_variable("row"), index_variable("column")
+        value = self.sums[row * OWN + column].astype(str(given.result.ty.dtype))
+        there = [first_row + row < given.rows, first_column + column < given.columns]
+        store = tirx.BufferStore(given.result, value, [matrix, first_row + row, first_column + column])
+        return loop(row, OWN, loop(column, OWN, tested(there, store)))

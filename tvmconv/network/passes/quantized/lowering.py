@@ -1,0 +1,117 @@
+"""The lowering of quantization, dequantization and averages that no kernel of a convolution has taken in.
+
+They become functions of one element, which TVM fuses with what is between them: so a kernel reads integers, has float32
+in registers, and writes integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmconv.compute.epilogue import rounded
+
+from ...graph.constants import constant_value, static_shape
+from ...graph.graph import call_of, calls
+from ...sites.quantized import Scaling, quantized_constant, scaling_of
+from .averages import POOLING, integer_sum, windows_of
+from .tables import use_tables
+
+
+def lower_quantization(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return the module with functions of one element for quantization and dequantization, and averages of integers.
+
+    Rounding is to nearest even and saturates, as in the kernels of convolutions; Relax rounds halves up. The average of
+    dequantized numbers is the sum of the integers, which is exact, dequantized with a smaller scale.
+
+    Before: `y = R.mean(R.dequantize(x, s, z), [2, 3])`.
+    After: `sum = R.call_tir(integer_sum, (x,))`, `y = R.call_tir(dequantize, (sum,))`.
+    """
+    mod = use_tables(mod, target)
+    for step in (_Averages, _Elements):
+        rewriting = step(mod)
+        main = rewriting.visit_expr(mod["main"])
+        mod = rewriting.builder_.get()
+        mod["main"] = main
+        mod = relax.transform.DeadCodeElimination()(mod)
+    return mod
+
+
+@mutator
+class _Averages(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if not calls(call, "mean", *POOLING) or not isinstance(call.args[0], relax.Var):
+            return call
+        inner = call_of(self.lookup_binding(call.args[0]), "dequantize")
+        if (scaling := scaling_of(inner)) is None or static_shape(inner.args[0].ty) is None:
+            return call
+        windows = windows_of(call)
+        if windows is None:
+            return call
+        shape, zero_point = call.ty.shape, scaling.zero_point
+
+        def function(x: te.Tensor) -> te.Tensor:
+            return integer_sum(x, windows, zero_point, shape)
+
+        total = self.builder_.emit_te(function, inner.args[0], primfunc_name_hint="integer_sum")
+        count = windows.count
+        smaller = Scaling(scaling.scale / count, scaling.zero_point * count)
+        return relax.op.dequantize(total, *smaller.operands, out_dtype="float32")
+
+
+@mutator
+class _Elements(PyExprMutator):  # type: ignore[misc]
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if not calls(call, "quantize", "dequantize"):
+            return call
+        if (constant := quantized_constant(call, lambda var: None)) is not None:
+            return relax.const(constant.numbers)
+        quantizes = calls(call, "quantize")
+        x, scale, zero_point = call.args
+        axis, dtype = int(call.attrs.axis) % max(x.ty.ndim, 1), str(call.ty.dtype)
+        tensors, numbers = [x], []
+        for operand in (scale, zero_point):
+            value = constant_value(operand)
+            numbers.append(value.item() if value is not None and value.size == 1 else None)
+            tensors += [operand] if numbers[-1] is None else []
+        element = _quantized if quantizes else _dequantized
+
+        def function(x: te.Tensor, *given: te.Tensor) -> te.Tensor:
+            rest = iter(given)
+            parameters = [_parameter(number, rest, axis) for number in numbers]
+
+            def value(*place: tirx.Var) -> tirx.PrimExpr:
+                scale, zero_point = (parameter(place) for parameter in parameters)
+                return element(x[place], scale, zero_point, dtype)
+
+            return te.compute(x.shape, value, name="element")
+
+        return self.builder_.call_te(function, *tensors, primfunc_name_hint="quantize" if quantizes else "dequantize")
+
+
+def _parameter(
+    number: float | None, tensors: Iterator[te.Tensor], axis: int
+) -> Callable[[tuple[tirx.Var, ...]], tirx.PrimExpr]:
+    """Return a function that returns the parameter for an element at a place: the number, or one of a tensor."""
+    if number is not None:
+        return lambda place: tirx.const(number, "float32" if isinstance(number, float) else "int32")
+    tensor = next(tensors)
+    if all(isinstance(size, tirx.IntImm) and int(size) == 1 for size in tensor.shape):
+        return lambda place: tensor[(0,) * len(tensor.shape)]
+    return lambda place: tensor[place[axis]]
+
+
+def _dequantized(x: tirx.PrimExpr, scale: tirx.PrimExpr, zero_point: tirx.PrimExpr, dtype: str) -> tirx.PrimExpr:
+    return ((x.astype("int32") - zero_point.astype("int32")).astype("float32") * scale).astype(dtype)
+
+
+def _quantized(y: tirx.PrimExpr, scale: tirx.PrimExpr, zero_point: tirx.PrimExpr, dtype: str) -> tirx.PrimExpr:
+    limits = np.iinfo(dtype)
+    point = int(zero_point) if isinstance(zero_point, tirx.IntImm) else zero_point.astype("int32")
+    return rounded(y / scale, dtype, (int(limits.min), int(limits.max)), point)

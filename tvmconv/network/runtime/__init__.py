@@ -1,0 +1,1 @@
+"""A built network: its code, its memory and its calls."""

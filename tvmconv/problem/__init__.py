@@ -1,0 +1,170 @@
+"""The problem that a kernel solves: the key of records, and the argument of every template."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tvmconv.errors import InvalidArgumentError
+
+from .dtypes import NARROW
+from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
+from .workload import ConvWorkload
+
+OPEN_SIZES = ("batch", "height", "width")
+"""The names of the sizes of a workload that can be open."""
+
+
+ASSUMED_BATCH = 1
+"""The batch that kernels are chosen for where it is known only when they run.
+
+Work that keeps the threads of a CPU busy for one image does so for more.
+"""
+
+ASSUMED_LENGTHS = (64, 1024)
+"""The widths that kernels are chosen for where planes are rows whose width is known only when they run.
+
+By `python benchmarks/lengths.py` a call with the kernel for 64 takes at most 1.1 times as long as one with a kernel of
+its length, from 32 to 256 columns, and so does that for 1024, which uses all threads, above. Each is code of its own.
+"""
+
+LEAST_LENGTH = 16
+"""The width below which rows have a kernel for each: those of vectors of channels take 6 µs for 24, of 256 channels."""
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A workload, the sparsity of its weight, and the precision; one configuration is the best for each problem.
+
+    Raises `InvalidArgumentError` for a precision that is none of `WORDS`, and for "strict" with narrow storage, whose
+    products tensor cores may add up.
+    """
+
+    workload: ConvWorkload
+    sparsity: float | None = None
+    """The share of zeros in the weight, which is compiled in; None for a dense kernel, which has it as an operand."""
+    precision: str = DEFAULT
+    """The word for what is promised of results, one of `WORDS`.
+
+    One computation has one problem: the word is "float32", whichever was given, where it makes no difference. Numbers
+    in float16 and bfloat16 are TF32 numbers too, and are summed in float32; integers have exact sums; sparse kernels
+    use multiply-adds alone.
+    """
+
+    open_sizes: tuple[str, ...] = ()
+    """The names of the sizes that are known only when the kernel runs, of `OPEN_SIZES`.
+
+    In their place the workload has the sizes that the configuration is chosen for.
+    """
+
+    mirrored: bool = False
+    """True if each filter is taken with its rows and its columns in the other order, as in the gradient by the input.
+
+    It makes no difference to what is fast: configurations are those of the convolution.
+    """
+
+    channels_last: bool = False
+    """True if operands in NHWC, and a weight in KRSC, are given in the shapes of NCHW and KCRS.
+
+    Tensors of torch in channels_last have these shapes. It makes no difference to what is fast.
+    """
+
+    constant_weight: bool = False
+    """True if the weight is laid out before the kernel runs, as in a network: calls do not move its bytes then."""
+
+    def __post_init__(self) -> None:
+        require_precision(self.precision)
+        if not set(OPEN_SIZES).issuperset(self.open_sizes):
+            raise InvalidArgumentError("open_sizes", self.open_sizes, f"names of {', '.join(OPEN_SIZES)}")
+        dtype = self.workload.dtype
+        if dtype in NARROW and self.precision == "strict" and self.sparsity is None:
+            others = " or ".join(word for word in WORDS if word != "strict")
+            raise InvalidArgumentError("precision", self.precision, f"{others}: tensor cores may add up {dtype}")
+        if not self._has_words:
+            msgspec.structs.force_setattr(self, "precision", DEFAULT)
+
+    @property
+    def _has_words(self) -> bool:
+        """True where the precision makes a difference."""
+        return self.workload.dtype == "float32" and self.sparsity is None
+
+    @property
+    def promise(self) -> Precision:
+        """The row of the precision."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def in_other_words(self) -> list[Problem]:
+        """The same problem with each other precision, the stricter ones first; none where the word is always one."""
+        if not self._has_words:
+            return []
+        words = dict.fromkeys((*self.promise.served_by, *WORDS))
+        return [msgspec.structs.replace(self, precision=word) for word in words if word != self.precision]
+
+    @property
+    def given(self) -> ConvWorkload:
+        """The workload of operands in the shapes in which a call gives them."""
+        return self.workload.in_nchw() if self.channels_last else self.workload
+
+    @property
+    def in_channels_last(self) -> tuple[str, ...]:
+        """The names of what is given as tensors of torch in channels_last, operands and the output."""
+        if not self.channels_last:
+            return ()
+        return ("x", "residual", "output", *(("w",) if self.workload.w_layout == "KRSC" else ()))
+
+    @property
+    def has_open_planes(self) -> bool:
+        """True if the height or the width is known only when the kernel runs."""
+        return not {"height", "width"}.isdisjoint(self.open_sizes)
+
+    @property
+    def density(self) -> float:
+        """The share of non-zeros in the weight; 1 for a dense kernel, which takes every weight as one."""
+        return 1.0 if self.sparsity is None else 1 - self.sparsity
+
+    def with_any_batch(self) -> Problem:
+        """Return the same problem with an open batch; the configuration is chosen for `ASSUMED_BATCH`."""
+        workload = msgspec.structs.replace(self.workload, batch=ASSUMED_BATCH)
+        return msgspec.structs.replace(self, workload=workload, open_sizes=("batch",))
+
+    def with_any_length(self) -> Problem | None:
+        """Return the same problem of rows, planes of one row, with open batch and width; None for other problems.
+
+        The configuration is chosen for one of `ASSUMED_LENGTHS`: the first below four times its width.
+        """
+        workload = self.workload
+        is_of_rows = self.is_depthwise and workload.is_in_nchw and workload.height == workload.window[0] == 1
+        if not is_of_rows or workload.width < LEAST_LENGTH:
+            return None
+        short, long = ASSUMED_LENGTHS
+        width = short if workload.width < 4 * short else long
+        if width + workload.padding[1] + workload.padding[3] < workload.window[1]:
+            return None
+        assumed = msgspec.structs.replace(workload, batch=ASSUMED_BATCH, width=width)
+        return msgspec.structs.replace(self, workload=assumed, open_sizes=("batch", "width"))
+
+    @property
+    def is_depthwise(self) -> bool:
+        """True if the weight is an operand, and each output channel reads one input channel."""
+        return self.sparsity is None and self.workload.is_depthwise
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the weight is an operand, and output channels read several input channels."""
+        return self.sparsity is None and not self.workload.is_depthwise
+
+    def __str__(self) -> str:
+        zeros = "" if self.sparsity is None else f", {100 * self.sparsity:g}% zeros"
+        word = "" if self.precision == DEFAULT else f", precision {self.precision}"
+        sizes = "".join(f", any {name}" for name in self.open_sizes)
+        order = ", taps mirrored" if self.mirrored else ""
+        given = ", given in channels_last" if self.channels_last else ""
+        return f"{self.workload}{zeros}{word}{sizes}{order}{given}"
+
+    def to_json(self) -> str:
+        """Return one line of JSON, for another process."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Problem:
+        """Return the problem that `to_json` wrote."""
+        return msgspec.json.decode(text, type=cls)

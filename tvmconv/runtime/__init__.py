@@ -1,0 +1,1 @@
+"""Calls of compiled convolutions on arrays: arrays, operators, and the cache of compiled kernels."""

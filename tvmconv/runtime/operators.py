@@ -1,0 +1,184 @@
+"""Calls of convolutions on arrays, whose kernels are compiled on first use and kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from json import dumps
+from typing import Any
+
+import tvm
+
+from tvmconv.dispatch import algorithm_of, algorithms_for, range_with, registry, template_for, template_name, tuned
+from tvmconv.dispatch.history import History, applied
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import DTYPES, KNOWN, NARROW
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of, backend_on, resolve_target, threads
+
+from .arrays import Operand, in_float32, operand, reshaped
+from .calls import PLAIN, Calls, Launch, hashable, types_of
+from .operator import Operator, compile, compile_problem  # noqa: A004
+
+__all__ = ["Operator", "call", "compile"]
+
+logger = logging.getLogger(__name__)
+
+
+OPTIONS = (
+    *("stride", "padding", "dilation", "activation"),
+    *("groups", "layout", "out_dtype", "x_zero_point", "out_zero_point"),
+)
+"""The options of a call, in the order in which the functions pass them on; a depthwise one has the first four."""
+
+
+def call(
+    kind: str,
+    options: tuple[Any, ...],
+    algorithm: str,
+    precision: str,
+    target: Any,
+    arrays: dict[str, Any],
+    out: Any,
+) -> Any:
+    """Compute the convolution of arrays that `ConvWorkload.<kind>` describes."""
+    types = tuple(map(type, options))
+    if not PLAIN.issuperset(types) or type(algorithm) is not str or type(precision) is not str:
+        options = tuple(map(hashable, options))
+        algorithm, precision = hashable(algorithm), hashable(precision)
+        types = tuple(map(types_of, options))
+    if target is not None and type(target) is not str:
+        target = as_text(target)
+    about = kind, options, types, algorithm, precision, target, present_state()
+    return _calls(lambda x, operands: prepare(about, x, operands), about, arrays, out)
+
+
+def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
+    """Return the launch of the kernel for a call's options and arrays."""
+    kind, options, _, algorithm, precision, target, state = about
+    image, weight, *others = operands
+    if image.dtype not in DTYPES:
+        raise InvalidArgumentError("x", image.dtype, f"an array of {KNOWN}")
+    described = dict(zip(OPTIONS, options, strict=False)) | {item.name: True for item in others}
+    has_images = image.shape[:1] != (0,)
+    shape = image.shape if has_images else (1, *image.shape[1:])
+    workload = getattr(ConvWorkload, kind)(shape, weight.shape, dtype=image.dtype, **described)
+    weight.check(weight.shape, workload.storage.weight, image.device)
+    if not has_images:
+        return _launch_of_nothing(workload, x, operands)
+    if target is None:
+        target = backend_on(image.device.type).kind
+    conversions: dict[int, Callable[[Any], Any]]
+    conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
+    channels_last = image.is_channels_last and takes_channels_last(
+        Problem(workload, precision=precision), algorithm, target
+    )
+    if channels_last:
+        workload = workload.in_nhwc()
+    if workload.is_depthwise and weight.shape != workload.w_shape:
+        conversions[1] = partial(reshaped, shape=workload.w_shape)
+    problem = Problem(workload, precision=precision, channels_last=channels_last)
+    operator = operator_for(problem, algorithm, target, state)
+    for place, convert in conversions.items():
+        operands[place] = operand(operands[place].name, convert(operands[place].argument))
+    launch = operator.launch(x, operands)
+    return replace(launch, conversions=(*conversions.items(), *launch.conversions))
+
+
+def _launch_of_nothing(workload: ConvWorkload, x: Any, operands: list[Operand]) -> Launch:
+    """Return the launch for no images, which runs no kernel; the workload is that of one image."""
+    device = operands[0].device
+    shape, dtype = workload.operands["output"]
+    output = (0, *shape[1:]), dtype
+    for item in operands[2:]:
+        expected = output[0] if item.name == "residual" else workload.operands[item.name][0]
+        item.check(expected, dtype if item.name == "residual" else item.dtype, device)
+    inputs = {item.name: (item.shape, item.dtype) for item in operands}
+    return Launch.prepare(lambda *arguments: None, x, operands, inputs, output, (), device)
+
+
+def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
+    """Return whether a template takes the tensors of a problem in NCHW as they lie in channels_last."""
+    workload = problem.workload
+    if workload.is_in_nchw:
+        nhwc = Problem(workload.in_nhwc(), precision=problem.precision)
+        known = algorithms_for(nhwc, resolve_target(target))
+        if known and algorithm in ("auto", *known):
+            return True
+    logger.info("%s: x is in channels_last, and copied in each call on %s", workload, target)
+    return False
+
+
+_calls = Calls()
+State = tuple[int, int, tuple[History, ...]]
+"""The state that decides on configurations beside a call: changes of threads and of templates, and the logs applied."""
+
+
+def present_state() -> State:
+    """Return the state that holds now."""
+    return threads.changes, registry.changes, applied.get()
+
+
+_operators: dict[tuple[Problem, str, str, State], Operator] = {}
+_first_sizes: dict[tuple[Problem, str, str, State], tuple[int, int]] = {}
+"""The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
+
+_lock = threading.Lock()
+
+
+def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+    """Return the operator for a problem, compiled the first time that it is asked for in this state."""
+    key = problem, algorithm, target, state
+    if key not in _operators:
+        with _lock:
+            if key not in _operators:
+                _operators[key] = compile_problem(problem, target, None, algorithm)
+    return _operators[key]
+
+
+def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+    """Return the operator for a call's problem: for any batch, and any length of rows, where that serves."""
+    operator = _kept(_with_open_sizes(problem, algorithm, target, state), algorithm, target, state)
+    return operator if operator.takes(problem.workload) else _kept(problem, algorithm, target, state)
+
+
+def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State) -> Problem:
+    """Return the problem with sizes open that its template takes so, unless a log has records of these sizes.
+
+    That is the batch, and the width of planes that are rows, as sequences are. On a GPU, where kernels for any sizes
+    may be slower, the first ones of a convolution have a kernel of their own: most convolutions have no others. The
+    others share kernels, one for each range of batches. So do all batches of a linear layer on a CPU, where one row has
+    other tiles than many.
+    """
+    resolved, workload = resolve_target(target), problem.workload
+    opened = problem.with_any_length() or problem.with_any_batch()
+    lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
+    if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
+        return problem
+    on_gpu, sizes = backend_of(resolved).on_gpu, (workload.batch, workload.width)
+    if on_gpu and _first_sizes.setdefault((opened, algorithm, target, state), sizes) == sizes:
+        return problem
+    if tuned(problem, resolved, algorithm):
+        return problem
+    has_ranges = not opened.has_open_planes and (on_gpu or workload.is_linear)
+    return range_with(workload.batch, opened, resolved, algorithm).problem if has_ranges else opened
+
+
+def _is_narrow(item: Operand, dtype: str) -> bool:
+    """Return whether an operand is a vector in the dtype of an x in half precision; others fail their own check."""
+    return item.name in ("scale", "shift") and item.dtype == dtype and dtype in NARROW
+
+
+def as_text(target: Any) -> str:
+    """Return a target that is no text as one that `resolve_target` takes; resolving takes longer than many a kernel."""
+    if isinstance(target, tvm.target.Target):
+        return str(target)
+    if isinstance(target, dict):
+        with suppress(TypeError):  # targets in it
+            return dumps(target)
+    return str(resolve_target(target))

@@ -1,0 +1,213 @@
+"""Sparse convolutions as users make them: from a weight, for any shape of input."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvmconv.dispatch import algorithms_for, tuned
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering.folding.constants import require_finite
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.parameters import Activation, Padding
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_on, resolve_target
+
+from ..arrays import Operand
+from ..calls import Calls, Launch
+from .operator import SparseOperator, compile_operator
+from .report import SparseReport
+from .weights import as_layer, vector
+
+Key = tuple[tuple[int | None, ...], str, str]
+"""The shape of an input, with None for a batch that is left open, its dtype, and the target."""
+
+DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
+
+
+class SparseConv2d:
+    """A convolution with one weight, compiled for shapes of input that it meets; `sparse_conv2d` makes it.
+
+    The first batch of images of a size has a kernel of its own, and so has each that logs have records of; all others
+    share one.
+    """
+
+    def __init__(
+        self,
+        weight: np.ndarray,
+        shift: np.ndarray | None,
+        residual: bool,
+        activation: Activation,
+        options: dict[str, Any],
+        target: Any,
+    ) -> None:
+        self.weight = weight
+        """The weight (K, C / groups, R, S) in float32, with the scale in it."""
+        self._shift = shift
+        self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
+        self._options = options
+        self._target = None if target is None else resolve_target(target)
+        self._operators: dict[Key, SparseOperator] = {}
+        self._lock = threading.Lock()
+        self._calls = Calls()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let `pickle` and `copy.deepcopy` take all but the lock and what calls have prepared."""
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_calls")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+        self._calls = Calls()
+
+    def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
+        """Convolve x (N, C, H, W); return an array of the kind of x on the device of x.
+
+        x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array
+        with DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead
+        of a new one, as for `tvmconv.Operator`. The first call with a shape compiles for it, the first with another
+        batch of such images for any batch.
+        """
+        arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
+        return self._calls(self._prepare, (), arrays, out)
+
+    def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
+        """Return the operator for such an x, compiled now if it was not; `target` is "llvm" by default."""
+        resolved = resolve_target(target) if target is not None else self._target or resolve_target("llvm")
+        return self._kept(tuple(x_shape), dtype, resolved)
+
+    @property
+    def operators(self) -> tuple[SparseOperator, ...]:
+        """The operators that have been compiled so far."""
+        return tuple(self._operators.values())
+
+    @cached_property
+    def nonzeros(self) -> int:
+        """The number of weights that are not zero."""
+        return int(np.count_nonzero(self.weight))
+
+    @property
+    def sparsity(self) -> float:
+        """The share of zeros in the weight."""
+        return 1 - self.nonzeros / self.weight.size
+
+    @property
+    def report(self) -> SparseReport:
+        """The report of the only operator that has been compiled; see `operators` for several."""
+        return self._only().report
+
+    def source(self, kind: str = "source") -> str:
+        """Return the kernel as text, as `Operator.source`, of the only operator that has been compiled."""
+        return self._only().source(kind)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the operator of the one shape that has been compiled; `tvmconv.load` reads it."""
+        self._only().save(path)
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.weight.shape))
+        return f"<tvmconv.SparseConv2d {shape}, {100 * self.sparsity:.4g}% zeros, {len(self._operators)} compiled>"
+
+    def _only(self) -> SparseOperator:
+        if len(self._operators) != 1:
+            shapes = [operator.workload.x_shape for operator in self.operators]
+            raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
+        return self.operators[0]
+
+    def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
+        """Return the launch of the kernel for arrays like these, compiled if it was not."""
+        image = operands[0]
+        target = self._target or resolve_target(backend_on(image.device.type).kind)
+        shape = tuple(image.shape)
+        opened = self._shares(shape, image.dtype, target)
+        return self._kept(shape, image.dtype, target, opened).launch(x, operands)
+
+    def _shares(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> bool:
+        """Return whether a shape shares a kernel with others that differ in the batch."""
+        known = [shape for shape, *rest in self._operators if rest == [dtype, str(target)]]
+        if x_shape in known or all(shape[1:] != x_shape[1:] for shape in known):
+            return False
+        problem = Problem(self._workload(x_shape, dtype), self.sparsity)
+        opened = problem.with_any_batch()
+        return "sparse" in algorithms_for(opened, target) and not tuned(problem, target)
+
+    def _kept(
+        self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, opened: bool = False
+    ) -> SparseOperator:
+        """Return the operator for a shape, or for any batch of it, compiled if it was not."""
+        key = (None, *x_shape[1:]) if opened else x_shape, dtype, str(target)
+        if key not in self._operators:
+            with self._lock:
+                if key not in self._operators:
+                    self._operators[key] = self._compile(x_shape, dtype, target, ("batch",) if opened else ())
+        return self._operators[key]
+
+    def _compile(
+        self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, open_sizes: tuple[str, ...]
+    ) -> SparseOperator:
+        workload = self._workload(x_shape, dtype)
+        constants = {"w": self.weight.reshape(workload.w_shape)}
+        if self._shift is not None:
+            constants["shift"] = self._shift
+        return compile_operator(workload, constants, target, open_sizes=open_sizes)
+
+    def _workload(self, x_shape: tuple[int, ...], dtype: str) -> ConvWorkload:
+        if dtype not in FLOATS:
+            raise InvalidArgumentError("x", dtype, f"an array of {one_of(FLOATS)}")
+        return ConvWorkload.conv2d(x_shape, self.weight.shape, dtype=dtype, **self._options, **self._epilogue)
+
+
+def sparse_conv2d(
+    weight: Any,
+    stride: int | Sequence[int] | None = None,
+    padding: Padding | None = None,
+    dilation: int | Sequence[int] | None = None,
+    groups: int | None = None,
+    scale: Any = None,
+    shift: Any = None,
+    residual: bool = False,
+    activation: Activation = None,
+    kernel: int | Sequence[int] | None = None,
+    x_shape: Sequence[int] | None = None,
+    target: Any = None,
+) -> SparseConv2d:
+    """Return the convolution with a weight of many zeros: `activation(y * scale + shift + residual)`.
+
+    The weight is compiled in: every non-zero is a number in the code, and nothing is left of the zeros. It is
+    (K, C / groups, R, S), a NumPy array, a torch tensor or any array with DLPack; a matrix (K, C / groups * R * S),
+    also one of scipy.sparse or a sparse one of torch, with `kernel=(R, S)`; or a torch.nn.Conv2d, pruned with
+    torch.nn.utils.prune or not, whose bias, stride, padding, dilation and groups are taken unless others are given.
+    Stride, dilation and groups are 1 by default, and the padding is "SAME", as for `tvmconv.conv2d`.
+
+    scale and shift are vectors (K,), constants like the weight; `residual` says whether calls bring one. `target` is
+    the device of x unless it is given. Compiling takes seconds and is kept on disk for equal weights; it happens in
+    the first call with a shape, or now for `x_shape`. NaN and infinity are refused, and -0.0 is a zero: what x holds
+    there, NaN too, is not seen. There is no gradient, and a weight that changes needs a new operator.
+
+    >>> import numpy as np, tvmconv
+    >>> x = np.random.rand(1, 16, 14, 14).astype("float32")
+    >>> w = np.random.randn(32, 16, 3, 3) * (np.random.rand(32, 16, 3, 3) < 0.1)
+    >>> conv = tvmconv.sparse_conv2d(w, activation="relu")
+    >>> conv(x).shape
+    (1, 32, 14, 14)
+    """
+    layer = as_layer(weight, kernel)
+    given = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    options = {**DEFAULTS, **(layer.options or {}), **{name: each for name, each in given.items() if each is not None}}
+    channels = len(layer.weight)
+    factors = np.ones(channels) if scale is None else vector("scale", scale, channels)
+    shifts = [] if layer.bias is None else [vector("weight", layer.bias, channels) * factors]
+    shifts += [] if shift is None else [vector("shift", shift, channels)]
+    total = require_finite("shift", np.sum(shifts, axis=0)).astype(np.float32) if shifts else None
+    folded = require_finite("weight", layer.weight * factors[:, None, None, None]).astype(np.float32)
+    made = SparseConv2d(folded, total, residual, activation, options, target)
+    if x_shape is not None:
+        made.operator(x_shape)
+    return made
