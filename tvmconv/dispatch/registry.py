@@ -38,7 +38,7 @@ TEMPLATES: dict[str, Template] = {
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc,
     "cuda/depthwise_planes": cuda.depthwise_planes,
     "cuda/direct": cuda.direct,
-    "cuda/grouped": cuda.grouped,
+    "cuda/grouped": cuda.grouped.template,
     "cuda/im2win": cuda.im2win,
     "cuda/matvec": cuda.matvec,
     "cuda/shallow": cuda.shallow,

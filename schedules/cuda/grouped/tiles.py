@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-import tvm
-
 from tvmconv.compute.tensor.chunks import COPY_BYTES
 from tvmconv.compute.tensor.grouped_tiles import LANES, strip, unit_inputs, unit_outputs, units
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, ceil_to, named, wasted
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from ...space import ceil_div, ceil_to
+from ..machine import SHARED_ALIGNMENT, WARP
 
 FOR_A_SUM, OTHER_REGISTERS = 1.75, 24
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
@@ -23,9 +18,6 @@ for sm_90 where it is not short of them."""
 
 MOST_UNROLLED = 2048
 """The most instructions of a thread for loads of factors and products, which follow each other without a loop."""
-
-MOST_WASTE = 3.0
-"""The most outputs that whole tiles compute, as a multiple of those wanted."""
 
 
 @dataclass(frozen=True)
@@ -56,48 +48,6 @@ class Config:
     def columns(self) -> int:
         """The number of them along a row of pixels, of eight each."""
         return self.block_x // 8
-
-
-LEAST = Config(block_y=2, block_x=8, warps_m=1, warps_n=1)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload, gpu = problem.workload, gpu_of(target)
-    max_threads = int(target.attrs["max_threads_per_block"])
-    height, width = workload.output_size
-
-    def whole_matrices(config: Config) -> bool:
-        return config.block_y % (2 * config.warps_m) == 0 and config.block_x % 8 == 0
-
-    def whole_images(config: Config) -> bool:
-        """Return whether all blocks have as many images, which TVM could not tell of a batch that it does not know."""
-        return workload.batch % config.images == 0 and ("batch" not in problem.open_sizes or config.images == 1)
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads
-
-    def registers(config: Config) -> bool:
-        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        most = min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
-        return registers_of(workload, config) <= most
-
-    def straight_line(config: Config) -> bool:
-        return instructions(workload, config) <= MOST_UNROLLED
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
-
-    def waste(config: Config) -> bool:
-        channels = wasted(units(workload), config.warps_n)
-        return wasted(height, config.block_y) * wasted(width, config.block_x) * channels <= max(
-            MOST_WASTE, wasted(height, 2) * wasted(width, 8)
-        )
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
-    return named(whole_matrices, whole_images, threads, registers, straight_line, shared_memory, waste, grid)
 
 
 def has_pairs(workload: ConvWorkload) -> bool:

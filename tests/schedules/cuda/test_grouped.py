@@ -19,8 +19,8 @@ from tests.shared.network_graph import Graph
 from tests.shared.sparing import every
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import grouped
-from tvmconv.schedules.cuda.grouped import LEAST, Config
+from tvmconv.schedules.cuda.grouped import Config
+from tvmconv.schedules.cuda.grouped import template as grouped
 from tvmconv.schedules.cuda.grouped.tiles import shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
@@ -60,7 +60,7 @@ def test_nan_and_infinity_stay_in_their_group(channels: int) -> None:
     operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 0], operands["x"][0, 5, 6, -1], operands["w"][channels, 1, 1, 0] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        run_twin(problem, LEAST, **operands)
+        run_twin(problem, grouped.LEAST, **operands)
 
 
 @pytest.mark.parametrize("channels", [4, 16])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedules.cases import on_gpu
 from tests.schedules.cases.grouped import CASES
-from tvmconv.schedules.cuda import grouped
+from tvmconv.schedules.cuda.grouped import template as grouped
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.configs import legal_configs
 

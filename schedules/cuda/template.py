@@ -1,0 +1,193 @@
+"""The equipment that templates for NVIDIA GPUs share: constraints, default, space, features and residency."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import tvm
+from tvm.s_tir import Schedule
+
+from tvmconv.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
+from tvmconv.targets import arch_of, tensor_instructions
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ..space import Space, ceil_to, named
+from ..template import Layouts
+from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, WARP
+
+
+class Tiles(Protocol):
+    """A configuration of a block of threads."""
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+
+
+C = TypeVar("C", bound=Tiles)
+
+Tests = dict[str, Callable[[C], bool]]
+"""Tests of a configuration, by their names."""
+
+
+class GpuTemplate(ABC, Generic[C]):
+    """A template for NVIDIA GPUs, which has all that `schedules.template.Template` names.
+
+    A subclass says what a block of its kernel takes (`registers`, `shared_bytes`, `blocks`, `instructions`), which
+    configurations are tried (`candidates`, `knobs`, `rules`), how long one takes (`estimate`), and how it is scheduled.
+    Constraints, default, space, features and residency follow from these.
+    """
+
+    VERSION: int = 1
+    OPEN_SIZES: tuple[str, ...] = ()
+    LAYOUTS: Layouts
+    LEAST: C
+    Config: type[Any]
+    """The class of `LEAST`."""
+
+    MOST_UNROLLED: float = float("inf")
+    """The most instructions of a thread that follow each other without a loop."""
+
+    WORTH_A_TRIAL = 1.5
+    """The estimate up to which a configuration is worth a trial, as a multiple of the default's."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.Config = type(cls.LEAST)
+
+    @abstractmethod
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Return why the template does not take a problem, as `Template.obstacle` does; None where it takes it."""
+
+    @abstractmethod
+    def registers(self, problem: Problem, config: C) -> int:
+        """Return the registers of a thread."""
+
+    @abstractmethod
+    def blocks(self, problem: Problem, config: C) -> int:
+        """Return the number of blocks of the grid."""
+
+    def shared_bytes(self, problem: Problem, config: C) -> int:
+        """Return the bytes of shared memory of a block."""
+        return 0
+
+    def instructions(self, problem: Problem, config: C) -> float:
+        """Return the instructions of a thread that follow each other without a loop, at most `MOST_UNROLLED`."""
+        return 0
+
+    def most_registers(self, problem: Problem, config: C) -> int:
+        """Return the most registers of a thread with which four warps, one a quarter of a multiprocessor, have room."""
+        return min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
+
+    def rules(self, problem: Problem) -> Tests[C]:
+        """Return the tests of a legal configuration beside those of resources, by name."""
+        return {}
+
+    @abstractmethod
+    def candidates(self, problem: Problem) -> Iterable[C]:
+        """Return the configurations that the default is chosen from; those that are not legal are left out."""
+
+    @abstractmethod
+    def knobs(self, problem: Problem, default: C) -> Mapping[str, tuple[Any, ...]]:
+        """Return the values of each knob in the space."""
+
+    def heuristics(self, problem: Problem) -> Tests[C]:
+        """Return the tests of a configuration that is worth a trial, by name."""
+        return {}
+
+    @abstractmethod
+    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernels should take."""
+
+    @abstractmethod
+    def sizes(self, problem: Problem, config: C) -> Mapping[str, float]:
+        """Return the features of a configuration that its template alone has."""
+
+    @abstractmethod
+    def schedule(self, problem: Problem, config: C, target: tvm.target.Target) -> Schedule:
+        """Return the scheduled computation; the configuration must be legal for the problem."""
+
+    @abstractmethod
+    def ablations(self, config: C) -> Mapping[str, C]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
+        """Return the tests that a configuration must pass, by name."""
+        shared = gpu_of(target).shared_bytes - BLOCK_BYTES
+        most_threads = int(target.attrs["max_threads_per_block"])
+
+        def threads(config: C) -> bool:
+            return config.threads <= most_threads
+
+        def registers(config: C) -> bool:
+            return self.registers(problem, config) <= self.most_registers(problem, config)
+
+        def straight_line(config: C) -> bool:
+            return self.instructions(problem, config) <= self.MOST_UNROLLED
+
+        def shared_memory(config: C) -> bool:
+            return self.shared_bytes(problem, config) <= shared
+
+        def grid(config: C) -> bool:
+            return self.blocks(problem, config) < 2**31
+
+        return {**self.rules(problem), **named(threads, registers, straight_line, shared_memory, grid)}
+
+    def is_legal(self, problem: Problem, config: C, target: tvm.target.Target) -> bool:
+        """Return whether a configuration passes all constraints."""
+        return all(holds(config) for holds in self.constraints(problem, target).values())
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> C:
+        """Return the legal configuration of the candidates with the least estimate.
+
+        Raises `NoValidConfigurationError` where none is legal.
+        """
+        tests = self.constraints(problem, target).values()
+        legal = (config for config in self.candidates(problem) if all(holds(config) for holds in tests))
+        best = min(legal, key=lambda config: self.estimate(problem, config, target), default=None)
+        if best is None:
+            raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
+        return best
+
+    def space(self, problem: Problem, target: tvm.target.Target) -> Space[C]:
+        """Return the configurations that are worth a trial on a target."""
+        default = self.default_config(problem, target)
+        bound = self.WORTH_A_TRIAL * self.estimate(problem, default, target)
+
+        def promising(config: C) -> bool:
+            return self.estimate(problem, config, target) <= bound
+
+        constraints, knobs = self.constraints(problem, target), self.knobs(problem, default)
+        return Space(default, self.LEAST, knobs, constraints, self.heuristics(problem), promising)
+
+    def features(self, problem: Problem, config: C, target: tvm.target.Target) -> dict[str, float]:
+        """Return features for a cost model beside the knobs, such that workloads can be compared."""
+        return {
+            "clocks": self.estimate(problem, config, target),
+            "threads": config.threads,
+            "blocks": self.blocks(problem, config),
+            **self.sizes(problem, config),
+        }
+
+    def resident_blocks(self, problem: Problem, config: C, gpu: Gpu) -> int:
+        """Return the blocks that a multiprocessor has room for, by shared memory, registers and warps."""
+        by_registers = REGISTERS // (config.threads * self.registers(problem, config))
+        by_shared = gpu.shared_bytes // (self.shared_bytes(problem, config) + BLOCK_BYTES)
+        return max(1, min(by_shared, by_registers, gpu.warps * WARP // config.threads, gpu.blocks))
+
+
+def needs_tensor_cores(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Return why tensor cores do not compute a problem on a target: its precision, or the GPU; None where they do."""
+    if problem.precision == "strict":
+        return "is not for the precision strict"
+    if "mma" not in tensor_instructions(target):
+        return f"needs a GPU with tensor cores, sm_80 or later, not {arch_of(target)}"
+    return None
+
+
+def several_warps(config: Tiles) -> bool:
+    """Return whether a block has 2 to 16 warps."""
+    return 2 * WARP <= config.threads <= 16 * WARP
