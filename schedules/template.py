@@ -1,7 +1,8 @@
-"""The names that a template has: a module of `schedules/`, or any other object that is registered as one."""
+"""The names that a template has: one of `schedules/`, or any other object that is registered as one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -65,9 +66,10 @@ class Template(Protocol):
     """The configuration with the least legal value of each knob."""
 
     def __hash__(self) -> int:
-        """Identify the template: dispatch keeps what it has made of one."""
-        ...
+        """Return the object's hash, by which dispatch keeps what it has made of a template."""
+        return super().__hash__()
 
+    @abstractmethod
     def obstacle(self, problem: Problem, target: Target) -> str | None:
         """Return why the template does not take a problem in its layouts, to be read behind its name in a message.
 
@@ -76,14 +78,17 @@ class Template(Protocol):
         """
         ...
 
+    @abstractmethod
     def space(self, problem: Problem, target: Target) -> Space[Any]:
         """Return the configurations worth a trial, the default among them, and the constraints of legal ones."""
         ...
 
+    @abstractmethod
     def default_config(self, problem: Problem, target: Target) -> Any:
         """Return a legal configuration that is reasonable for the problem."""
         ...
 
+    @abstractmethod
     def estimate(self, problem: Problem, config: Any, target: Target) -> float:
         """Return the clock cycles that a call should take.
 
@@ -92,6 +97,7 @@ class Template(Protocol):
         """
         ...
 
+    @abstractmethod
     def features(self, problem: Problem, config: Any, target: Target) -> Mapping[str, float]:
         """Return numbers that the tuner's cost model should know of a configuration on a target, beside its knobs.
 
@@ -99,10 +105,12 @@ class Template(Protocol):
         """
         ...
 
+    @abstractmethod
     def schedule(self, problem: Problem, config: Any, target: Target) -> Schedule:
         """Return the scheduled computation."""
         ...
 
+    @abstractmethod
     def ablations(self, config: Any) -> Mapping[str, Any]:
         """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
         ...

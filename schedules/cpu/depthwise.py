@@ -10,10 +10,11 @@ geometric mean over the depthwise suites, and 1.8 times as its channels-last one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import fmean
+from typing import Any
 
 import tvm
 from tvm import te
@@ -28,16 +29,11 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
 
 from ..open_sizes import few_rows, samples
-from ..space import Space, ceil_div, divisors, evenly, named, tile_sizes, wasted
+from ..space import ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
 from .direct.tile_cost import STACK_BYTES
 from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
-
-VERSION = 2
-
-LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=DTYPES)
-
-OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+from .template import CpuTemplate, Tests, threads_for_work
 
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
@@ -85,112 +81,6 @@ class Config:
         return self.columns if self.over_channels else self.columns * self.vector
 
 
-LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take depthwise convolutions; in blocks of channels those that have one output for each channel."""
-    workload = problem.workload
-    if not problem.is_depthwise:
-        return "is for depthwise convolutions"
-    if workload.layout != workload.out_layout:
-        return f"takes one layout for x and output, not {workload.layouts}"
-    if not workload.is_in_nchw and workload.multiplier > 1:
-        return f"takes one output for each channel in blocks of channels, not {workload.multiplier}"
-    return None
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    workload = problem.workload
-    height, width = workload.output_size
-    default, block = default_config(problem, target), channel_block(workload.layout)
-    knobs = {
-        "tiles": tile_sizes(height),
-        "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
-        "columns": tuple(range(1, min(width, 8) + 1)),
-        "vector": (block,) if block > 1 else tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
-        "over_channels": (False, True) if block == 1 else (True,),
-        "unroll": (0, 1, 2),
-        "parallel": (True, False),
-    }
-    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
-
-
-def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    native, block = native_lanes(target), channel_block(workload.layout)
-
-    def waste(config: Config) -> bool:
-        return max(surplus(workload, config)) <= 1.5
-
-    def whole_channels(config: Config) -> bool:
-        return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
-
-    def stored_blocks(config: Config) -> bool:
-        return block == 1 or (config.over_channels and config.vector == block)
-
-    def registers(config: Config) -> bool:
-        return config.rows * config.columns * config.vector <= 24 * native
-
-    def sums_on_the_stack(config: Config) -> bool:
-        # TVM takes memory for others: in blocks LLVM takes a minute over them, and they are ten times as slow.
-        return block == 1 or workload.sum_bytes * config.rows * config.columns * config.vector < STACK_BYTES
-
-    def straight_line(config: Config) -> bool:
-        return config.unroll <= 2 and unrolled(workload, config) <= 2048
-
-    return named(waste, whole_channels, stored_blocks, registers, sums_on_the_stack, straight_line)
-
-
-def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return tests that select legal configurations worth building, by name."""
-    width, native = workload.output_size[1], native_lanes(target)
-
-    def little_waste(config: Config) -> bool:
-        return max(surplus(workload, config)) <= 1.2
-
-    def short_vectors_for_short_rows(config: Config) -> bool:
-        return config.vector == native or (not config.over_channels and wasted(width, native) > 1.1)
-
-    def some_unrolling(config: Config) -> bool:
-        return config.unroll > 0
-
-    def quick_to_compile(config: Config) -> bool:  # LLVM takes seconds for more, and at worst a minute
-        return not config.over_channels or unrolled(workload, config) <= 96
-
-    def threads_for_work(config: Config) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
-
-    return named(little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work)
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    workload = problem.workload
-    height, width = workload.output_size
-    native = native_lanes(target)
-    if (block := channel_block(workload.layout)) > 1:
-        return _config_in_blocks(problem, block, target)
-    over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
-
-    lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
-
-    # All sums of a tile stay in registers. A larger kernel shares more between its rows; AVX-512 has 32 registers.
-    aim = 12 if native == 16 and prod(workload.kernel) > 9 else 7
-    rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
-
-    return Config(
-        tiles=_tiles(problem, rows, lanes if over_channels else 1),
-        rows=rows,
-        columns=width if over_channels else 1,
-        vector=lanes,
-        over_channels=over_channels,
-        unroll=1 if workload.kernel[0] * rows <= 256 else 0,
-        parallel=workload.flops >= PARALLEL_FLOPS,
-    )
-
-
 def _config_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -> Config:
     """Return the default configuration where channels are in blocks."""
     workload, workloads = problem.workload, samples(problem)
@@ -235,134 +125,6 @@ def _tiles(problem: Problem, rows: int, channels: int) -> int:
     return few_rows(problem, rows, evenly(steps, tiles))
 
 
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image, by its units for multiply-adds."""
-    workload = problem.workload
-    multiply_adds = workload.flops / 2 / workload.batch * prod(surplus(workload, config))
-    return multiply_adds / config.vector / cpu_of(target).fma_units
-
-
-def ablations(config: Config) -> dict[str, Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
-    return {
-        "micro-kernel": replace(config, rows=1, columns=1, tiles=config.rows * config.tiles),
-        "unrolling": replace(config, unroll=0),
-        "threads": replace(config, parallel=False),
-    }
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    workload = compute.with_open_sizes(problem)
-    # Step 0. The computation, rounded up to whole tiles
-    tile = (config.block_y, config.block_x)
-    sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
-    pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
-    sw, lanes = workload.stride[1], config.vector
-
-    # Step 1. Tile the output: a task is a band of rows of one plane, or of as many planes as a vector has lanes
-    block = channel_block(workload.layout)
-    n, k, y, x, *channel = sch.get_loops(output)
-    kb, ki = (k, *channel) if block > 1 else sch.split(k, [None, config.channels])
-    yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
-    xo, xi = sch.split(x, [None, config.block_x])
-    sch.reorder(n, kb, yb, yo, xo, *((yi, xi, ki) if config.over_channels else (ki, yi, xi)))
-    planes, turns = workload.out_channels // config.channels, ceil_div(TURNS, problem.workload.batch)
-    if not config.parallel:
-        task = sch.fuse(n, kb, yb)
-    elif planes < turns:
-        turn, task = sch.split(sch.fuse(n, kb, yb), [None, 1])
-        sch.parallel(turn)
-    else:  # several planes in a turn, for which TVM then takes the memory to stage in once, not once a task
-        kb, kt = sch.split(kb, [None, divisors(planes, planes // turns)[-1]])
-        turn, task = sch.fuse(n, kb), sch.fuse(kt, yb)
-        sch.parallel(turn)
-
-    # Step 2. Accumulate a tile in registers; the epilogue follows
-    sch.compute_at(accumulate, xo, preserve_unit_loops=True)
-    if isinstance(workload.width, int):
-        sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
-    elif config.block_x > 1:
-        sch.annotate(xo, TO_THE_END, config.block_x)
-
-    # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
-    sch.compute_at(pad, task, preserve_unit_loops=True)
-    if block > 1:
-        *_, column, channel = sch.get_loops(pad)
-        sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
-        sch.vectorize(channel)
-    elif config.over_channels:
-        sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c // lanes, h, w, c % lanes))
-    if config.over_channels:
-        if workload.dtype in QUANTIZED:
-            taps = sch.get_sblock("packed")
-        else:
-            taps = sch.cache_read(accumulate, 1, "global")
-            sch.compute_at(taps, task, preserve_unit_loops=True)
-        sch.transform_layout(taps, ("write", 0), lambda c, m, r, s: (c // lanes, m, r, s, c % lanes))
-    elif sw > 1 or workload.dtype in NARROW:
-        band = sch.get_loops(pad)[-4]
-        copies = sch.can_decompose_padding(pad, band)
-        if copies:  # without tests, so that LLVM makes vectors of each phase
-            zeros = sch.decompose_padding(pad, band)
-            columns, phase = sch.split(sch.get_loops(zeros)[-1], [None, sw])
-            sch.reorder(phase, columns)
-        column, phase = sch.split(sch.get_loops(pad)[-1], [None, sw])
-        sch.unroll(phase)
-        if copies and not isinstance(workload.width, int):  # else TVM may simplify the tests of padding for minutes
-            sch.annotate(column, "pragma_loop_partition_hint", True)  # only the end of a row is tested
-        sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c, h, w % sw, w // sw))
-
-    # Step 4. Taps outside, the tile inside
-    ki, yi, xi, r, s = sch.get_loops(accumulate)[-5:]
-    xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
-    sch.reorder(s, r, yi, xi, vector)  # so an input vector is used by all rows of the kernel while it is in a register
-    for loop in (yi, xi, *((), (r,), (s, r))[config.unroll]):
-        sch.unroll(loop)
-    sch.vectorize(vector)
-    sch.decompose_reduction(accumulate, s)
-
-    # Step 5. Store
-    if config.over_channels:
-        *_, yi, xi, vector = sch.get_loops(output)
-    else:
-        *_, yi, xi = sch.get_loops(output)
-        xi, vector = sch.split(xi, [None, lanes])
-    for loop in (yi, xi):
-        sch.unroll(loop)
-    sch.vectorize(vector)
-    return sch
-
-
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    workload = problem.workload
-    height, width = workload.output_size
-    (sh, sw), (wh, ww), taps = workload.stride, workload.window, prod(workload.kernel)
-    lanes = 1 if config.over_channels else config.vector
-    vectors, bands = ceil_div(width, lanes), ceil_div(height, config.block_y)
-    waste_y, waste_x = surplus(workload, config)
-    tasks = workload.batch * workload.out_channels // config.channels * bands
-    band_rows = wh + (config.block_y - 1) * sh
-    band = staged_bytes(workload) * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
-    return {
-        "tile": config.rows * config.columns,
-        "block": channel_block(workload.layout),
-        "block_y": config.block_y,
-        "waste_y": waste_y,
-        "waste_x": waste_x,
-        "idle_lanes": vectors * lanes / width,
-        "band_bytes": band,
-        "halo": band_rows / (config.block_y * sh),
-        "tasks": tasks,
-        "work": 2 * taps * config.block_y * vectors * config.vector,
-        "code": unrolled(workload, config),
-        "taps": taps,
-        "plane": height * width,
-        "planes": workload.batch * workload.out_channels,
-    }
-
-
 def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the work of a plane's whole tasks and tiles, as multiples of its rows and of its vectors in a row."""
     height, width = workload.output_size
@@ -379,3 +141,228 @@ def row_cost(width: int, lanes: int) -> float:
     """Return the cost of computing and storing a row with vectors of so many lanes, in vectors."""
     vectors = ceil_div(width, lanes)
     return vectors + 0.1 * (vectors * lanes - width)
+
+
+class Depthwise(CpuTemplate[Config]):
+    """Depthwise convolution on a CPU, in bands of rows that are staged."""
+
+    VERSION = 2
+    LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=DTYPES)
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take depthwise convolutions; in blocks of channels those that have one output for each channel."""
+        workload = problem.workload
+        if not problem.is_depthwise:
+            return "is for depthwise convolutions"
+        if workload.layout != workload.out_layout:
+            return f"takes one layout for x and output, not {workload.layouts}"
+        if not workload.is_in_nchw and workload.multiplier > 1:
+            return f"takes one output for each channel in blocks of channels, not {workload.multiplier}"
+        return None
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        (height, width), block = problem.workload.output_size, channel_block(problem.workload.layout)
+        return {
+            "tiles": tile_sizes(height),
+            "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
+            "columns": tuple(range(1, min(width, 8) + 1)),
+            "vector": (block,) if block > 1 else tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
+            "over_channels": (False, True) if block == 1 else (True,),
+            "unroll": (0, 1, 2),
+            "parallel": (True, False),
+        }
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        workload = problem.workload
+        native, block = native_lanes(target), channel_block(workload.layout)
+
+        def waste(config: Config) -> bool:
+            return max(surplus(workload, config)) <= 1.5
+
+        def whole_channels(config: Config) -> bool:
+            return not config.over_channels or (workload.multiplier == 1 and workload.out_channels % config.vector == 0)
+
+        def stored_blocks(config: Config) -> bool:
+            return block == 1 or (config.over_channels and config.vector == block)
+
+        def registers(config: Config) -> bool:
+            return config.rows * config.columns * config.vector <= 24 * native
+
+        def sums_on_the_stack(config: Config) -> bool:
+            # TVM takes memory for others: in blocks LLVM takes a minute over them, and they are ten times as slow.
+            return block == 1 or workload.sum_bytes * config.rows * config.columns * config.vector < STACK_BYTES
+
+        def straight_line(config: Config) -> bool:
+            return config.unroll <= 2 and unrolled(workload, config) <= 2048
+
+        return named(waste, whole_channels, stored_blocks, registers, sums_on_the_stack, straight_line)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        workload = problem.workload
+        width, native = workload.output_size[1], native_lanes(target)
+
+        def little_waste(config: Config) -> bool:
+            return max(surplus(workload, config)) <= 1.2
+
+        def short_vectors_for_short_rows(config: Config) -> bool:
+            return config.vector == native or (not config.over_channels and wasted(width, native) > 1.1)
+
+        def some_unrolling(config: Config) -> bool:
+            return config.unroll > 0
+
+        def quick_to_compile(config: Config) -> bool:  # LLVM takes seconds for more, and at worst a minute
+            return not config.over_channels or unrolled(workload, config) <= 96
+
+        return named(
+            little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work(problem)
+        )
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        workload = problem.workload
+        height, width = workload.output_size
+        native = native_lanes(target)
+        if (block := channel_block(workload.layout)) > 1:
+            return _config_in_blocks(problem, block, target)
+        over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
+
+        lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
+
+        # All sums of a tile stay in registers. A larger kernel shares more between its rows; AVX-512 has 32 registers.
+        aim = 12 if native == 16 and prod(workload.kernel) > 9 else 7
+        rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
+
+        return Config(
+            tiles=_tiles(problem, rows, lanes if over_channels else 1),
+            rows=rows,
+            columns=width if over_channels else 1,
+            vector=lanes,
+            over_channels=over_channels,
+            unroll=1 if workload.kernel[0] * rows <= 256 else 0,
+            parallel=workload.flops >= PARALLEL_FLOPS,
+        )
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the cycles that a core should take for an image, by its units for multiply-adds."""
+        workload = problem.workload
+        multiply_adds = workload.flops / 2 / workload.batch * prod(surplus(workload, config))
+        return multiply_adds / config.vector / cpu_of(target).fma_units
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        workload = problem.workload
+        height, width = workload.output_size
+        (sh, sw), (wh, ww), taps = workload.stride, workload.window, prod(workload.kernel)
+        lanes = 1 if config.over_channels else config.vector
+        vectors, bands = ceil_div(width, lanes), ceil_div(height, config.block_y)
+        waste_y, waste_x = surplus(workload, config)
+        tasks = workload.batch * workload.out_channels // config.channels * bands
+        band_rows = wh + (config.block_y - 1) * sh
+        band = staged_bytes(workload) * band_rows * (ww + (vectors * lanes - 1) * sw) * config.channels
+        return {
+            "tile": config.rows * config.columns,
+            "block": channel_block(workload.layout),
+            "block_y": config.block_y,
+            "waste_y": waste_y,
+            "waste_x": waste_x,
+            "idle_lanes": vectors * lanes / width,
+            "band_bytes": band,
+            "halo": band_rows / (config.block_y * sh),
+            "tasks": tasks,
+            "work": 2 * taps * config.block_y * vectors * config.vector,
+            "code": unrolled(workload, config),
+            "taps": taps,
+            "plane": height * width,
+            "planes": workload.batch * workload.out_channels,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "micro-kernel": replace(config, rows=1, columns=1, tiles=config.rows * config.tiles),
+            "unrolling": replace(config, unroll=0),
+            "threads": replace(config, parallel=False),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        workload = compute.with_open_sizes(problem)
+        # Step 0. The computation, rounded up to whole tiles
+        tile = (config.block_y, config.block_x)
+        sch = Schedule(te.create_prim_func(compute.depthwise(workload, tile)))
+        pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+        sw, lanes = workload.stride[1], config.vector
+
+        # Step 1. Tile the output: a task is a band of rows of one plane, or of as many planes as a vector has lanes
+        block = channel_block(workload.layout)
+        n, k, y, x, *channel = sch.get_loops(output)
+        kb, ki = (k, *channel) if block > 1 else sch.split(k, [None, config.channels])
+        yb, yo, yi = sch.split(y, [None, config.tiles, config.rows])
+        xo, xi = sch.split(x, [None, config.block_x])
+        sch.reorder(n, kb, yb, yo, xo, *((yi, xi, ki) if config.over_channels else (ki, yi, xi)))
+        planes, turns = workload.out_channels // config.channels, ceil_div(TURNS, problem.workload.batch)
+        if not config.parallel:
+            task = sch.fuse(n, kb, yb)
+        elif planes < turns:
+            turn, task = sch.split(sch.fuse(n, kb, yb), [None, 1])
+            sch.parallel(turn)
+        else:  # several planes in a turn, for which TVM then takes the memory to stage in once, not once a task
+            kb, kt = sch.split(kb, [None, divisors(planes, planes // turns)[-1]])
+            turn, task = sch.fuse(n, kb), sch.fuse(kt, yb)
+            sch.parallel(turn)
+
+        # Step 2. Accumulate a tile in registers; the epilogue follows
+        sch.compute_at(accumulate, xo, preserve_unit_loops=True)
+        if isinstance(workload.width, int):
+            sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+        elif config.block_x > 1:
+            sch.annotate(xo, TO_THE_END, config.block_x)
+
+        # Step 3. Stage the padded band, so that a vector of columns, or of channels, is contiguous for every tap
+        sch.compute_at(pad, task, preserve_unit_loops=True)
+        if block > 1:
+            *_, column, channel = sch.get_loops(pad)
+            sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
+            sch.vectorize(channel)
+        elif config.over_channels:
+            sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c // lanes, h, w, c % lanes))
+        if config.over_channels:
+            if workload.dtype in QUANTIZED:
+                taps = sch.get_sblock("packed")
+            else:
+                taps = sch.cache_read(accumulate, 1, "global")
+                sch.compute_at(taps, task, preserve_unit_loops=True)
+            sch.transform_layout(taps, ("write", 0), lambda c, m, r, s: (c // lanes, m, r, s, c % lanes))
+        elif sw > 1 or workload.dtype in NARROW:
+            band = sch.get_loops(pad)[-4]
+            copies = sch.can_decompose_padding(pad, band)
+            if copies:  # without tests, so that LLVM makes vectors of each phase
+                zeros = sch.decompose_padding(pad, band)
+                columns, phase = sch.split(sch.get_loops(zeros)[-1], [None, sw])
+                sch.reorder(phase, columns)
+            column, phase = sch.split(sch.get_loops(pad)[-1], [None, sw])
+            sch.unroll(phase)
+            if copies and not isinstance(workload.width, int):  # else TVM may simplify the tests of padding for minutes
+                sch.annotate(column, "pragma_loop_partition_hint", True)  # only the end of a row is tested
+            sch.transform_layout(pad, ("write", 0), lambda n, c, h, w: (n, c, h, w % sw, w // sw))
+
+        # Step 4. Taps outside, the tile inside
+        ki, yi, xi, r, s = sch.get_loops(accumulate)[-5:]
+        xi, vector = (xi, ki) if config.over_channels else sch.split(xi, [None, lanes])
+        sch.reorder(s, r, yi, xi, vector)  # so all rows of the kernel use an input vector while it is in a register
+        for loop in (yi, xi, *((), (r,), (s, r))[config.unroll]):
+            sch.unroll(loop)
+        sch.vectorize(vector)
+        sch.decompose_reduction(accumulate, s)
+
+        # Step 5. Store
+        if config.over_channels:
+            *_, yi, xi, vector = sch.get_loops(output)
+        else:
+            *_, yi, xi = sch.get_loops(output)
+            xi, vector = sch.split(xi, [None, lanes])
+        for loop in (yi, xi):
+            sch.unroll(loop)
+        sch.vectorize(vector)
+        return sch
+
+
+template = Depthwise()

@@ -6,10 +6,11 @@ long as the sums of some hundred channels. On Zen 5 16 to 96 channels at 112x112
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import fmean
+from typing import Any
 
 import tvm
 from tvm import te, tirx
@@ -21,16 +22,11 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Cpu, cpu_of
 
 from ..open_sizes import samples
-from ..space import Space, ceil_div, named, tile_sizes, wasted
+from ..space import ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
 from .direct.tile_cost import STACK_BYTES, STORE_CYCLES
 from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
-
-VERSION = 1
-
-LAYOUTS = Layouts()
-
-OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+from .template import CpuTemplate, Tests, threads_for_work
 
 FEW_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
@@ -55,102 +51,9 @@ class Config:
     """True to spread the tasks over the threads of the machine."""
 
 
-LEAST = Config(1, 1, 1, 1, parallel=False)
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
-    workload = problem.workload
-    if not problem.is_dense:
-        return "is for dense convolutions"
-    if not workload.kernel == workload.stride == (1, 1) or any(workload.padding):
-        return "takes 1x1 kernels with a stride of 1 and without padding"
-    if (pixels := prod(workload.output_size)) < MOST_LANES:
-        return f"takes planes of {MOST_LANES} pixels or more, not {pixels}"
-    return None
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    workload = problem.workload
-    native = native_lanes(target)
-    knobs = {
-        "vectors": tuple(range(1, 8)),
-        "vector": (native,),
-        "block": tuple(range(1, 17)),
-        "tiles": tile_sizes(ceil_div(prod(workload.output_size), native)),
-        "parallel": (True, False),
-    }
-    default = default_config(problem, target)
-    return Space(default, LEAST, knobs, constraints(problem, target), heuristics(problem, target))
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload = problem.workload
-
-    def one_vector(config: Config) -> bool:
-        return config.vector <= min(native_lanes(target), prod(workload.output_size))
-
-    def registers(config: Config) -> bool:
-        return config.vectors * (config.block + 1) + 1 <= vector_registers(target)
-
-    def waste(config: Config) -> bool:
-        little = wasted(prod(workload.output_size), computed_together(problem, config)) <= 2
-        return little and config.block <= max(8, 2 * workload.multiplier)
-
-    return named(one_vector, registers, waste)
-
-
 def computed_together(problem: Problem, config: Config) -> int:
     """Return the number of pixels that planes are computed in whole multiples of: a task's, or a tile's if open."""
     return config.vector * config.vectors * (1 if problem.has_open_planes else config.tiles)
-
-
-def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return tests that select legal configurations worth building, by name."""
-    workload, cpu = problem.workload, cpu_of(target)
-
-    def enough_sums(config: Config) -> bool:
-        return config.vectors * config.block >= cpu.fma_units * cpu.fma_latency
-
-    def little_waste(config: Config) -> bool:
-        pixels = wasted(prod(workload.output_size), computed_together(problem, config))
-        return pixels <= 1.3 and wasted(workload.multiplier, config.block) <= 1.3
-
-    def threads_for_work(config: Config) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
-
-    return named(enough_sums, little_waste, threads_for_work)
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    workload = problem.workload
-    cpu, plane = cpu_of(target), prod(workload.output_size)
-    lanes = min(cpu.lanes, 1 << plane.bit_length() - 1)
-    parallel = workload.flops >= PARALLEL_FLOPS
-
-    def config(vectors: int) -> Config:
-        # Sums that are in registers alone, beside the pixels, a weight, and one to spare.
-        sums = min(STACK_BYTES // (workload.sum_bytes * lanes), cpu.registers - vectors - 2)
-        block = min(sums // vectors, workload.multiplier)
-        # Where a plane has a part of a vector at its end, the loop over all its tiles has a copy for the last. Else a
-        # task is a few tiles, which read what is still in the first cache and store more than a line of each channel.
-        tiles = ceil_div(plane, vectors * lanes)
-        if problem.has_open_planes:
-            tiles = FEW_TILES
-        elif plane % lanes == 0:
-            tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
-        return Config(vectors, lanes, block, tiles, parallel)
-
-    most = ceil_div(plane, lanes)
-    return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each, cpu))
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
-    return fmean(cycles(workload, config, cpu_of(target)) for workload in samples(problem))
 
 
 def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
@@ -163,19 +66,6 @@ def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
     if pixels % config.vector:
         step += cpu.split_cycles * config.vectors
     return blocks * tiles * (workload.w_shape[1] * step + STORE_CYCLES * tile)
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal.
-
-    For planes whose size is known only when the kernel runs there is a function beside "main" for each kind of planes
-    that are smaller than its tile: `lowering.open_sizes.pixel_tiles` joins them.
-    """
-    if not problem.has_open_planes:
-        return _schedule(problem, config)
-    smaller = [replace(config, vectors=1), replace(config, vectors=1, vector=1)]
-    functions = {f"of_{each.vectors}x{each.vector}": _function(problem, each) for each in smaller if each != config}
-    return Schedule(tvm.IRModule({"main": _function(problem, config), **functions}))
 
 
 def _function(problem: Problem, config: Config) -> tirx.PrimFunc:
@@ -227,33 +117,127 @@ def _schedule(problem: Problem, config: Config) -> Schedule:
     return sch
 
 
-def ablations(config: Config) -> dict[str, Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-    return {
-        "micro-kernel": replace(config, vectors=1, block=1, tiles=config.vectors * config.tiles),
-        "vectors": replace(config, vector=1, tiles=config.vector * config.tiles),
-        "threads": replace(config, parallel=False),
-    }
+class Pointwise(CpuTemplate[Config]):
+    """1x1 convolution on a CPU, with vectors over the pixels of a plane."""
+
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = Config(1, 1, 1, 1, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
+        workload = problem.workload
+        if not problem.is_dense:
+            return "is for dense convolutions"
+        if not workload.kernel == workload.stride == (1, 1) or any(workload.padding):
+            return "takes 1x1 kernels with a stride of 1 and without padding"
+        if (pixels := prod(workload.output_size)) < MOST_LANES:
+            return f"takes planes of {MOST_LANES} pixels or more, not {pixels}"
+        return None
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        workload, native = problem.workload, native_lanes(target)
+        return {
+            "vectors": tuple(range(1, 8)),
+            "vector": (native,),
+            "block": tuple(range(1, 17)),
+            "tiles": tile_sizes(ceil_div(prod(workload.output_size), native)),
+            "parallel": (True, False),
+        }
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        workload = problem.workload
+
+        def one_vector(config: Config) -> bool:
+            return config.vector <= min(native_lanes(target), prod(workload.output_size))
+
+        def registers(config: Config) -> bool:
+            return config.vectors * (config.block + 1) + 1 <= vector_registers(target)
+
+        def waste(config: Config) -> bool:
+            little = wasted(prod(workload.output_size), computed_together(problem, config)) <= 2
+            return little and config.block <= max(8, 2 * workload.multiplier)
+
+        return named(one_vector, registers, waste)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        workload, cpu = problem.workload, cpu_of(target)
+
+        def enough_sums(config: Config) -> bool:
+            return config.vectors * config.block >= cpu.fma_units * cpu.fma_latency
+
+        def little_waste(config: Config) -> bool:
+            pixels = wasted(prod(workload.output_size), computed_together(problem, config))
+            return pixels <= 1.3 and wasted(workload.multiplier, config.block) <= 1.3
+
+        return named(enough_sums, little_waste, threads_for_work(problem))
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        workload = problem.workload
+        cpu, plane = cpu_of(target), prod(workload.output_size)
+        lanes = min(cpu.lanes, 1 << plane.bit_length() - 1)
+        parallel = workload.flops >= PARALLEL_FLOPS
+
+        def config(vectors: int) -> Config:
+            # Sums that are in registers alone, beside the pixels, a weight, and one to spare.
+            sums = min(STACK_BYTES // (workload.sum_bytes * lanes), cpu.registers - vectors - 2)
+            block = min(sums // vectors, workload.multiplier)
+            # Where a plane has a part of a vector at its end, the loop over all its tiles has a copy for the last. Else
+            # a task is a few tiles, which read what is still in the first cache and store more than a line of each
+            # channel.
+            tiles = ceil_div(plane, vectors * lanes)
+            if problem.has_open_planes:
+                tiles = FEW_TILES
+            elif plane % lanes == 0:
+                tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
+            return Config(vectors, lanes, block, tiles, parallel)
+
+        most = ceil_div(plane, lanes)
+        return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each, cpu))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the cycles that a core should take for an image, the mean of open planes of any size."""
+        return fmean(cycles(workload, config, cpu_of(target)) for workload in samples(problem))
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        workload = problem.workload
+        plane, tile = prod(workload.output_size), config.vectors * config.block
+        pixels = config.vectors * config.vector
+        return {
+            "tile": tile,
+            "loads": (config.vectors + config.block) / tile,
+            "waste_pixels": wasted(plane, pixels * config.tiles),
+            "waste_channels": wasted(workload.multiplier, config.block),
+            "cycles": cycles(workload, config, cpu_of(target)),
+            "tile_bytes": workload.itemsize * pixels * workload.w_shape[1],
+            "weight_bytes": staged_bytes(workload) * config.block * workload.w_shape[1],
+            "ragged": float(plane % config.vector > 0),
+            "tasks": workload.batch
+            * ceil_div(workload.out_channels, config.block)
+            * ceil_div(plane, pixels * config.tiles),
+            "reduction": workload.w_shape[1],
+            "plane": plane,
+            "out_channels": workload.out_channels,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "micro-kernel": replace(config, vectors=1, block=1, tiles=config.vectors * config.tiles),
+            "vectors": replace(config, vector=1, tiles=config.vector * config.tiles),
+            "threads": replace(config, parallel=False),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the workload's computation; the config must be legal.
+
+        For planes whose size is known only when the kernel runs there is a function beside "main" for each kind of
+        planes that are smaller than its tile: `lowering.open_sizes.pixel_tiles` joins them.
+        """
+        if not problem.has_open_planes:
+            return _schedule(problem, config)
+        smaller = [replace(config, vectors=1), replace(config, vectors=1, vector=1)]
+        functions = {f"of_{each.vectors}x{each.vector}": _function(problem, each) for each in smaller if each != config}
+        return Schedule(tvm.IRModule({"main": _function(problem, config), **functions}))
 
 
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    workload = problem.workload
-    plane, tile = prod(workload.output_size), config.vectors * config.block
-    pixels = config.vectors * config.vector
-    return {
-        "tile": tile,
-        "loads": (config.vectors + config.block) / tile,
-        "waste_pixels": wasted(plane, pixels * config.tiles),
-        "waste_channels": wasted(workload.multiplier, config.block),
-        "cycles": cycles(workload, config, cpu_of(target)),
-        "tile_bytes": workload.itemsize * pixels * workload.w_shape[1],
-        "weight_bytes": staged_bytes(workload) * config.block * workload.w_shape[1],
-        "ragged": float(plane % config.vector > 0),
-        "tasks": workload.batch
-        * ceil_div(workload.out_channels, config.block)
-        * ceil_div(plane, pixels * config.tiles),
-        "reduction": workload.w_shape[1],
-        "plane": plane,
-        "out_channels": workload.out_channels,
-    }
+template = Pointwise()

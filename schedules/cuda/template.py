@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import tvm
-from tvm.s_tir import Schedule
 
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ..space import Space, ceil_to, named
-from ..template import Layouts
+from ..space import Space, ceil_div, ceil_to, named
+from ..template import Layouts, Template
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, WARP
 
 
@@ -33,8 +32,8 @@ Tests = dict[str, Callable[[C], bool]]
 """Tests of a configuration, by their names."""
 
 
-class GpuTemplate(ABC, Generic[C]):
-    """A template for NVIDIA GPUs, which has all that `schedules.template.Template` names.
+class GpuTemplate(Template, Generic[C]):
+    """A template for NVIDIA GPUs, an implementation of `schedules.template.Template`.
 
     A subclass says what a block of its kernel takes (`registers`, `shared_bytes`, `blocks`, `instructions`), which
     configurations are tried (`candidates`, `knobs`, `rules`), how long one takes (`estimate`), and how it is scheduled.
@@ -51,16 +50,15 @@ class GpuTemplate(ABC, Generic[C]):
     MOST_UNROLLED: float = float("inf")
     """The most instructions of a thread that follow each other without a loop."""
 
+    MOST_THREADS_Z = 64
+    """The most threads of a block along z."""
+
     WORTH_A_TRIAL = 1.5
     """The estimate up to which a configuration is worth a trial, as a multiple of the default's."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.Config = type(cls.LEAST)
-
-    @abstractmethod
-    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        """Return why the template does not take a problem, as `Template.obstacle` does; None where it takes it."""
 
     @abstractmethod
     def registers(self, problem: Problem, config: C) -> int:
@@ -82,6 +80,17 @@ class GpuTemplate(ABC, Generic[C]):
         """Return the most registers of a thread with which four warps, one a quarter of a multiprocessor, have room."""
         return min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
 
+    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+        """Return the most bytes of shared memory of a block, which asks for as many as there are when it is launched.
+
+        Of buffers in the scope "shared", whose size is in the machine code, it has `max_shared_memory_per_block`.
+        """
+        return gpu_of(target).shared_bytes - BLOCK_BYTES
+
+    def threads_z(self, config: C) -> int:
+        """Return the threads of a block along z, at most `MOST_THREADS_Z`."""
+        return 1
+
     def rules(self, problem: Problem) -> Tests[C]:
         """Return the tests of a legal configuration beside those of resources, by name."""
         return {}
@@ -89,6 +98,10 @@ class GpuTemplate(ABC, Generic[C]):
     @abstractmethod
     def candidates(self, problem: Problem) -> Iterable[C]:
         """Return the configurations that the default is chosen from; those that are not legal are left out."""
+
+    def candidates_on(self, problem: Problem, target: tvm.target.Target) -> Iterable[C]:
+        """Return the candidates on a target, of which the first is the default where costs are equal."""
+        return self.candidates(problem)
 
     @abstractmethod
     def knobs(self, problem: Problem, default: C) -> Mapping[str, tuple[Any, ...]]:
@@ -99,28 +112,16 @@ class GpuTemplate(ABC, Generic[C]):
         return {}
 
     @abstractmethod
-    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take."""
-
-    @abstractmethod
     def sizes(self, problem: Problem, config: C) -> Mapping[str, float]:
         """Return the features of a configuration that its template alone has."""
 
-    @abstractmethod
-    def schedule(self, problem: Problem, config: C, target: tvm.target.Target) -> Schedule:
-        """Return the scheduled computation; the configuration must be legal for the problem."""
-
-    @abstractmethod
-    def ablations(self, config: C) -> Mapping[str, C]:
-        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
         """Return the tests that a configuration must pass, by name."""
-        shared = gpu_of(target).shared_bytes - BLOCK_BYTES
+        shared = self.most_shared_bytes(target)
         most_threads = int(target.attrs["max_threads_per_block"])
 
         def threads(config: C) -> bool:
-            return config.threads <= most_threads
+            return config.threads <= most_threads and self.threads_z(config) <= self.MOST_THREADS_Z
 
         def registers(config: C) -> bool:
             return self.registers(problem, config) <= self.most_registers(problem, config)
@@ -140,14 +141,18 @@ class GpuTemplate(ABC, Generic[C]):
         """Return whether a configuration passes all constraints."""
         return all(holds(config) for holds in self.constraints(problem, target).values())
 
+    def cost(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
+        """Return what the default has the least of among the candidates: the estimate, where it is all that counts."""
+        return self.estimate(problem, config, target)
+
     def default_config(self, problem: Problem, target: tvm.target.Target) -> C:
-        """Return the legal configuration of the candidates with the least estimate.
+        """Return the legal configuration of the candidates with the least cost.
 
         Raises `NoValidConfigurationError` where none is legal.
         """
         tests = self.constraints(problem, target).values()
-        legal = (config for config in self.candidates(problem) if all(holds(config) for holds in tests))
-        best = min(legal, key=lambda config: self.estimate(problem, config, target), default=None)
+        legal = (config for config in self.candidates_on(problem, target) if all(holds(config) for holds in tests))
+        best = min(legal, key=lambda config: self.cost(problem, config, target), default=None)
         if best is None:
             raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
         return best
@@ -174,9 +179,18 @@ class GpuTemplate(ABC, Generic[C]):
 
     def resident_blocks(self, problem: Problem, config: C, gpu: Gpu) -> int:
         """Return the blocks that a multiprocessor has room for, by shared memory, registers and warps."""
-        by_registers = REGISTERS // (config.threads * self.registers(problem, config))
-        by_shared = gpu.shared_bytes // (self.shared_bytes(problem, config) + BLOCK_BYTES)
-        return max(1, min(by_shared, by_registers, gpu.warps * WARP // config.threads, gpu.blocks))
+        registers, shared = self.registers(problem, config), self.shared_bytes(problem, config)
+        return resident_blocks(gpu, config.threads, registers, shared)
+
+
+def resident_blocks(gpu: Gpu, threads: int, registers: int, shared_bytes: int) -> int:
+    """Return the blocks with such threads, and shared memory in bytes, that a multiprocessor has room for.
+
+    `registers` are those of a thread. A block takes whole warps.
+    """
+    warps = ceil_div(threads, WARP)
+    by_registers, by_shared = REGISTERS // (warps * WARP * registers), gpu.shared_bytes // (shared_bytes + BLOCK_BYTES)
+    return max(1, min(by_shared, by_registers, gpu.warps // warps, gpu.blocks))
 
 
 def needs_tensor_cores(problem: Problem, target: tvm.target.Target) -> str | None:

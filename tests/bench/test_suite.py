@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def test_missing_packages_are_named_before_anything_is_measured(tiny: None, monk
     monkeypatch.delitem(sys.modules, "tvmconv.bench.plot", raising=False)
     result = tvmconv("bench", "suite", "tiny", "--plot", "bars.png")
     assert (result.exit_code, "pip install 'tvmconv[plot]'" in result.stderr) == (1, True)
-    monkeypatch.setattr("tvmconv.cli.bench.report.find_spec", lambda name: None)
+    monkeypatch.setattr(import_module("tvmconv.cli.bench.report"), "find_spec", lambda name: None)
     result = tvmconv("bench", "suite", "tiny")
     assert (result.exit_code, "pip install 'tvmconv[torch]'" in result.stderr) == (1, True)
 

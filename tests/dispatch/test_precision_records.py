@@ -81,7 +81,7 @@ class Coarse:
     """A template like cpu/direct for TF32 alone, and by its estimate faster."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(cpu.direct, name)
+        return getattr(cpu.direct.template, name)
 
     class Config(cpu.direct.Config):
         pass

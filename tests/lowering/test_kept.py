@@ -25,7 +25,7 @@ from tvmconv.lowering.gpu import side_by_side
 from tvmconv.network import Network
 from tvmconv.network.passes.kernels import add_kernel, use_kernels
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import tensor
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda, kernel_cache, resolve_target, sources
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}

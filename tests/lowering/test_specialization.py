@@ -24,9 +24,8 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, lower
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda.tensor import default_config, estimate
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.bulk import column_copy, is_bulk, weight_copy
-from tvmconv.schedules.cuda.tensor.constraints import constraints
 from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
 from tvmconv.schedules.cuda.tensor.tiles import converted_products, passes, tf32_products, tile_of, weight_split
 from tvmconv.targets import cuda, resolve_target
@@ -232,14 +231,14 @@ APART = Layouts("NCHW64c", "KRSC", "NCHW32c")
 def test_windows_that_the_engine_knows(problem: Problem, bulk: bool) -> None:
     assert is_bulk(problem) == bulk
     config = wgmma(64, 32, 1, 1, teams=2)
-    broken = [rule for rule, holds in constraints(problem, SM_90).items() if not holds(config)]
+    broken = [rule for rule, holds in tensor.constraints(problem, SM_90).items() if not holds(config)]
     assert broken == ([] if bulk else ["specialized"])
 
 
 def test_estimate_counts_what_is_multiplied() -> None:
     """Of 224 channels of float16 two steps of the last chunk are left out, of 256 none."""
     config = wgmma(128, 128, 2, 1, 5, teams=1)
-    of_224, of_256 = (estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
+    of_224, of_256 = (tensor.estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
     assert of_224 < 0.95 * of_256
 
 
@@ -251,7 +250,7 @@ def test_estimate_counts_a_weight_that_is_laid_out() -> None:
     problem = layer((128, 1024, 1, 1), (512, 1024, 1, 1), "float32", FIRST)
     constant = msgspec.structs.replace(problem, constant_weight=True)
     saved = [
-        estimate(problem, config, SM_90) - estimate(constant, config, SM_90)
+        tensor.estimate(problem, config, SM_90) - tensor.estimate(constant, config, SM_90)
         for config in (wgmma(64, 64, 1, 1, 2), mma(32, 32, 1, 1))
     ]
     assert saved == pytest.approx([3 * 4 * 1024 * 512 / gpu_of(SM_90).bytes_per_clock + FURTHER_KERNEL, 0])
@@ -260,14 +259,14 @@ def test_estimate_counts_a_weight_that_is_laid_out() -> None:
 def test_default_rounds_the_input_where_it_is_laid_out_anyhow() -> None:
     shapes = (128, 64, 26, 26), (128, 64, 3, 3)
     first, last = (layer(*shapes, "float32", layouts, "tf32") for layouts in (FIRST, LAST))
-    assert default_config(first, SM_90).rounds_input
-    assert not default_config(last, SM_90).rounds_input
+    assert tensor.default_config(first, SM_90).rounds_input
+    assert not tensor.default_config(last, SM_90).rounds_input
 
 
 def test_default_of_few_tiles_cuts_channels_into_equal_parts() -> None:
     """In TF32 1000 channels are six parts of 168 where tiles of 128 would leave many multiprocessors idle."""
     problem = layer((4096, 4096, 1, 1), (1000, 4096, 1, 1), "float32", FIRST, "tf32")
-    config = default_config(problem, SM_90)
+    config = tensor.default_config(problem, SM_90)
     assert (config.block_m, config.block_n, config.teams) == (192, 168, 1)
 
 
@@ -278,18 +277,18 @@ def test_default_shares_pixels_out_evenly(dtype: str, precision: str) -> None:
     A residual is added to whole rows of output channels.
     """
     problem = layer((128, 96, 24, 24), (256, 96, 5, 5), dtype, precision=precision, padding=0)
-    config = default_config(problem, SM_90)
+    config = tensor.default_config(problem, SM_90)
     assert (config.block_m, config.block_n, config.channel_rows) == (200, 128, True)
     residual = msgspec.structs.replace(problem.workload.epilogue, residual=True)
     workload = msgspec.structs.replace(problem.workload, epilogue=residual)
-    assert not default_config(msgspec.structs.replace(problem, workload=workload), SM_90).channel_rows
+    assert not tensor.default_config(msgspec.structs.replace(problem, workload=workload), SM_90).channel_rows
 
 
 @pytest.mark.parametrize(("precision", "pixels"), [("float32", 100000), ("tf32", 800)])
 def test_default_shares_a_reduction_where_there_are_few_tiles(precision: str, pixels: int) -> None:
     """A GPU has 28 tiles of 128x128 of 800 pixels and 512 channels, and 3128 of 100000 pixels."""
     problem = layer((pixels // 25, 512, 7, 7), (512, 512, 3, 3), "float32", precision=precision, padding=0)
-    config = default_config(problem, SM_90)
+    config = tensor.default_config(problem, SM_90)
     assert config.teams
     assert (config.split_k > 1) == (pixels == 800)
 
@@ -297,7 +296,7 @@ def test_default_shares_a_reduction_where_there_are_few_tiles(precision: str, pi
 def test_default_has_large_tiles_where_there_are_many() -> None:
     """Of 1.5 million pixels the last tiles cost little, and large ones read the least for a product."""
     problem = layer((128, 64, 112, 112), (128, 64, 3, 3), padding=0)
-    config = default_config(problem, SM_90)
+    config = tensor.default_config(problem, SM_90)
     assert (config.block_m, config.block_n, config.channel_rows) == (256, 128, True)
 
 
@@ -305,16 +304,16 @@ def test_factors_of_two_types_keep_their_order() -> None:
     """Instructions tell the type of the first factor from that of the second: pixels of uint8 have weights of int8."""
     signed, unsigned = (layer((8, 64, 24, 24), (128, 64, 3, 3), dtype) for dtype in ("int8", "uint8"))
     config = wgmma(96, 128, 1, 2, 3, teams=1, channel_rows=True)
-    assert constraints(signed, SM_90)["turned"](config)
-    assert not constraints(unsigned, SM_90)["turned"](config)
-    assert not default_config(unsigned, SM_90).channel_rows
+    assert tensor.constraints(signed, SM_90)["turned"](config)
+    assert not tensor.constraints(unsigned, SM_90)["turned"](config)
+    assert not tensor.default_config(unsigned, SM_90).channel_rows
 
 
 def test_one_instruction_fits_into_the_registers_at_first() -> None:
     """Three groups of warps that multiply begin with 128 registers a thread, of which 232 columns would take 116."""
     problem = layer((128, 64, 24, 24), (192, 64, 3, 3))
     fitting, too_many = (wgmma(pixels, 192, 1, 3, 3, teams=1, channel_rows=True) for pixels in (192, 232))
-    registers = constraints(problem, SM_90)["registers"]
+    registers = tensor.constraints(problem, SM_90)["registers"]
     assert registers(fitting)
     assert not registers(too_many)
 
@@ -323,5 +322,5 @@ def test_one_instruction_fits_into_the_registers_at_first() -> None:
 def test_default_of_a_large_layer(channels: int, outputs: int) -> None:
     """Blocks go on with tile after tile where a layer has many, and not on a GPU without the engine."""
     problem = layer((128, channels, 28, 28), (outputs, channels, 3, 3), shift=True, activation="relu")
-    assert default_config(problem, SM_90).teams
-    assert not default_config(problem, resolve_target({"kind": "cuda", "arch": "sm_89"})).teams
+    assert tensor.default_config(problem, SM_90).teams
+    assert not tensor.default_config(problem, resolve_target({"kind": "cuda", "arch": "sm_89"})).teams

@@ -11,6 +11,7 @@ import pytest
 from tests.nn.nn_cases import DTYPES, assert_close
 from tests.nn.sequence_cases import CASES, Sequences, check
 from tests.shared.sparing import sparing
+from tvmconv.cache import Cache
 from tvmconv.errors import TvmconvError
 from tvmconv.runtime import operator, operators
 
@@ -79,8 +80,8 @@ def test_lengths_share_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     original = operators.compile_problem
     monkeypatch.setattr(operators, "compile_problem", compile_problem)
-    monkeypatch.setattr(operators, "_operators", {})
-    monkeypatch.setattr(launches, "_known", {})
+    monkeypatch.setattr(operators, "_operators", Cache(9))
+    monkeypatch.setattr(launches, "_known", Cache(9))
     for first, *others in (LENGTHS, LONG):
         check(replace(CASES[case], x=(2, 6, first)))
         assert any("width" in problem.open_sizes for problem in compiled)

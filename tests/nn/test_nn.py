@@ -13,6 +13,7 @@ import pytest
 
 from tests.nn.nn_cases import DTYPES, LAYERS, Layer, Tensor, assert_close, check
 from tests.shared.sparing import sparing
+from tvmconv.cache import Cache
 
 torch = pytest.importorskip("torch")
 
@@ -200,8 +201,8 @@ def test_autocast_computes_in_half_precision() -> None:
 def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (gradients, calls):
         monkeypatch.setattr(module, "_calls", type(module._calls)())
-    monkeypatch.setattr(launches, "_known", {})
-    kernels: dict[Any, Any] = {}
+    monkeypatch.setattr(launches, "_known", Cache(9))
+    kernels: Cache[Any, Any] = Cache(9)
     monkeypatch.setattr(gradients, "_kernels", kernels)
     layer = LAYERS["multiplier-2-stride-2"]
     for batch in (2, 1, 3):

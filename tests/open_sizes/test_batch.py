@@ -18,6 +18,7 @@ from tests.shared.records import TASK, WORKLOAD, record
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.record import append
+from tvmconv.cache import Cache
 from tvmconv.dispatch import range_with, registry, select, select_ranges, template_named
 from tvmconv.dispatch.history import applied
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
@@ -45,8 +46,8 @@ WORKLOADS = {
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "_operators", {})
-    monkeypatch.setattr(operators, "_first_sizes", {})
+    monkeypatch.setattr(operators, "_operators", Cache(9))
+    monkeypatch.setattr(operators, "_first_sizes", Cache(9))
     operators._calls.known.clear()
 
 

@@ -17,6 +17,7 @@ from tests.open_sizes.batches import BATCHES, CASES, Open, images, model
 from tests.shared.command_line import tvmconv_json
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
+from tvmconv.cache import Cache
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.lowering import KERNEL_NAME, build_function
 from tvmconv.problem import Problem
@@ -76,8 +77,8 @@ def test_a_hundred_batches_in_a_row(name: str, order: str, monkeypatch: pytest.M
         return compile_one(problem, *arguments)
 
     monkeypatch.setattr(operators, "compile_problem", counted)
-    monkeypatch.setattr(operators, "_operators", {})
-    monkeypatch.setattr(operators, "_first_sizes", {})
+    monkeypatch.setattr(operators, "_operators", Cache(9))
+    monkeypatch.setattr(operators, "_first_sizes", Cache(9))
     monkeypatch.setattr(operators, "_calls", operators.Calls())
     for batch in EVERY:
         sized = msgspec.structs.replace(workload, batch=batch)

@@ -77,7 +77,13 @@ def test_what_a_kernel_needs_beside_an_output_is_no_output() -> None:
 
 
 def test_a_convolution_that_no_template_takes_is_left_to_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for template in (cuda.depthwise, cuda.depthwise_bands, cuda.direct, cuda.im2win, cuda.tensor):
+    for template in (
+        cuda.depthwise.template,
+        cuda.depthwise_bands.template,
+        cuda.direct,
+        cuda.im2win,
+        cuda.tensor.template,
+    ):
         monkeypatch.setattr(template, "OPEN_SIZES", ())
     with pytest.warns(UserWarning, match=r"^4 of 4 convolutions.* the batch is known only when the model runs"):
         network = tvmconv.build(model("n"), SM_90)

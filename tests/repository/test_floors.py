@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("errors", "version"),
+    ("cache", "errors", "version"),
     ("problem",),
     ("targets",),
     ("compute",),

@@ -15,6 +15,7 @@ import tvm
 import tvmconv
 from tests.runtime.kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
 from tvmconv import ConvWorkload, autotvm
+from tvmconv.cache import Cache
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.runtime import calls, operators
@@ -218,7 +219,7 @@ def test_a_target_given_as_an_object_is_not_resolved_in_every_call(
 
 
 def test_what_is_remembered_is_bounded(prepared: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "KEPT", 2)
+    monkeypatch.setattr(operators._calls, "known", Cache(2))
     x, w = (OPERANDS[name] for name in ("x", "w"))
     expected = [tvmconv.depthwise(x, w, padding=padding) for padding in range(3)]
     for padding in range(3):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.schedules.cases.gradients import CASES, GRADIENTS, check, geometry, operands
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
+from tvmconv.cache import Cache
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.runtime import gradients
 
@@ -61,7 +62,7 @@ def test_any_workload(workload: ConvWorkload, of: str) -> None:
 
 @by_gradient
 def test_one_kernel_computes_every_batch(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_kernels", {})
+    monkeypatch.setattr(gradients, "_kernels", Cache(9))
     monkeypatch.setattr(gradients, "_calls", gradients.Calls())
     workload = ConvWorkload.depthwise((1, 3, 12, 11), (3, 1, 3, 3), stride=2)
     for batch in (2, 1, 5, 2):
@@ -70,11 +71,11 @@ def test_one_kernel_computes_every_batch(of: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stride_of_one_takes_the_kernels_of_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_kernels", {})
+    monkeypatch.setattr(gradients, "_kernels", Cache(9))
     monkeypatch.setattr(gradients, "_calls", gradients.Calls())
     plain = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 4), dilation=2, padding=(4, 1, 0, 6))
     compute("input", plain)
-    assert not gradients._kernels
+    assert len(gradients._kernels) == 0
     for other in ({"padding": (5, 0, 0, 0)}, {"stride": (1, 2)}, {"out_channels": 6}):
         compute("input", msgspec.structs.replace(plain, **other))
     assert len(gradients._kernels) == 3

@@ -17,6 +17,7 @@ from tests.schedules.spaces import check_space, check_whole_space
 from tests.shared.network_graph import Graph
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload
+from tvmconv.cache import Cache
 from tvmconv.dispatch import template_for
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.problem import Problem
@@ -101,7 +102,7 @@ def test_kernels_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(problem, *options)
 
     monkeypatch.setattr(operators, "compile_problem", counting)
-    monkeypatch.setattr(operators, "_operators", {})
+    monkeypatch.setattr(operators, "_operators", Cache(9))
     operators._calls.known.clear()
     results: list[np.ndarray] = []
 

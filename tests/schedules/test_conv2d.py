@@ -23,8 +23,8 @@ from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS, NARROW
 from tvmconv.problem.suites import load_suite
-from tvmconv.schedules.cpu import direct
 from tvmconv.schedules.cpu.direct import im2win
+from tvmconv.schedules.cpu.direct import template as direct
 from tvmconv.schedules.cpu.direct.tile_cost import TileConfig
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands

@@ -22,7 +22,7 @@ from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS, NARROW
 from tvmconv.schedules.cpu import depthwise
-from tvmconv.schedules.cuda.depthwise import default_config
+from tvmconv.schedules.cuda.depthwise import template as cuda_depthwise
 from tvmconv.schedules.cuda.depthwise.tiles import LEAST, Config, shared_bytes
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
@@ -97,7 +97,7 @@ def test_sums_in_blocks_stay_on_the_stack(size: int) -> None:
     """TVM allocates sums of 1024 bytes: 32 channels at 112x112 then take 620 µs on Zen 5 instead of 34."""
     plain = ConvWorkload.depthwise((1, 32, size, size), (32, 1, 3, 3), padding=1)
     workload = msgspec.structs.replace(plain, layout="NCHW16c", out_layout="NCHW16c")
-    chosen = depthwise.default_config(Problem(workload), resolve_target({"kind": "llvm", "mcpu": "znver5"}))
+    chosen = depthwise.template.default_config(Problem(workload), resolve_target({"kind": "llvm", "mcpu": "znver5"}))
     assert 4 * chosen.rows * chosen.columns * chosen.vector < 1024
 
 
@@ -109,7 +109,7 @@ def test_sums_in_blocks_stay_whole_vectors(kernel: int, mcpu: str) -> None:
     layout = f"NCHW{16 if mcpu == 'znver5' else 8}c"
     plain = ConvWorkload.depthwise((1, 32, 28, 28), (32, 1, kernel, kernel), padding=kernel // 2)
     workload = msgspec.structs.replace(plain, layout=layout, out_layout=layout)
-    chosen = depthwise.default_config(Problem(workload), target)
+    chosen = depthwise.template.default_config(Problem(workload), target)
     sums = chosen.rows * chosen.columns
     assert sums.bit_count() == 1 or (chosen.unroll == 2 and sums * kernel**2 <= depthwise.UNROLLED)
 
@@ -273,6 +273,6 @@ def test_nan_and_infinity_pass_through_the_epilogue(target: tvm.target.Target) -
 def test_default_vectors(dtype: str, own: tuple[int, int]) -> None:
     """A thread of a large default reads and writes vectors of 16 bytes, and its kernel spills nothing."""
     problem = Problem(ConvWorkload.depthwise((32, 144, 56, 56), (144, 1, 3, 3), dtype=dtype, padding=1))
-    config = default_config(problem, twins_and_cubins.SM_90)
+    config = cuda_depthwise.default_config(problem, twins_and_cubins.SM_90)
     assert (config.thread_y, config.thread_x, config.load, config.store) == (*own, own[1], own[1])
     twins_and_cubins.compiled("depthwise", problem, config, twins_and_cubins.SM_90)

@@ -30,7 +30,8 @@ from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network.passes.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.suites import load_suite
-from tvmconv.schedules.cpu import winograd
+from tvmconv.schedules.cpu.winograd import FEW_CHANNELS
+from tvmconv.schedules.cpu.winograd import template as winograd
 from tvmconv.schedules.cpu.winograd.model import (
     MOST_ACROSS,
     STREAMED_SHARE,
@@ -198,7 +199,7 @@ def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
     space = winograd.space(problem, CPU)
     check_space(space, winograd.default_config(problem, CPU))
     assert "known_tiles" in space.violated(replace(space.default, outputs=3))
-    few = problem.workload.in_channels < winograd.FEW_CHANNELS
+    few = problem.workload.in_channels < FEW_CHANNELS
     assert ("exact" in space.violated(replace(space.default, outputs=4))) is few
     assert "whole_images" in space.violated(replace(space.default, images=problem.workload.batch + 1))
 

@@ -21,30 +21,30 @@ from .choices import kept
 if TYPE_CHECKING:
     import tvm
 
-SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse}
+SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse.template}
 """The template for weights that are compiled in, by folder."""
 
 TEMPLATES: dict[str, Template] = {
-    "cpu/amx": cpu.amx,
-    "cpu/depthwise": cpu.depthwise,
-    "cpu/depthwise_dot": cpu.depthwise_dot,
-    "cpu/direct": cpu.direct,
-    "cpu/dot": cpu.dot,
-    "cpu/im2win": cpu.im2win,
-    "cpu/pointwise": cpu.pointwise,
-    "cpu/winograd": cpu.winograd,
-    "cuda/depthwise": cuda.depthwise,
-    "cuda/depthwise_bands": cuda.depthwise_bands,
-    "cuda/depthwise_nhwc": cuda.depthwise_nhwc,
-    "cuda/depthwise_planes": cuda.depthwise_planes,
+    "cpu/amx": cpu.amx.template,
+    "cpu/depthwise": cpu.depthwise.template,
+    "cpu/depthwise_dot": cpu.depthwise_dot.template,
+    "cpu/direct": cpu.direct.template,
+    "cpu/dot": cpu.dot.template,
+    "cpu/im2win": cpu.im2win.template,
+    "cpu/pointwise": cpu.pointwise.template,
+    "cpu/winograd": cpu.winograd.template,
+    "cuda/depthwise": cuda.depthwise.template,
+    "cuda/depthwise_bands": cuda.depthwise_bands.template,
+    "cuda/depthwise_nhwc": cuda.depthwise_nhwc.template,
+    "cuda/depthwise_planes": cuda.depthwise_planes.template,
     "cuda/direct": cuda.direct,
     "cuda/grouped": cuda.grouped.template,
     "cuda/im2win": cuda.im2win,
-    "cuda/matvec": cuda.matvec,
-    "cuda/shallow": cuda.shallow,
-    "cuda/tensor": cuda.tensor,
-    "cuda/winograd": cuda.winograd,
-    "cuda/linear": cuda.linear,  # behind `cuda/tensor`, which is taken where estimates are equal
+    "cuda/matvec": cuda.matvec.template,
+    "cuda/shallow": cuda.shallow.template,
+    "cuda/tensor": cuda.tensor.template,
+    "cuda/winograd": cuda.winograd.template,
+    "cuda/linear": cuda.linear.template,  # behind `cuda/tensor`, which is taken where estimates are equal
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
 }
 """The templates that tvmconv has itself, by name."""

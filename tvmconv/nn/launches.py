@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from tvmconv.cache import Cache
 from tvmconv.errors import TensorError
 from tvmconv.runtime.arrays import TAKERS, Operand, described
 from tvmconv.runtime.calls import KEPT, Launch
@@ -50,9 +51,7 @@ def launched(
     if known is None:
         operands = [described(name, *pair) for name, *pair in zip(names, tensors, arguments, strict=False)]
         run = prepare(operands)
-        if len(_known) >= KEPT:
-            _known.clear()
-        known = _known[tuple(key)] = Known(run, not all(map(_is_taken, tensors)))
+        known = _known.put(tuple(key), Known(run, not all(map(_is_taken, tensors))))
     return known.run(arguments)  # type: ignore[no-any-return]
 
 
@@ -76,5 +75,5 @@ class Known(NamedTuple):
     """True if tensors are copied first, as one is neither contiguous nor in channels_last."""
 
 
-_known: dict[tuple[Hashable, ...], Known] = {}
+_known: Cache[tuple[Hashable, ...], Known] = Cache(KEPT)
 """The functions that have been prepared, by what the tensors are and what else decides on them."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvmconv.cache import Cache
 from tvmconv.errors import InvalidArgumentError
 
 from .arrays import (
@@ -30,6 +31,9 @@ from .arrays import (
 
 KEPT = 4096
 """The number of kinds of calls that are remembered at once."""
+
+KERNELS = 1024
+"""The number of kernels that calls on arrays keep at once, of some 100 kB each."""
 
 PLAIN = frozenset({int, str, type(None)})
 """The types whose values are equal only to values of the same type among these."""
@@ -143,7 +147,7 @@ class Calls:
     """Makes calls; calls that differ only in the contents of their arrays are prepared once."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[Hashable, ...], Launch] = {}
+        self.known: Cache[tuple[Hashable, ...], Launch] = Cache(KEPT)
 
     def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
         """Return the result for the operands as an array of the kind of the first, or in `out` if it is given.
@@ -182,9 +186,7 @@ class Calls:
         launch = prepare(next(iter(arrays.values())), operands)
         if out is not None:
             launch = launch.to_write(out)
-        if len(self.known) >= KEPT:
-            self.known.clear()
-        self.known[key] = launch
+        self.known.put(key, launch)
         return launch
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from math import prod
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from tvmconv.cache import Cache
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import (
     KERNEL_NAME,
@@ -27,7 +27,7 @@ from tvmconv.schedules import cpu, cuda
 from tvmconv.targets import backend_of, backend_on, resolve_target
 
 from .arrays import Operand
-from .calls import Calls, Launch
+from .calls import KERNELS, Calls, Launch
 from .operators import State, operator_for, present_state, takes_channels_last
 
 if TYPE_CHECKING:
@@ -168,16 +168,14 @@ def as_kernel(schedule: Schedule, target: tvm.target.Target) -> tirx.PrimFunc:
 
 def _kept(of: str, problem: Problem, target: str, state: State) -> Kernel:
     """Return the kernel of a gradient, compiled the first time that it is asked for in this state."""
-    key = of, problem, target, state
-    if key not in _kernels:
-        with _lock:
-            if key not in _kernels:
-                resolved = resolve_target(target)
-                logger.info("the gradient of the %s of %s: compiled for %s", of, problem, target)
-                _kernels[key] = build_function(lower(of, problem, resolved), resolved)
-    return _kernels[key]
+
+    def compiled() -> Kernel:
+        resolved = resolve_target(target)
+        logger.info("the gradient of the %s of %s: compiled for %s", of, problem, target)
+        return build_function(lower(of, problem, resolved), resolved)
+
+    return _kernels.made((of, problem, target, state), compiled)
 
 
 _calls = Calls()
-_kernels: dict[tuple[str, Problem, str, State], Kernel] = {}
-_lock = Lock()
+_kernels: Cache[tuple[str, Problem, str, State], Kernel] = Cache(KERNELS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 import tvm
 
+from tvmconv.cache import Cache
 from tvmconv.dispatch import algorithm_of, algorithms_for, range_with, registry, template_for, template_name, tuned
 from tvmconv.dispatch.history import History, applied
 from tvmconv.errors import InvalidArgumentError
@@ -22,7 +22,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, backend_on, resolve_target, threads
 
 from .arrays import Operand, in_float32, operand, reshaped
-from .calls import PLAIN, Calls, Launch, hashable, types_of
+from .calls import KEPT, KERNELS, PLAIN, Calls, Launch, hashable, types_of
 from .operator import Operator, compile, compile_problem  # noqa: A004
 
 __all__ = ["Operator", "call", "compile"]
@@ -124,21 +124,18 @@ def present_state() -> State:
     return threads.changes, registry.changes, applied.get()
 
 
-_operators: dict[tuple[Problem, str, str, State], Operator] = {}
-_first_sizes: dict[tuple[Problem, str, str, State], tuple[int, int]] = {}
-"""The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
+Key = tuple[Problem, str, str, State]
+"""A problem, the algorithm asked for, the target, and the state."""
 
-_lock = threading.Lock()
+_operators: Cache[Key, Operator] = Cache(KERNELS)
+_first_sizes: Cache[Key, tuple[int, int]] = Cache(KEPT)
+"""The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
 
 
 def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
     """Return the operator for a problem, compiled the first time that it is asked for in this state."""
     key = problem, algorithm, target, state
-    if key not in _operators:
-        with _lock:
-            if key not in _operators:
-                _operators[key] = compile_problem(problem, target, None, algorithm)
-    return _operators[key]
+    return _operators.made(key, lambda: compile_problem(problem, target, None, algorithm))
 
 
 def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
@@ -161,7 +158,7 @@ def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State
     if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
         return problem
     on_gpu, sizes = backend_of(resolved).on_gpu, (workload.batch, workload.width)
-    if on_gpu and _first_sizes.setdefault((opened, algorithm, target, state), sizes) == sizes:
+    if on_gpu and _first_sizes.made((opened, algorithm, target, state), lambda: sizes) == sizes:
         return problem
     if tuned(problem, resolved, algorithm):
         return problem

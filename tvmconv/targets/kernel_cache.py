@@ -17,13 +17,17 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from tvmconv.cache import Cache
 from tvmconv.version import __version__
 
 from . import cuda
 from .files import write_whole
 from .threads import usable_cpus
 
-_compiled: dict[str, bytes] = {}
+IMAGES = 1024
+"""The number of images of machine code that a process keeps at once, of some 50 kB each; all are on disk, too."""
+
+_compiled: Cache[str, bytes] = Cache(IMAGES)
 
 UNUSABLE = (OSError, RuntimeError)
 """The errors of a folder that cannot be used: `Path.home` raises a RuntimeError where the user has none."""
@@ -47,7 +51,7 @@ def compiled(source: str, arch: str) -> bytes:
     image = known(source, arch)
     if image is None:
         image = cuda.compile_source(source, arch)
-        _compiled[_name(source, arch)] = image
+        _compiled.put(_name(source, arch), image)
         keep(_name(source, arch), image)
     return image
 
@@ -55,9 +59,10 @@ def compiled(source: str, arch: str) -> bytes:
 def known(source: str, arch: str) -> bytes | None:
     """Return the machine code of a source that was compiled before, in this process or in another."""
     name = _name(source, arch)
-    if name not in _compiled and (image := kept(name)) is not None:
-        _compiled[name] = image
-    return _compiled.get(name)
+    image = _compiled.get(name)
+    if image is None and (image := kept(name)) is not None:
+        _compiled.put(name, image)
+    return image
 
 
 def keep(name: str, content: bytes) -> None:
@@ -100,7 +105,8 @@ def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
 
 def remember(images: Mapping[str, bytes]) -> None:
     """Take the result of `collected`: these sources are known from now on."""
-    _compiled.update(images)
+    for name, image in images.items():
+        _compiled.put(name, image)
 
 
 def use_fast_compiler(kernels: Path | None = None) -> None:

@@ -10,7 +10,9 @@ Where a CPU has no tiles, tests run its code by an emulator of the instructions 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from tvm import te
@@ -26,37 +28,15 @@ from tvmconv.problem.layout import Layout, channel_block, data_layout
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tile_instruction
 
-from ...space import Space
 from ...template import Layouts
-from ..direct.register_tiles import ablations
+from ..direct import register_tiles
 from ..direct.tile_cost import TileConfig
 from ..dot.schedule import pack_weight, split_tasks, stage_input, store_tile
 from ..dot.tiles import band_of, tile_features
+from ..template import CpuTemplate, Tests
+from . import tiles
 from .code import END, REQUEST, tile_code
-from .tiles import best_tile, computed, constraints, cycles, depth, heuristics, instruction_of, knobs
-
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 2
-
-LAYOUTS = Layouts(
-    x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=(*QUANTIZED, "bfloat16")
-)
-
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+from .tiles import best_tile, computed, cycles, depth, instruction_of
 
 
 @dataclass(frozen=True)
@@ -66,89 +46,6 @@ class Config(TileConfig):
     `vectors` are tiles of output channels side by side, and `rows` tiles of `columns` pixels, which lie below each
     other; of a plane that is one row, they and `tiles` lie side by side. A step multiplies `channels` input channels.
     """
-
-
-LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take convolutions of one group, and outputs in blocks of channels that make up a tile."""
-    workload = problem.workload
-    if not problem.is_dense:
-        return "is for dense convolutions"
-    instruction = tile_instruction(target, workload.dtype)
-    if instruction is None:
-        return f"has no tiles for {workload.dtype}"
-    if workload.groups > 1:
-        return f"takes one group, not {workload.groups}"
-    if instruction.lanes % channel_block(workload.out_layout):
-        return f"writes blocks that make up {instruction.lanes} channels, not {channel_block(workload.out_layout)}"
-    if workload.out_layout == "NHWC" and workload.out_channels % instruction.lanes:
-        return f"writes NHWC in multiples of {instruction.lanes} channels, not {workload.out_channels}"
-    return None
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    problem = computed(problem, target)
-    default = default_config(problem, target)
-    return Space(default, LEAST, knobs(problem, target), constraints(problem, target), heuristics(problem, target))
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    return Config(**vars(best_tile(computed(problem, target), target)))
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that all cores together should take for an image."""
-    return cycles(computed(problem, target), config, target)
-
-
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    problem = computed(problem, target)
-    workload = problem.workload
-    return tile_features(workload, config, cycles(problem, config, target), channels=depth(workload, config))
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    # Step 0. The computation, rounded up to whole tiles
-    given, problem = compute.with_open_sizes(problem), computed(problem, target)
-    workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
-    has_zero = zero_of(workload, instruction.first) != 0
-    layout = data_layout(f"NCHW{config.channels}c") if config.staged else None
-    tile = (config.block, *band_of(workload, config))
-    rows_of = given if given.in_channels < workload.in_channels else None
-    stages = compute.dot(workload, instruction, tile, depth(workload, config), layout, rows_of)
-    sch = Schedule(te.create_prim_func(stages))
-    if rows_of is not None:
-        sch.compute_inline(sch.get_sblock("filter_rows"))
-
-    # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
-    tasks = split_tasks(sch, workload, config, has_zero)
-    loops = [tasks.task, pack_weight(sch, config, instruction.terms, has_zero)]
-    if config.staged:
-        loops += stage_input(sch, workload, config, tasks.task)
-    if workload.layout == "NCHW":  # one element after the other is gathered
-        *_, column, channel = sch.get_loops(sch.get_sblock("pad"))
-        sch.annotate(column, "pragma_loop_partition_hint", True)
-        sch.unroll(channel)
-    if config.parallel:
-        for loop in loops:
-            sch.parallel(loop)
-
-    # Step 2. Sum all tiles in registers, by one function, chunks of input channels around the taps
-    sums = _sum(sch, tasks.tiles[-1], config, instruction.terms)
-    code = tile_code(instruction, config.rows, config.vectors, config.columns, config.channels)
-    sch.annotate(tasks.task, TILE_TASK, [code.text, REQUEST, code.begin, END])
-    product = _product(workload, config, layout or workload.x_layout, code.product)
-    sch.annotate(sums, TILE_PRODUCT, product.to_list())
-
-    # Step 3. Store them
-    store_tile(sch, workload, config, tasks, instruction.sums)
-    return sch
 
 
 def _sum(sch: Schedule, accumulate: SBlockRV, config: Config, terms: int) -> SBlockRV:
@@ -181,3 +78,97 @@ def _product(workload: ConvWorkload, config: Config, layout: Layout, name: str) 
 def _chunk(layout: Layout, channels: int) -> tuple[int, int]:
     """Return the step to the next chunk of so many channels: to the next block of that size, or along a pixel."""
     return (1, 1) if layout.block == channels else (layout.order.index(1), channels)
+
+
+class Amx(CpuTemplate[Config]):
+    """Convolution of integers and bfloat16 on a CPU, by tiles of AMX."""
+
+    VERSION = 2
+    LAYOUTS = Layouts(
+        x=("NCHW", "NHWC", "NCHWc"),
+        w=("KCRS", "KRSC"),
+        output=("NCHW", "NHWC", "NCHWc"),
+        dtypes=(*QUANTIZED, "bfloat16"),
+    )
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take convolutions of one group, and outputs in blocks of channels that make up a tile."""
+        workload = problem.workload
+        if not problem.is_dense:
+            return "is for dense convolutions"
+        instruction = tile_instruction(target, workload.dtype)
+        if instruction is None:
+            return f"has no tiles for {workload.dtype}"
+        if workload.groups > 1:
+            return f"takes one group, not {workload.groups}"
+        if instruction.lanes % channel_block(workload.out_layout):
+            return f"writes blocks that make up {instruction.lanes} channels, not {channel_block(workload.out_layout)}"
+        if workload.out_layout == "NHWC" and workload.out_channels % instruction.lanes:
+            return f"writes NHWC in multiples of {instruction.lanes} channels, not {workload.out_channels}"
+        return None
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        return tiles.knobs(computed(problem, target), target)
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        return tiles.constraints(computed(problem, target), target)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        return tiles.heuristics(computed(problem, target), target)
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        return Config(**vars(best_tile(computed(problem, target), target)))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the cycles that all cores together should take for an image."""
+        return cycles(computed(problem, target), config, target)
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        problem = computed(problem, target)
+        workload = problem.workload
+        return tile_features(workload, config, cycles(problem, config, target), channels=depth(workload, config))
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return register_tiles.ablations(config)
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 0. The computation, rounded up to whole tiles
+        given, problem = compute.with_open_sizes(problem), computed(problem, target)
+        workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
+        has_zero = zero_of(workload, instruction.first) != 0
+        layout = data_layout(f"NCHW{config.channels}c") if config.staged else None
+        tile = (config.block, *band_of(workload, config))
+        rows_of = given if given.in_channels < workload.in_channels else None
+        stages = compute.dot(workload, instruction, tile, depth(workload, config), layout, rows_of)
+        sch = Schedule(te.create_prim_func(stages))
+        if rows_of is not None:
+            sch.compute_inline(sch.get_sblock("filter_rows"))
+
+        # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
+        tasks = split_tasks(sch, workload, config, has_zero)
+        loops = [tasks.task, pack_weight(sch, config, instruction.terms, has_zero)]
+        if config.staged:
+            loops += stage_input(sch, workload, config, tasks.task)
+        if workload.layout == "NCHW":  # one element after the other is gathered
+            *_, column, channel = sch.get_loops(sch.get_sblock("pad"))
+            sch.annotate(column, "pragma_loop_partition_hint", True)
+            sch.unroll(channel)
+        if config.parallel:
+            for loop in loops:
+                sch.parallel(loop)
+
+        # Step 2. Sum all tiles in registers, by one function, chunks of input channels around the taps
+        sums = _sum(sch, tasks.tiles[-1], config, instruction.terms)
+        code = tile_code(instruction, config.rows, config.vectors, config.columns, config.channels)
+        sch.annotate(tasks.task, TILE_TASK, [code.text, REQUEST, code.begin, END])
+        product = _product(workload, config, layout or workload.x_layout, code.product)
+        sch.annotate(sums, TILE_PRODUCT, product.to_list())
+
+        # Step 3. Store them
+        store_tile(sch, workload, config, tasks, instruction.sums)
+        return sch
+
+
+template = Amx()

@@ -5,8 +5,10 @@ The windows are laid out in a band for each task, beside the weight in the secon
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import tvm
 from tvm import te
@@ -17,50 +19,15 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
 from ...open_sizes import samples
-from ...space import Space
 from ...template import Layouts
 from ..machine import staged_bytes
-from .register_tiles import (
-    STAGED_BYTES,
-    ablations,
-    best_tile,
-    constraints,
-    features,
-    heuristics,
-    schedule_tiles,
-    tile_knobs,
-    tiles_to_stage,
-)
+from ..template import CpuTemplate, Tests
+from . import register_tiles
+from .register_tiles import STAGED_BYTES, best_tile, schedule_tiles, tile_knobs, tiles_to_stage
 from .tile_cost import TileConfig, cost
-
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts()
-
-OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
 
 COPY_CYCLES = 0.25
 """Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take convolutions whose channels meet."""
-    return None if problem.is_dense else "is for dense convolutions"
 
 
 @dataclass(frozen=True)
@@ -68,42 +35,57 @@ class Config(TileConfig):
     """The knobs, which are those of `TileConfig`; windows are always staged."""
 
 
-LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
+class Im2win(CpuTemplate[Config]):
+    """Convolution over im2win's windows on a CPU."""
+
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take convolutions whose channels meet."""
+        return None if problem.is_dense else "is for dense convolutions"
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        return {**tile_knobs(problem.workload, target), "staged": (1, 2)}
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        return register_tiles.constraints(problem.workload, target)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        return register_tiles.heuristics(problem.workload, target)
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        workload = problem.workload
+        best = Config(**vars(replace(best_tile(problem, target), staged=2)))
+        row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
+        if not problem.has_open_planes and row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
+            return best
+        return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the cycles that a core should take for an image: those of `direct`, and of laying windows out."""
+
+        def cycles(workload: ConvWorkload) -> float:
+            windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
+            return cost(workload, config, target) + COPY_CYCLES * windows
+
+        return fmean(map(cycles, samples(problem)))
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        return register_tiles.features(problem, config, target)
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return register_tiles.ablations(config)
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        workload = compute.with_open_sizes(problem)
+        tile = (config.block, config.rows * config.tiles, config.columns)
+        sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
+        sch.compute_inline(sch.get_sblock("pad"))
+        schedule_tiles(sch, workload, config, "im2win", staged="windows")
+        sch.unroll(sch.get_loops(sch.get_sblock("windows"))[-1])
+        return sch
 
 
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    workload = problem.workload
-    default, knobs = default_config(problem, target), {**tile_knobs(workload, target), "staged": (1, 2)}
-    return Space(default, LEAST, knobs, constraints(workload, target), heuristics(workload, target))
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    workload = problem.workload
-    best = Config(**vars(replace(best_tile(problem, target), staged=2)))
-    row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
-    if not problem.has_open_planes and row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
-        return best
-    return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image: those of `direct`, and of laying windows out."""
-
-    def cycles(workload: ConvWorkload) -> float:
-        windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
-        return cost(workload, config, target) + COPY_CYCLES * windows
-
-    return fmean(map(cycles, samples(problem)))
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    workload = compute.with_open_sizes(problem)
-    tile = (config.block, config.rows * config.tiles, config.columns)
-    sch = Schedule(te.create_prim_func(compute.im2win(workload, tile)))
-    sch.compute_inline(sch.get_sblock("pad"))
-    schedule_tiles(sch, workload, config, "im2win", staged="windows")
-    sch.unroll(sch.get_loops(sch.get_sblock("windows"))[-1])
-    return sch
+template = Im2win()

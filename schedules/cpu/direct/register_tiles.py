@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm
 from tvm.s_tir import Schedule
@@ -24,6 +24,8 @@ from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..machine import LINE_BYTES, PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
 from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
+
+T = TypeVar("T", bound="TileConfig")
 
 CHANNELS, LARGE_KERNEL = 16, 32
 """The input channels of the innermost loop, and the most taps of a kernel for which it has more than one.
@@ -118,7 +120,7 @@ def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:
     return replace(best, channels=divisors(workload.w_shape[1], most)[-1])
 
 
-def ablations(config: TileConfig) -> dict[str, TileConfig]:
+def ablations(config: T) -> dict[str, T]:
     """Return the configuration without each of its optimizations in turn, by the name of the missing one.
 
     Without the micro-kernel registers hold a single vector of outputs. Not all are legal for every workload, or differ

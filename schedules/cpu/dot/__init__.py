@@ -7,7 +7,9 @@ ahead, and 96 to 99% of that of `vdpbf16ps`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from tvm import te
@@ -20,36 +22,14 @@ from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.layout import channel_block
 from tvmconv.targets import dot_instruction
 
-from ...space import Space
 from ...template import Layouts
-from ..direct.register_tiles import ablations
+from ..direct import register_tiles
 from ..direct.tile_cost import TileConfig
+from ..template import CpuTemplate, Tests
+from . import tiles
 from .intrinsics import BFLOAT16_CODE, dot_intrinsic
 from .schedule import pack_weight, split_tasks, stage_input, store_tile
-from .tiles import band_of, best_tile, constraints, cycles, features, heuristics, instruction_of, knobs
-
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts(
-    x=("NCHW", "NHWC", "NCHWc"), w=("KCRS", "KRSC"), output=("NCHW", "NHWC", "NCHWc"), dtypes=(*QUANTIZED, "bfloat16")
-)
-
-OPEN_SIZES: tuple[str, ...] = ("batch",)
+from .tiles import band_of, best_tile, cycles, instruction_of
 
 
 @dataclass(frozen=True)
@@ -57,83 +37,98 @@ class Config(TileConfig):
     """The knobs, which are those of `TileConfig`; of a plane that is one row, `tiles` lie side by side."""
 
 
-LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+class Dot(CpuTemplate[Config]):
+    """Convolution of integers and bfloat16 on a CPU, by dot products of vectors."""
+
+    LAYOUTS = Layouts(
+        x=("NCHW", "NHWC", "NCHWc"),
+        w=("KCRS", "KRSC"),
+        output=("NCHW", "NHWC", "NCHWc"),
+        dtypes=(*QUANTIZED, "bfloat16"),
+    )
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take convolutions whose channels meet; several groups in NCHW, and outputs in blocks of a vector's lanes."""
+        workload = problem.workload
+        if not problem.is_dense:
+            return "is for dense convolutions"
+        instruction = dot_instruction(target, workload.dtype)
+        if instruction is None:
+            return f"has no instruction for {workload.dtype}"
+        if workload.groups > 1 and (workload.layout, workload.out_layout) != ("NCHW", "NCHW"):
+            return f"takes one group in other layouts than NCHW, not {workload.groups}"
+        if channel_block(workload.layout) % instruction.terms and channel_block(workload.layout) > 1:
+            return f"reads blocks in multiples of {instruction.terms} channels, not {channel_block(workload.layout)}"
+        if channel_block(workload.out_layout) not in (1, instruction.lanes):
+            return f"writes blocks of {instruction.lanes} channels, not {channel_block(workload.out_layout)}"
+        if workload.out_layout == "NHWC" and workload.out_channels % instruction.lanes:
+            return f"writes NHWC in multiples of {instruction.lanes} channels, not {workload.out_channels}"
+        return None
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        return tiles.knobs(problem, target)
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        return tiles.constraints(problem, target)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        return tiles.heuristics(problem, target)
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        return Config(**vars(best_tile(problem, target)))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        return cycles(problem, config, target)
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        return tiles.features(problem, config, target)
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return register_tiles.ablations(config)
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 0. The computation, rounded up to whole tiles
+        workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
+        block, lanes, channels, terms = config.block, config.vector, config.channels, instruction.terms
+        has_zero = zero_of(workload, instruction.first) != 0
+        layout = staged_layout(workload, terms) if config.staged else None
+        tile = (block, *band_of(workload, config))
+        sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, depth(workload, terms), layout)))
+
+        # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
+        tasks = split_tasks(sch, workload, config, has_zero)
+        loops = [tasks.task, pack_weight(sch, config, terms, has_zero)]
+        if config.staged:
+            loops += stage_input(sch, workload, config, tasks.task)
+        if config.parallel:
+            for loop in loops:
+                sch.parallel(loop)
+
+        # Step 2. Sum a tile in registers, input channels inside the taps
+        accumulate = tasks.tiles[-1]
+        sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
+        ki, yi, xi, c, r, s = sch.get_loops(accumulate)[-6:]
+        co, ci, term = sch.split(c, [None, channels // terms, terms])
+        ki, vector = sch.split(ki, [None, lanes])
+        sch.reorder(co, r, s, ci, yi, xi, ki, vector, term)
+        for loop in (yi, xi, ki):
+            sch.unroll(loop)
+        if not instruction.intrinsic:  # LLVM finds it
+            sch.reorder(term, vector)
+            sch.vectorize(vector)
+        init = sch.decompose_reduction(accumulate, co)
+        if instruction.intrinsic:
+            sch.vectorize(sch.get_loops(init)[-1])
+            read = instruction.first if config.staged else workload.dtype
+            sch.tensorize(vector, dot_intrinsic(instruction, read))
+        if instruction.sums == "float32":
+            sch.annotate(tasks.task, "pragma_import_llvm", BFLOAT16_CODE)
+
+        # Step 3. Store it
+        store_tile(sch, workload, config, tasks, instruction.sums)
+        return sch
 
 
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take convolutions whose channels meet; several groups in NCHW, and outputs in blocks of a vector's lanes."""
-    workload = problem.workload
-    if not problem.is_dense:
-        return "is for dense convolutions"
-    instruction = dot_instruction(target, workload.dtype)
-    if instruction is None:
-        return f"has no instruction for {workload.dtype}"
-    if workload.groups > 1 and (workload.layout, workload.out_layout) != ("NCHW", "NCHW"):
-        return f"takes one group in other layouts than NCHW, not {workload.groups}"
-    if channel_block(workload.layout) % instruction.terms and channel_block(workload.layout) > 1:
-        return f"reads blocks in multiples of {instruction.terms} channels, not {channel_block(workload.layout)}"
-    if channel_block(workload.out_layout) not in (1, instruction.lanes):
-        return f"writes blocks of {instruction.lanes} channels, not {channel_block(workload.out_layout)}"
-    if workload.out_layout == "NHWC" and workload.out_channels % instruction.lanes:
-        return f"writes NHWC in multiples of {instruction.lanes} channels, not {workload.out_channels}"
-    return None
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    default = default_config(problem, target)
-    return Space(default, LEAST, knobs(problem, target), constraints(problem, target), heuristics(problem, target))
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    return Config(**vars(best_tile(problem, target)))
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image."""
-    return cycles(problem, config, target)
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    # Step 0. The computation, rounded up to whole tiles
-    workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
-    block, lanes, channels, terms = config.block, config.vector, config.channels, instruction.terms
-    has_zero = zero_of(workload, instruction.first) != 0
-    layout = staged_layout(workload, terms) if config.staged else None
-    tile = (block, *band_of(workload, config))
-    sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, depth(workload, terms), layout)))
-
-    # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
-    tasks = split_tasks(sch, workload, config, has_zero)
-    loops = [tasks.task, pack_weight(sch, config, terms, has_zero)]
-    if config.staged:
-        loops += stage_input(sch, workload, config, tasks.task)
-    if config.parallel:
-        for loop in loops:
-            sch.parallel(loop)
-
-    # Step 2. Sum a tile in registers, input channels inside the taps
-    accumulate = tasks.tiles[-1]
-    sch.transform_layout(accumulate, ("write", 0), lambda n, k, h, w: (n, k // block, h, w, k % block))
-    ki, yi, xi, c, r, s = sch.get_loops(accumulate)[-6:]
-    co, ci, term = sch.split(c, [None, channels // terms, terms])
-    ki, vector = sch.split(ki, [None, lanes])
-    sch.reorder(co, r, s, ci, yi, xi, ki, vector, term)
-    for loop in (yi, xi, ki):
-        sch.unroll(loop)
-    if not instruction.intrinsic:  # LLVM finds it
-        sch.reorder(term, vector)
-        sch.vectorize(vector)
-    init = sch.decompose_reduction(accumulate, co)
-    if instruction.intrinsic:
-        sch.vectorize(sch.get_loops(init)[-1])
-        read = instruction.first if config.staged else workload.dtype
-        sch.tensorize(vector, dot_intrinsic(instruction, read))
-    if instruction.sums == "float32":
-        sch.annotate(tasks.task, "pragma_import_llvm", BFLOAT16_CODE)
-
-    # Step 3. Store it
-    store_tile(sch, workload, config, tasks, instruction.sums)
-    return sch
+template = Dot()

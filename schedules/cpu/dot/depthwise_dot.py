@@ -7,9 +7,10 @@ shorter than the instruction's terms, the same ones serve neighbouring outputs, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import tvm
 from tvm import te
@@ -23,19 +24,14 @@ from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DotInstruction, cpu_of, dot_instruction
 
-from ...space import Space, ceil_div, evenly, named, tile_sizes, wasted
+from ...space import ceil_div, evenly, named, tile_sizes, wasted
 from ...template import Layouts
 from ..depthwise import STAGED_BYTES
 from ..direct.tile_cost import STACK_BYTES
 from ..machine import PARALLEL_FLOPS
+from ..template import CpuTemplate, Tests, threads_for_work
 from .intrinsics import columns_intrinsic
 from .tiles import instruction_of
-
-VERSION = 1
-
-LAYOUTS = Layouts(x=("NHWC", "NCHWc"), output=("NHWC", "NCHWc"), dtypes=QUANTIZED)
-
-OPEN_SIZES: tuple[str, ...] = ("batch",)
 
 MOST_UNROLLED = 512
 """The most instructions of a tile, which follow each other without a loop: LLVM takes seconds for more."""
@@ -56,105 +52,6 @@ class Config:
     """The number of columns of a register tile."""
     parallel: bool
     """True to spread the tasks over the threads of the machine."""
-
-
-LEAST = Config(1, 1, 1, parallel=False)
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take depthwise convolutions with one output for each channel, in blocks of a vector's lanes, or in NHWC."""
-    workload = problem.workload
-    if not problem.is_depthwise:
-        return "is for depthwise convolutions"
-    instruction = dot_instruction(target, workload.dtype)
-    if instruction is None or instruction.terms < 4:
-        return f"has no instruction for four products of {workload.dtype}"
-    if workload.multiplier > 1:
-        return f"takes one output for each channel, not {workload.multiplier}"
-    if workload.in_channels % instruction.lanes:
-        return f"takes channels in multiples of {instruction.lanes}, not {workload.in_channels}"
-    if blocks := {channel_block(each) for each in (workload.layout, workload.out_layout)} - {1, instruction.lanes}:
-        return f"takes blocks of {instruction.lanes} channels, not {blocks.pop()}"
-    if workload.dilation[1] > 1:
-        return f"takes windows of neighbouring columns, not {workload.dilation[1]} apart"
-    side_by_side = neighbours(workload, instruction.terms)
-    if unrolled(workload, instruction, replace(LEAST, columns=side_by_side)) > MOST_UNROLLED:
-        return f"takes kernels that it can unroll, not of {workload.kernel[0]}x{workload.kernel[1]}"
-    return None
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    height, width = workload.output_size
-    side_by_side = neighbours(workload, instruction.terms)
-    knobs = {
-        "tiles": tile_sizes(height),
-        "rows": tuple(rows for rows in range(1, 17) if rows <= height),
-        "columns": tuple(side_by_side * each for each in range(1, ceil_div(min(width, 16), side_by_side) + 1)),
-        "parallel": (True, False),
-    }
-    least = replace(LEAST, columns=side_by_side)
-    return Space(
-        default_config(problem, target), least, knobs, constraints(problem, target), heuristics(problem, target)
-    )
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    height, width = workload.output_size
-    side_by_side = neighbours(workload, instruction.terms)
-
-    def whole_neighbours(config: Config) -> bool:
-        return config.columns % side_by_side == 0
-
-    def waste(config: Config) -> bool:
-        columns = wasted(width, config.columns) <= 1.5 or config.columns == side_by_side
-        return wasted(height, config.rows * config.tiles) <= 1.5 and columns
-
-    def sums_on_the_stack(config: Config) -> bool:
-        return sum_bytes(instruction, config) <= STACK_BYTES
-
-    def straight_line(config: Config) -> bool:
-        return unrolled(workload, instruction, config) <= MOST_UNROLLED
-
-    return named(whole_neighbours, waste, sums_on_the_stack, straight_line)
-
-
-def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return tests that select legal configurations worth building, by name."""
-    workload = problem.workload
-    least = cycles(problem, default_config(problem, target), target)
-
-    def promising_tile(config: Config) -> bool:
-        return cycles(problem, config, target) <= 1.25 * least
-
-    def threads_for_work(config: Config) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
-
-    return named(promising_tile, threads_for_work)
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    height, width = workload.output_size
-    side_by_side = neighbours(workload, instruction.terms)
-    tiles = (
-        Config(1, rows, columns * side_by_side, workload.flops >= PARALLEL_FLOPS)
-        for rows in range(1, min(height, 16) + 1)
-        for columns in range(1, ceil_div(min(width, 16), side_by_side) + 1)
-    )
-    legal = constraints(problem, target).values()
-    best = min(
-        (config for config in tiles if all(holds(config) for holds in legal)),
-        key=lambda config: cycles(problem, config, target),
-    )
-    row_bytes = workload.padded_input[1] * instruction.lanes
-    most = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (best.rows * workload.stride[0]))
-    steps = ceil_div(height, best.rows)
-    return replace(best, tiles=evenly(steps, most))
 
 
 def sum_bytes(instruction: DotInstruction, config: Config) -> int:
@@ -180,82 +77,169 @@ def cycles(problem: Problem, config: Config, target: tvm.target.Target) -> float
     return blocks * (tiles * tile + COPY_CYCLES * prod(workload.padded_input))
 
 
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image, by its units for products: all that is compared."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    tiles = prod(map(ceil_div, workload.output_size, (config.rows * config.tiles, config.columns))) * config.tiles
-    blocks = workload.in_channels // instruction.lanes
-    return blocks * tiles * unrolled(workload, instruction, config) / cpu_of(target).fma_units
+class DepthwiseDot(CpuTemplate[Config]):
+    """Depthwise convolution of integers on a CPU, by dot products of neighbouring columns."""
+
+    LAYOUTS = Layouts(x=("NHWC", "NCHWc"), output=("NHWC", "NCHWc"), dtypes=QUANTIZED)
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(1, 1, 1, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take depthwise convolutions with one output for each channel, in blocks of a vector's lanes, or in NHWC."""
+        workload = problem.workload
+        if not problem.is_depthwise:
+            return "is for depthwise convolutions"
+        instruction = dot_instruction(target, workload.dtype)
+        if instruction is None or instruction.terms < 4:
+            return f"has no instruction for four products of {workload.dtype}"
+        if workload.multiplier > 1:
+            return f"takes one output for each channel, not {workload.multiplier}"
+        if workload.in_channels % instruction.lanes:
+            return f"takes channels in multiples of {instruction.lanes}, not {workload.in_channels}"
+        if blocks := {channel_block(each) for each in (workload.layout, workload.out_layout)} - {1, instruction.lanes}:
+            return f"takes blocks of {instruction.lanes} channels, not {blocks.pop()}"
+        if workload.dilation[1] > 1:
+            return f"takes windows of neighbouring columns, not {workload.dilation[1]} apart"
+        side_by_side = neighbours(workload, instruction.terms)
+        if unrolled(workload, instruction, replace(self.LEAST, columns=side_by_side)) > MOST_UNROLLED:
+            return f"takes kernels that it can unroll, not of {workload.kernel[0]}x{workload.kernel[1]}"
+        return None
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        height, width = problem.workload.output_size
+        side_by_side = neighbours(problem.workload, instruction_of(problem, target).terms)
+        return {
+            "tiles": tile_sizes(height),
+            "rows": tuple(rows for rows in range(1, 17) if rows <= height),
+            "columns": tuple(side_by_side * each for each in range(1, ceil_div(min(width, 16), side_by_side) + 1)),
+            "parallel": (True, False),
+        }
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        workload, instruction = problem.workload, instruction_of(problem, target)
+        height, width = workload.output_size
+        side_by_side = neighbours(workload, instruction.terms)
+
+        def whole_neighbours(config: Config) -> bool:
+            return config.columns % side_by_side == 0
+
+        def waste(config: Config) -> bool:
+            columns = wasted(width, config.columns) <= 1.5 or config.columns == side_by_side
+            return wasted(height, config.rows * config.tiles) <= 1.5 and columns
+
+        def sums_on_the_stack(config: Config) -> bool:
+            return sum_bytes(instruction, config) <= STACK_BYTES
+
+        def straight_line(config: Config) -> bool:
+            return unrolled(workload, instruction, config) <= MOST_UNROLLED
+
+        return named(whole_neighbours, waste, sums_on_the_stack, straight_line)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        least = cycles(problem, self.default_config(problem, target), target)
+
+        def promising_tile(config: Config) -> bool:
+            return cycles(problem, config, target) <= 1.25 * least
+
+        return named(promising_tile, threads_for_work(problem))
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        workload, instruction = problem.workload, instruction_of(problem, target)
+        height, width = workload.output_size
+        side_by_side = neighbours(workload, instruction.terms)
+        tiles = (
+            Config(1, rows, columns * side_by_side, workload.flops >= PARALLEL_FLOPS)
+            for rows in range(1, min(height, 16) + 1)
+            for columns in range(1, ceil_div(min(width, 16), side_by_side) + 1)
+        )
+        legal = self.constraints(problem, target).values()
+        best = min(
+            (config for config in tiles if all(holds(config) for holds in legal)),
+            key=lambda config: cycles(problem, config, target),
+        )
+        row_bytes = workload.padded_input[1] * instruction.lanes
+        most = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (best.rows * workload.stride[0]))
+        steps = ceil_div(height, best.rows)
+        return replace(best, tiles=evenly(steps, most))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the cycles that a core should take for an image, by its units for products: all that is compared."""
+        workload, instruction = problem.workload, instruction_of(problem, target)
+        tiles = prod(map(ceil_div, workload.output_size, (config.rows * config.tiles, config.columns))) * config.tiles
+        blocks = workload.in_channels // instruction.lanes
+        return blocks * tiles * unrolled(workload, instruction, config) / cpu_of(target).fma_units
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        workload, instruction = problem.workload, instruction_of(problem, target)
+        height, width = workload.output_size
+        bands = ceil_div(height, config.rows * config.tiles)
+        band_rows = workload.read_by((config.rows * config.tiles, 1))[0]
+        return {
+            "tile": config.rows * config.columns,
+            "waste_y": wasted(height, config.rows * config.tiles),
+            "waste_x": wasted(width, config.columns),
+            "band_bytes": band_rows * workload.padded_input[1] * instruction.lanes,
+            "halo": band_rows / (config.rows * config.tiles * workload.stride[0]),
+            "cycles": cycles(problem, config, target),
+            "tasks": workload.batch * workload.in_channels // instruction.lanes * bands,
+            "code": unrolled(workload, instruction, config),
+            "taps": prod(workload.kernel),
+            "plane": height * width,
+            "planes": workload.batch * workload.out_channels,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "micro-kernel": replace(config, rows=1, tiles=config.rows * config.tiles),
+            "threads": replace(config, parallel=False),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 0. The computation, rounded up to whole tiles
+        workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
+        tile = (config.rows * config.tiles, config.columns)
+        sch = Schedule(te.create_prim_func(compute.depthwise_dot(workload, instruction, tile)))
+        pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+        sch.compute_inline(sch.get_sblock("sums"))
+
+        # Step 1. A task is a band of rows of as many planes as a vector has lanes
+        if workload.out_layout == "NHWC":
+            n, y, x, k = sch.get_loops(output)
+            kb, lane = sch.split(k, [None, instruction.lanes])
+        else:
+            n, kb, y, x, lane = sch.get_loops(output)
+        band, yo, yi = sch.split(y, [None, config.tiles, config.rows])
+        xo, xi = sch.split(x, [None, config.columns])
+        sch.reorder(n, kb, band, yo, xo, yi, xi, lane)
+        task = sch.fuse(n, kb, band)
+        if config.parallel:
+            sch.parallel(task)
+
+        # Step 2. Stage the band, and sum a tile in registers
+        sch.compute_at(accumulate, xo, preserve_unit_loops=True)
+        sch.compute_at(pad, task, preserve_unit_loops=True)
+        *_, column, channel = sch.get_loops(pad)
+        sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
+        sch.vectorize(channel)
+        yi_, window, neighbour, vector, r, g, term = sch.get_loops(accumulate)[-7:]
+        sch.reorder(r, g, yi_, window, neighbour, vector, term)
+        for loop in (r, g, yi_, window, neighbour):
+            sch.unroll(loop)
+        init = sch.decompose_reduction(accumulate, r)
+        sch.vectorize(sch.get_loops(init)[-1])
+        sch.tensorize(vector, columns_intrinsic(instruction))
+
+        # Step 3. Store
+        for loop in (yi, xi):
+            sch.unroll(loop)
+        sch.vectorize(lane)
+        sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
+        return sch
+
+    def least(self, problem: Problem, target: tvm.target.Target) -> Config:
+        """Return the configuration of one tile, as wide as the columns that the dot product takes side by side."""
+        side_by_side = neighbours(problem.workload, instruction_of(problem, target).terms)
+        return replace(self.LEAST, columns=side_by_side)
 
 
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    height, width = workload.output_size
-    bands = ceil_div(height, config.rows * config.tiles)
-    band_rows = workload.read_by((config.rows * config.tiles, 1))[0]
-    return {
-        "tile": config.rows * config.columns,
-        "waste_y": wasted(height, config.rows * config.tiles),
-        "waste_x": wasted(width, config.columns),
-        "band_bytes": band_rows * workload.padded_input[1] * instruction.lanes,
-        "halo": band_rows / (config.rows * config.tiles * workload.stride[0]),
-        "cycles": cycles(problem, config, target),
-        "tasks": workload.batch * workload.in_channels // instruction.lanes * bands,
-        "code": unrolled(workload, instruction, config),
-        "taps": prod(workload.kernel),
-        "plane": height * width,
-        "planes": workload.batch * workload.out_channels,
-    }
-
-
-def ablations(config: Config) -> dict[str, Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
-    return {
-        "micro-kernel": replace(config, rows=1, tiles=config.rows * config.tiles),
-        "threads": replace(config, parallel=False),
-    }
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    # Step 0. The computation, rounded up to whole tiles
-    workload, instruction = compute.with_open_sizes(problem), instruction_of(problem, target)
-    tile = (config.rows * config.tiles, config.columns)
-    sch = Schedule(te.create_prim_func(compute.depthwise_dot(workload, instruction, tile)))
-    pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
-    sch.compute_inline(sch.get_sblock("sums"))
-
-    # Step 1. A task is a band of rows of as many planes as a vector has lanes
-    if workload.out_layout == "NHWC":
-        n, y, x, k = sch.get_loops(output)
-        kb, lane = sch.split(k, [None, instruction.lanes])
-    else:
-        n, kb, y, x, lane = sch.get_loops(output)
-    band, yo, yi = sch.split(y, [None, config.tiles, config.rows])
-    xo, xi = sch.split(x, [None, config.columns])
-    sch.reorder(n, kb, band, yo, xo, yi, xi, lane)
-    task = sch.fuse(n, kb, band)
-    if config.parallel:
-        sch.parallel(task)
-
-    # Step 2. Stage the band, and sum a tile in registers
-    sch.compute_at(accumulate, xo, preserve_unit_loops=True)
-    sch.compute_at(pad, task, preserve_unit_loops=True)
-    *_, column, channel = sch.get_loops(pad)
-    sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
-    sch.vectorize(channel)
-    yi_, window, neighbour, vector, r, g, term = sch.get_loops(accumulate)[-7:]
-    sch.reorder(r, g, yi_, window, neighbour, vector, term)
-    for loop in (r, g, yi_, window, neighbour):
-        sch.unroll(loop)
-    init = sch.decompose_reduction(accumulate, r)
-    sch.vectorize(sch.get_loops(init)[-1])
-    sch.tensorize(vector, columns_intrinsic(instruction))
-
-    # Step 3. Store
-    for loop in (yi, xi):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-    sch.annotate(xo, "pragma_loop_partition_hint", True)  # only the last tile of a row tests where the row ends
-    return sch
+template = DepthwiseDot()

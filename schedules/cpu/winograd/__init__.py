@@ -6,9 +6,10 @@ output channels; the sums of a block are transformed, finished and stored at onc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import tvm
 from tvm import te
@@ -23,10 +24,11 @@ from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 
-from ...space import Space, ceil_div, divisors, named, tile_sizes, wasted
+from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ...template import Layouts
 from ..direct.register_tiles import transpose
 from ..machine import PARALLEL_FLOPS, native_lanes, vector_registers
+from ..template import CpuTemplate, Tests
 from .model import (
     INPUT_CYCLES,
     MOST_VECTORS,
@@ -46,29 +48,6 @@ from .model import (
 )
 from .transforms import input_transform, output_transform, weight_transform
 
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float32", "bfloat16"))
-
-OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
-
-LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
-
 MOST_SET_BYTES = 3 * 1024 * 1024
 """The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds.
 
@@ -85,185 +64,10 @@ COPIED_COLUMNS = 64
 """The most columns of outputs that are transposed at once, for an output in NCHW."""
 
 
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take 3x3 convolutions of one group with a stride of 1, where the precision lets errors spread to outputs nearby.
-
-    Channels in blocks are those of a vector.
-    """
-    workload = problem.workload
-    if not problem.is_dense or workload.groups > 1:
-        return "is for dense convolutions of one group"
-    if workload.kernel != (3, 3) or workload.stride != (1, 1) or workload.dilation != (1, 1):
-        return "takes 3x3 kernels with a stride and a dilation of 1"
-    if problem.precision == "strict":
-        return "has errors that depend on outputs nearby, which precision strict rules out"
-    blocks = {channel_block(layout) for layout in (workload.layout, workload.out_layout)} - {1}
-    if len(blocks) == 2:
-        return f"takes x and output in blocks of as many channels, not {workload.layouts}"
-    if max(blocks, default=1) > MOST_CHANNELS:
-        return f"takes blocks of at most {MOST_CHANNELS} channels, not {max(blocks)}"
-    return None
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations worth trying for a workload, legal on the target."""
-    workload = problem.workload
-    height = max(tiles_of(workload, outputs)[0] for outputs in INPUT_CYCLES)
-    knobs = {
-        "outputs": tuple(INPUT_CYCLES),
-        "rows": tile_sizes(height),
-        "images": divisors(workload.batch, 16),
-        "tiles": tuple(range(1, 29)),
-        "vectors": tuple(range(1, MOST_VECTORS + 1)),
-        "vector": (lanes_of(workload, target),),
-        "shared": (False, True),
-        "parallel": (True, False),
-    }
-    default = default_config(problem, target)
-    return Space(default, LEAST, knobs, constraints(problem, target), heuristics(problem, target))
-
-
 def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the channels of a vector: those of a block in which tensors are, or else the native ones."""
     block = max(channel_block(workload.layout), channel_block(workload.out_layout))
     return block if block > 1 else native_lanes(target)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload = problem.workload
-
-    def known_tiles(config: Config) -> bool:
-        return config.outputs in INPUT_CYCLES
-
-    def exact(config: Config) -> bool:
-        return config.outputs == 2 or workload.in_channels >= FEW_CHANNELS
-
-    def stored_blocks(config: Config) -> bool:
-        return {channel_block(layout) for layout in (workload.layout, workload.out_layout)} <= {1, config.vector}
-
-    def registers(config: Config) -> bool:
-        vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
-        return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= vector_registers(target)
-
-    def whole_images(config: Config) -> bool:
-        if config.images == 1:
-            return True
-        is_known = {"batch", "height"}.isdisjoint(problem.open_sizes)
-        rows = tiles_of(workload, config.outputs)[0]
-        return is_known and workload.batch % config.images == 0 and config.rows == rows
-
-    def waste(config: Config) -> bool:
-        tiles = tiles_of(workload, config.outputs)
-        whole = map(wasted, tiles, (config.rows, tiles_across(problem, config)))
-        return max(whole) <= 2 and config.block <= max(64, 2 * workload.out_channels)
-
-    def room(config: Config) -> bool:
-        return config.rows == config.images == 1 or working_set(workload, config) <= MOST_SET_BYTES
-
-    return named(known_tiles, exact, stored_blocks, registers, whole_images, waste, room)
-
-
-def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return tests that select legal configurations worth building, by name."""
-    shapes = {(each.outputs, each.rows, each.images, each.tiles, each.vectors) for each in _promising(problem, target)}
-
-    def promising_tile(config: Config) -> bool:
-        return (config.outputs, config.rows, config.images, config.tiles, config.vectors) in shapes
-
-    def threads_for_work(config: Config) -> bool:
-        return config.parallel == (problem.workload.flops >= PARALLEL_FLOPS) and (config.parallel or not config.shared)
-
-    return named(promising_tile, threads_for_work)
-
-
-def _promising(problem: Problem, target: tvm.target.Target) -> list[Config]:
-    """Return the configurations that the model takes for at most a third slower than the best, which comes first."""
-    legal = constraints(problem, target).values()
-    lanes = lanes_of(problem.workload, target)
-    found = [each for each in candidates(problem, target, lanes) if all(holds(each) for holds in legal)]
-    costs = {each: estimate(problem, each, target) for each in found}
-    return sorted((each for each in found if costs[each] <= 4 / 3 * min(costs.values())), key=costs.__getitem__)
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload."""
-    return _promising(problem, target)[0]
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core should take for an image, in the mean of planes of any size where they are open."""
-    return fmean(cost(workload, config, target) for workload in computed(problem, config))
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    # Step 1. A task is a band of tiles; its output channels are computed block by block
-    workload = compute.with_open_sizes(problem)
-    step, lanes, block = config.outputs, config.vector, config.block
-    across = tiles_across(problem, config)
-    tile = WinogradTile(step, config.rows, config.images, across, config.tiles, lanes, block)
-    func = te.create_prim_func(compute.winograd(workload, tile))
-    if "width" in problem.open_sizes:
-        func = func.with_attr(MOST_COLUMNS, most_columns(workload, config))
-    sch = Schedule(func)
-    names = "blocks", "tiles", "packed", "winograd", "sums", "output"
-    blocks, tiles, packed, accumulate, sums, output = (sch.get_sblock(name) for name in names)
-    sch.compute_inline(sch.get_sblock("pad"))
-    in_blocks = channel_block(workload.out_layout) > 1
-    copy = None if in_blocks else sch.cache_read(output, 0, "global")
-    n, k, h, w = sch.get_loops(output)[:4]
-    n, image = sch.split(n, [None, config.images])
-    kb, ki = sch.split(k, [None, config.vectors if in_blocks else block])
-    band, row, yi = sch.split(h, [None, config.rows, step])
-    at_once = 1 if in_blocks else max(divisors(across, max(1, COPIED_COLUMNS // step)))
-    column, xi = sch.split(w, [None, at_once * step])
-    inner = [ki, image, row, column, yi, xi] if in_blocks else [image, row, column, yi, ki, xi]
-    sch.reorder(n, band, kb, *inner)
-    task = sch.fuse(n, band)
-    for stage in (sums,) if copy is None else (copy, sums):
-        sch.compute_at(stage, column, preserve_unit_loops=True)
-    sch.compute_at(accumulate, kb, preserve_unit_loops=True)
-    sch.compute_at(tiles, task, preserve_unit_loops=True)
-
-    # Step 2. The input of a band, transformed by blocks of channels
-    *_, p, q, c, t, i = sch.get_loops(tiles)
-    sch.reorder(c, t, p, q, i)
-    sch.compute_at(blocks, c, preserve_unit_loops=True)
-    *_, x, vector = sch.get_loops(blocks)
-    sch.annotate(x, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
-    sch.vectorize(vector)
-
-    # Step 3. The weight, all points of a vector of channels at once
-    loops = [_schedule_weight(sch, packed, workload, config), *([c, kb] if config.shared else [task])]
-    if workload.dtype in NARROW:
-        loops.append(sch.fuse(*sch.get_loops(sch.get_sblock("wide"))[:2]))
-    if config.parallel:
-        for loop in loops:
-            sch.parallel(loop)
-
-    # Step 4. The products for a block of channels, summed in registers
-    sch.tensorize(p, input_transform(step, lanes))
-    _schedule_product(sch, accumulate, config)
-
-    # Step 5. The transform of the sums, and the epilogue
-    sch.transform_layout(sums, ("write", 0), lambda n, k, h, w: (n, k // lanes, h, w, k % lanes))
-    sch.reorder_block_iter_var(sums, [0, 2, 3, 1])
-    *_, k, h, w = sch.get_loops(sums)
-    k, vector = sch.split(k, [None, lanes])
-    w, wi = sch.split(w, [None, step])
-    sch.reorder(k, w, h, wi, vector)
-    sch.tensorize(h, output_transform(step, lanes))
-    if copy is not None:
-        transpose(sch, copy, at_once * step, lanes)
-    yi, middle, innermost = sch.get_loops(output)[-3:]
-    sch.unroll(yi)
-    if in_blocks:
-        sch.unroll(middle)
-    sch.vectorize(innermost)
-    if isinstance(workload.width, int):
-        sch.annotate(column, "pragma_loop_partition_hint", True)  # only the last tiles of a row test where it ends
-    return sch
 
 
 def _schedule_weight(sch: Schedule, packed: SBlockRV, workload: ConvWorkload, config: Config) -> LoopRV:
@@ -297,31 +101,203 @@ def _schedule_product(sch: Schedule, accumulate: SBlockRV, config: Config) -> No
     sch.decompose_reduction(accumulate, co)
 
 
-def ablations(config: Config) -> dict[str, Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-    return {
-        "micro-kernel": replace(config, vectors=1, tiles=1),
-        "large tiles": replace(config, outputs=2),
-        "threads": replace(config, parallel=False, shared=False),
-    }
+class Winograd(CpuTemplate[Config]):
+    """Winograd's convolution on a CPU."""
+
+    LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float32", "bfloat16"))
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take 3x3 convolutions of one group with a stride of 1, if the precision lets errors spread to outputs nearby.
+
+        Channels in blocks are those of a vector.
+        """
+        workload = problem.workload
+        if not problem.is_dense or workload.groups > 1:
+            return "is for dense convolutions of one group"
+        if workload.kernel != (3, 3) or workload.stride != (1, 1) or workload.dilation != (1, 1):
+            return "takes 3x3 kernels with a stride and a dilation of 1"
+        if problem.precision == "strict":
+            return "has errors that depend on outputs nearby, which precision strict rules out"
+        blocks = {channel_block(layout) for layout in (workload.layout, workload.out_layout)} - {1}
+        if len(blocks) == 2:
+            return f"takes x and output in blocks of as many channels, not {workload.layouts}"
+        if max(blocks, default=1) > MOST_CHANNELS:
+            return f"takes blocks of at most {MOST_CHANNELS} channels, not {max(blocks)}"
+        return None
+
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        workload = problem.workload
+        height = max(tiles_of(workload, outputs)[0] for outputs in INPUT_CYCLES)
+        return {
+            "outputs": tuple(INPUT_CYCLES),
+            "rows": tile_sizes(height),
+            "images": divisors(workload.batch, 16),
+            "tiles": tuple(range(1, 29)),
+            "vectors": tuple(range(1, MOST_VECTORS + 1)),
+            "vector": (lanes_of(workload, target),),
+            "shared": (False, True),
+            "parallel": (True, False),
+        }
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        workload = problem.workload
+
+        def known_tiles(config: Config) -> bool:
+            return config.outputs in INPUT_CYCLES
+
+        def exact(config: Config) -> bool:
+            return config.outputs == 2 or workload.in_channels >= FEW_CHANNELS
+
+        def stored_blocks(config: Config) -> bool:
+            return {channel_block(layout) for layout in (workload.layout, workload.out_layout)} <= {1, config.vector}
+
+        def registers(config: Config) -> bool:
+            vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
+            return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= vector_registers(target)
+
+        def whole_images(config: Config) -> bool:
+            if config.images == 1:
+                return True
+            is_known = {"batch", "height"}.isdisjoint(problem.open_sizes)
+            rows = tiles_of(workload, config.outputs)[0]
+            return is_known and workload.batch % config.images == 0 and config.rows == rows
+
+        def waste(config: Config) -> bool:
+            tiles = tiles_of(workload, config.outputs)
+            whole = map(wasted, tiles, (config.rows, tiles_across(problem, config)))
+            return max(whole) <= 2 and config.block <= max(64, 2 * workload.out_channels)
+
+        def room(config: Config) -> bool:
+            return config.rows == config.images == 1 or working_set(workload, config) <= MOST_SET_BYTES
+
+        return named(known_tiles, exact, stored_blocks, registers, whole_images, waste, room)
+
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        shapes = {
+            (each.outputs, each.rows, each.images, each.tiles, each.vectors)
+            for each in self._promising(problem, target)
+        }
+
+        def promising_tile(config: Config) -> bool:
+            return (config.outputs, config.rows, config.images, config.tiles, config.vectors) in shapes
+
+        def threads_for_work(config: Config) -> bool:
+            return config.parallel == (problem.workload.flops >= PARALLEL_FLOPS) and (
+                config.parallel or not config.shared
+            )
+
+        return named(promising_tile, threads_for_work)
+
+    def _promising(self, problem: Problem, target: tvm.target.Target) -> list[Config]:
+        """Return the configurations that the model finds at most a third slower than the best, which comes first."""
+        legal = self.constraints(problem, target).values()
+        lanes = lanes_of(problem.workload, target)
+        found = [each for each in candidates(problem, target, lanes) if all(holds(each) for holds in legal)]
+        costs = {each: self.estimate(problem, each, target) for each in found}
+        return sorted((each for each in found if costs[each] <= 4 / 3 * min(costs.values())), key=costs.__getitem__)
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        return self._promising(problem, target)[0]
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the cycles that a core should take for an image, the mean of open planes of any size."""
+        return fmean(cost(workload, config, target) for workload in computed(problem, config))
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        workload = problem.workload
+        count = tiles_of_band(workload, config)
+        return {
+            "tile": config.vectors * config.tiles,
+            "block_read": channel_block(workload.layout),
+            "block_written": channel_block(workload.out_layout),
+            "points": config.points,
+            "waste_outputs": outputs_computed(workload, config),
+            "waste_tiles": wasted(count, config.tiles),
+            "waste_channels": wasted(workload.out_channels, config.block),
+            "weight_bytes": weight_bytes(workload, config),
+            "band_bytes": band_bytes(workload, config),
+            "tasks": tasks_of(workload, config),
+            "cycles": cost(workload, config, target),
+            "reduction": workload.in_channels,
+            "out_channels": workload.out_channels,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "micro-kernel": replace(config, vectors=1, tiles=1),
+            "large tiles": replace(config, outputs=2),
+            "threads": replace(config, parallel=False, shared=False),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 1. A task is a band of tiles; its output channels are computed block by block
+        workload = compute.with_open_sizes(problem)
+        step, lanes, block = config.outputs, config.vector, config.block
+        across = tiles_across(problem, config)
+        tile = WinogradTile(step, config.rows, config.images, across, config.tiles, lanes, block)
+        func = te.create_prim_func(compute.winograd(workload, tile))
+        if "width" in problem.open_sizes:
+            func = func.with_attr(MOST_COLUMNS, most_columns(workload, config))
+        sch = Schedule(func)
+        names = "blocks", "tiles", "packed", "winograd", "sums", "output"
+        blocks, tiles, packed, accumulate, sums, output = (sch.get_sblock(name) for name in names)
+        sch.compute_inline(sch.get_sblock("pad"))
+        in_blocks = channel_block(workload.out_layout) > 1
+        copy = None if in_blocks else sch.cache_read(output, 0, "global")
+        n, k, h, w = sch.get_loops(output)[:4]
+        n, image = sch.split(n, [None, config.images])
+        kb, ki = sch.split(k, [None, config.vectors if in_blocks else block])
+        band, row, yi = sch.split(h, [None, config.rows, step])
+        at_once = 1 if in_blocks else max(divisors(across, max(1, COPIED_COLUMNS // step)))
+        column, xi = sch.split(w, [None, at_once * step])
+        inner = [ki, image, row, column, yi, xi] if in_blocks else [image, row, column, yi, ki, xi]
+        sch.reorder(n, band, kb, *inner)
+        task = sch.fuse(n, band)
+        for stage in (sums,) if copy is None else (copy, sums):
+            sch.compute_at(stage, column, preserve_unit_loops=True)
+        sch.compute_at(accumulate, kb, preserve_unit_loops=True)
+        sch.compute_at(tiles, task, preserve_unit_loops=True)
+
+        # Step 2. The input of a band, transformed by blocks of channels
+        *_, p, q, c, t, i = sch.get_loops(tiles)
+        sch.reorder(c, t, p, q, i)
+        sch.compute_at(blocks, c, preserve_unit_loops=True)
+        *_, x, vector = sch.get_loops(blocks)
+        sch.annotate(x, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
+        sch.vectorize(vector)
+
+        # Step 3. The weight, all points of a vector of channels at once
+        loops = [_schedule_weight(sch, packed, workload, config), *([c, kb] if config.shared else [task])]
+        if workload.dtype in NARROW:
+            loops.append(sch.fuse(*sch.get_loops(sch.get_sblock("wide"))[:2]))
+        if config.parallel:
+            for loop in loops:
+                sch.parallel(loop)
+
+        # Step 4. The products for a block of channels, summed in registers
+        sch.tensorize(p, input_transform(step, lanes))
+        _schedule_product(sch, accumulate, config)
+
+        # Step 5. The transform of the sums, and the epilogue
+        sch.transform_layout(sums, ("write", 0), lambda n, k, h, w: (n, k // lanes, h, w, k % lanes))
+        sch.reorder_block_iter_var(sums, [0, 2, 3, 1])
+        *_, k, h, w = sch.get_loops(sums)
+        k, vector = sch.split(k, [None, lanes])
+        w, wi = sch.split(w, [None, step])
+        sch.reorder(k, w, h, wi, vector)
+        sch.tensorize(h, output_transform(step, lanes))
+        if copy is not None:
+            transpose(sch, copy, at_once * step, lanes)
+        yi, middle, innermost = sch.get_loops(output)[-3:]
+        sch.unroll(yi)
+        if in_blocks:
+            sch.unroll(middle)
+        sch.vectorize(innermost)
+        if isinstance(workload.width, int):
+            sch.annotate(column, "pragma_loop_partition_hint", True)  # only the last tiles of a row test where it ends
+        return sch
 
 
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    workload = problem.workload
-    count = tiles_of_band(workload, config)
-    return {
-        "tile": config.vectors * config.tiles,
-        "block_read": channel_block(workload.layout),
-        "block_written": channel_block(workload.out_layout),
-        "points": config.points,
-        "waste_outputs": outputs_computed(workload, config),
-        "waste_tiles": wasted(count, config.tiles),
-        "waste_channels": wasted(workload.out_channels, config.block),
-        "weight_bytes": weight_bytes(workload, config),
-        "band_bytes": band_bytes(workload, config),
-        "tasks": tasks_of(workload, config),
-        "cycles": cost(workload, config, target),
-        "reduction": workload.in_channels,
-        "out_channels": workload.out_channels,
-    }
+template = Winograd()

@@ -9,124 +9,329 @@ times as long for most others, and 1.45 times for the largest kernels (benchmark
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf, prod
+from typing import Any
+
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
+from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
 
+from ...space import Space, ceil_div, ceil_to, named, wasted
 from ...template import Layouts
-from .default import default_config
-from .model import ablations, estimate, features, obstacle, space
-from .tiles import LEAST, Config
-
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts()
-
-OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+from ..machine import WARP
+from ..template import GpuTemplate, Tests
+from .clocks import clocks, registers, registers_of
+from .default import MARGIN, candidates
+from .model import heuristics, least_clocks
+from .rules import ANY_WASTE, mean_waste, usual_configs
+from .tiles import LEAST, MOST_WINDOW, Config, blocks, shared_bytes, whole_planes, window_elements
 
 
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    # Step 0. The computation, rounded up to whole tiles
-    tile = (config.block_y, config.block_x)
-    lanes = 1 if config.flat else config.load
-    sch = Schedule(te.create_prim_func(compute.depthwise(compute.with_open_sizes(problem), tile, lanes)))
-    pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
-    # Of an open plane TVM cannot tell how much of the residual, the last operand, a tile reads.
-    end = len(sch.get(output).reads) - (problem.has_open_planes and problem.workload.epilogue.residual)
-    vectors = [sch.cache_read(output, operand, "local") for operand in range(1, end)]
-    copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
-    store = sch.cache_write(output, 0, "local") if config.store > 1 and not config.flat else output
+class Depthwise(GpuTemplate[Config]):
+    """Depthwise convolution in NCHW."""
 
-    # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
-    n, k, y, x = sch.get_loops(store)
-    bk, tz, ki = sch.split(k, [None, config.threads_z, config.siblings])
-    by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.thread_y])
-    bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
-    sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
-    # Only blockIdx.x is wide enough for every batch and channel count. A number of tiles that is known only when the
-    # kernel runs has an axis of its own: TVM cannot tell what a block stages where its place comes from a division.
-    axes = (sch.fuse(n, bk), by, bx) if problem.has_open_planes else (sch.fuse(n, bk, by, bx),)
-    for axis, name in zip(axes, ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
-        sch.bind(axis, name)
-    block = axes[-1]
-    sch.bind(vy, "vthread.y")
-    sch.bind(vx, "vthread.x")
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = LEAST
+    MOST_UNROLLED = 4096
 
-    # Step 2. Accumulate in registers; the epilogue follows in the same thread, and stores vectors
-    if store != output:
-        xi, vector = sch.split(xi, [None, config.store])
-        sch.compute_at(output, xi, preserve_unit_loops=True)
-        sch.unroll(sch.get_loops(output)[-1])
-        sch.vectorize(vector)
-    for loop in (ki, yi, xi):
-        sch.unroll(loop)
-    sch.compute_at(accumulate, tx, preserve_unit_loops=True)
-    sch.set_scope(accumulate, 0, "local")
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take depthwise convolutions."""
+        return None if problem.is_depthwise else "is for depthwise convolutions"
 
-    # What the epilogue reads comes first: the end of the kernel is too late to begin waiting for it.
-    for vector in vectors:
-        sch.compute_at(vector, tx, preserve_unit_loops=True, index=0)
+    def registers(self, problem: Problem, config: Config) -> int:
+        return registers_of(problem.workload, config)
 
-    # Step 3. Stage the input, with the padding resolved on the way
-    if config.shared_input or config.unroll == 2:  # registers have no addresses: only unrolled taps can read them
-        sch.compute_at(pad, block if config.shared_input else tx, preserve_unit_loops=True)
-        sch.set_scope(pad, 0, "shared" if config.shared_input else "local")
-        plane, row, column, *lane = sch.get_loops(pad)[-4 if lanes > 1 else -3 :]
-        if config.shared_input:
-            rows = sch.fuse(plane, row)
-            steps_y, wz, wy = sch.split(rows, [None, config.threads_z, config.threads_y])
-            steps_x, wx = sch.split(column, [None, config.threads_x])
-            sch.reorder(steps_y, steps_x, wz, wy, wx)
-            _bind_threads(sch, config, wz, wy, wx)
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(problem.workload, config)
+
+    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+        return int(target.attrs["max_shared_memory_per_block"])
+
+    def threads_z(self, config: Config) -> int:
+        return config.threads_z
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return blocks(problem.workload, config)
+
+    def instructions(self, problem: Problem, config: Config) -> float:
+        """Return the multiply-adds of the unrolled loops over taps; infinitely many of more loops than there are."""
+        unrolled = (1, problem.workload.kernel[1], prod(problem.workload.kernel))
+        return config.outputs * unrolled[config.unroll] if config.unroll < len(unrolled) else inf
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        workload, any_width = problem.workload, "width" in problem.open_sizes
+        height, width = workload.output_size
+
+        def whole_channels(config: Config) -> bool:
+            return config.planes in whole_planes(workload, config.planes)
+
+        def whole_vectors(config: Config) -> bool:
+            own = config.flat or config.thread_x % config.store == 0
+            whole = config.store == 1 if any_width else width % config.store == 0
+            return config.store in (1, 2, 4, 8) and own and whole and config.store * workload.itemsize <= 16
+
+        def whole_loads(config: Config) -> bool:
+            whole = config.load == 1 if any_width else workload.width % config.load == 0
+            return config.load in (1, 2, 4, 8) and whole and config.load * workload.itemsize <= 16
+
+        def aligned_loads(config: Config) -> bool:
+            """Return whether staged elements begin at a whole load, whatever thread or block stages them."""
+            staged = config.block_x if config.shared_input else config.thread_x if config.unroll == 2 else 0
+            return config.load == 1 or config.flat or (staged > 0 and staged * workload.stride[1] % config.load == 0)
+
+        def whole_siblings(config: Config) -> bool:
+            return config.siblings in (1, workload.multiplier) and config.planes % config.siblings == 0
+
+        def whole_planes_in_registers(config: Config) -> bool:
+            """Return whether flat planes are in registers in one piece.
+
+            With vthreads TVM's kernels are wrong on a GPU, though not their serial twins.
+            """
+            whole = config.block_y >= height and config.block_x >= width and not problem.has_open_planes
+            window = config.unroll == 2 and not config.shared_input
+            return not config.flat or (whole and window and config.vthreads_y == config.vthreads_x == 1)
+
+        def waste(config: Config) -> bool:
+            return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
+
+        return named(
+            whole_channels, whole_vectors, whole_loads, aligned_loads, whole_siblings, whole_planes_in_registers, waste
+        )
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        """Return the tests that a configuration must pass: outputs and window bound registers, however many threads."""
+        workload = problem.workload
+
+        def registers(config: Config) -> bool:
+            return config.outputs <= 64 and window_elements(workload, config) <= MOST_WINDOW
+
+        return {**super().constraints(problem, target), **named(registers)}
+
+    def candidates(self, problem: Problem) -> Iterable[Config]:
+        return dict.fromkeys(candidates(problem.workload))
+
+    def usual_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        """Return a legal configuration that is reasonable for any workload.
+
+        Its kind was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as
+        the plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they
+        lie. So does the tile of a window too large for registers, and one too large for both is read through the cache.
+        """
+        checks = self.constraints(problem, target).values()
+        legal = (config for config in usual_configs(problem, gpu_of(target)) if all(holds(config) for holds in checks))
+        if (best := next(legal, None)) is None:
+            raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
+        if not problem.has_open_planes:
+            return best
+        alike = [
+            best,
+            *(config for config in legal if (config.unroll, config.shared_input) == (best.unroll, best.shared_input)),
+        ]
+        wastes = {config: mean_waste(problem, config) for config in alike}
+        return next((config for config in alike if wastes[config] <= ANY_WASTE), min(alike, key=wastes.__getitem__))
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+        """Return a legal configuration that is reasonable for any workload.
+
+        It is that of `usual_config`, which is made for common layers. Where planes are known, and no sequences of one
+        row, another one takes its place that `clocks` tells to be faster by a `MARGIN`: a candidate's estimate is not
+        compared.
+        """
+        usual, workload = self.usual_config(problem, target), problem.workload
+        if problem.has_open_planes or workload.height == 1:
+            return usual
+        gpu, checks = gpu_of(target), self.constraints(problem, target).values()
+
+        def time(config: Config) -> float:
+            return clocks(workload, config, gpu)
+
+        legal = (config for config in self.candidates(problem) if all(holds(config) for holds in checks))
+        best = min(legal, key=time, default=usual)
+        return best if MARGIN * time(best) < time(usual) else usual
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        workload, (height, width) = problem.workload, problem.workload.output_size
+        wide = (4, 8) if height == 1 else ()  # for planes of one row, of which a thread has several vectors
+
+        def upto(limit: int, *values: int) -> set[int]:
+            return {value for value in values if value <= limit}
+
+        rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, 8)
+        whole_height = upto(64, *(ceil_div(height, n) for n in rows))
+        whole_width = upto(64, *(ceil_div(width, n) for n in columns))
+        # What the default stages may be staged, or read through registers.
+        staged = default.shared_input
+        knobs: dict[str, Iterable[Any]] = {
+            "planes": {*whole_planes(workload, 64)},
+            "threads_y": upto(2 * height - 1, 1, 2, 4, 8, 16) | whole_height,
+            "threads_x": upto(2 * width - 1, 1, 4, 8, 16, 32, 56) | whole_width,
+            "vthreads_y": upto(height, 1, 2) if staged else {1},
+            "vthreads_x": upto(width, 1, 2, *wide) if staged or wide else {1},
+            "thread_y": rows,
+            "thread_x": columns,
+            "store": upto(16 // workload.itemsize, 1, 2, 4, 8),
+            "unroll": {default.unroll},
+            "shared_input": {staged, False},
+            "shared_filter": {False, True},
+            "load": upto(16 // workload.itemsize, 1, 2, 4, 8),
+            "siblings": {1, workload.multiplier},
+            "flat": {False, True},
+        }
+        return {name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()}
+
+    def space(self, problem: Problem, target: tvm.target.Target) -> Space[Config]:
+        """Return the configurations that are worth a trial: by heuristics that know the GPU, not by the estimate."""
+        default = self.default_config(problem, target)
+        constraints, knobs = self.constraints(problem, target), self.knobs(problem, default)
+        return Space(default, self.LEAST, knobs, constraints, heuristics(problem.workload, gpu_of(target)))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that memory or multiply-adds take."""
+        return least_clocks(problem.workload, config, gpu_of(target))
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload, (height, width) = problem.workload, problem.workload.output_size
+        taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
+        own = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
+        staged = prod(workload.read_by((config.block_y, config.block_x)))
+        run = min(width, config.threads_x * config.thread_x)
+        return {
+            "idle_lanes": ceil_to(config.threads, WARP) / config.threads,
+            "outputs": config.outputs,
+            "vthreads": vthreads,
+            "block_x": config.block_x,
+            "block_y": config.block_y,
+            "waste_x": wasted(width, config.block_x),
+            "waste_y": wasted(height, config.block_y),
+            "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
+            "shared_bytes": shared_bytes(workload, config),
+            "registers": registers(workload, config),
+            "macs_per_load": config.outputs * taps / own,
+            "halo": staged / (config.block_y * config.block_x),
+            "run_bytes": run * workload.itemsize,
+            "rows_of_warp": max(1.0, WARP / config.threads_x),
+            "taps": taps,
+            "plane": height * width,
+            "planes": workload.batch * workload.out_channels,
+        }
+
+    def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
+        """Return features for a cost model beside the knobs: how blocks share the GPU too, but not the estimate."""
+        gpu, grid = gpu_of(target), blocks(problem.workload, config)
+        warps, resident = ceil_div(config.threads, WARP), self.resident_blocks(problem, config, gpu)
+        waves = grid / (gpu.multiprocessors * resident)
+        return {
+            "threads": config.threads,
+            "blocks": grid,
+            **self.sizes(problem, config),
+            "warps_per_sm": min(warps * resident, grid * warps / gpu.multiprocessors),
+            "waves": waves,
+            "last_wave": ceil_div(grid, gpu.multiprocessors * resident) / waves,
+            "blocks_per_sm": ceil_div(grid, gpu.multiprocessors) * gpu.multiprocessors / grid,
+            "outputs_per_sm": config.outputs * config.threads * min(resident, grid / gpu.multiprocessors),
+        }
+
+    def ablations(self, config: Config) -> dict[str, Config]:
+        """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+        return {
+            "vector loads": replace(config, store=1, load=1),
+            "unrolling": replace(config, unroll=0, shared_input=True),
+            "shared filter": replace(config, shared_filter=False),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the workload's computation; the config must be legal."""
+        # Step 0. The computation, rounded up to whole tiles
+        tile = (config.block_y, config.block_x)
+        lanes = 1 if config.flat else config.load
+        sch = Schedule(te.create_prim_func(compute.depthwise(compute.with_open_sizes(problem), tile, lanes)))
+        pad, accumulate, output = (sch.get_sblock(name) for name in ("pad", "depthwise", "output"))
+        # Of an open plane TVM cannot tell how much of the residual, the last operand, a tile reads.
+        end = len(sch.get(output).reads) - (problem.has_open_planes and problem.workload.epilogue.residual)
+        vectors = [sch.cache_read(output, operand, "local") for operand in range(1, end)]
+        copies = (sch.cache_read(pad, 0, "shared"), sch.cache_write(output, 0, "shared")) if config.flat else None
+        store = sch.cache_write(output, 0, "local") if config.store > 1 and not config.flat else output
+
+        # Step 1. Tile the output: blocks, vthreads (strided), threads, then what a thread owns
+        n, k, y, x = sch.get_loops(store)
+        bk, tz, ki = sch.split(k, [None, config.threads_z, config.siblings])
+        by, vy, ty, yi = sch.split(y, [None, config.vthreads_y, config.threads_y, config.thread_y])
+        bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
+        sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
+        # Only blockIdx.x is wide enough for every batch and channel count. A number of tiles that is known only when
+        # the kernel runs has an axis of its own: TVM cannot tell what a block stages where its place comes from a
+        # division.
+        axes = (sch.fuse(n, bk), by, bx) if problem.has_open_planes else (sch.fuse(n, bk, by, bx),)
+        for axis, name in zip(axes, ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
+            sch.bind(axis, name)
+        block = axes[-1]
+        sch.bind(vy, "vthread.y")
+        sch.bind(vx, "vthread.x")
+
+        # Step 2. Accumulate in registers; the epilogue follows in the same thread, and stores vectors
+        if store != output:
+            xi, vector = sch.split(xi, [None, config.store])
+            sch.compute_at(output, xi, preserve_unit_loops=True)
+            sch.unroll(sch.get_loops(output)[-1])
+            sch.vectorize(vector)
+        for loop in (ki, yi, xi):
+            sch.unroll(loop)
+        sch.compute_at(accumulate, tx, preserve_unit_loops=True)
+        sch.set_scope(accumulate, 0, "local")
+
+        # What the epilogue reads comes first: the end of the kernel is too late to begin waiting for it.
+        for vector in vectors:
+            sch.compute_at(vector, tx, preserve_unit_loops=True, index=0)
+
+        # Step 3. Stage the input, with the padding resolved on the way
+        if config.shared_input or config.unroll == 2:  # registers have no addresses: only unrolled taps can read them
+            sch.compute_at(pad, block if config.shared_input else tx, preserve_unit_loops=True)
+            sch.set_scope(pad, 0, "shared" if config.shared_input else "local")
+            plane, row, column, *lane = sch.get_loops(pad)[-4 if lanes > 1 else -3 :]
+            if config.shared_input:
+                rows = sch.fuse(plane, row)
+                steps_y, wz, wy = sch.split(rows, [None, config.threads_z, config.threads_y])
+                steps_x, wx = sch.split(column, [None, config.threads_x])
+                sch.reorder(steps_y, steps_x, wz, wy, wx)
+                _bind_threads(sch, config, wz, wy, wx)
+            else:
+                for loop in (plane, row, column):
+                    sch.unroll(loop)
+            for loop in lane:
+                sch.vectorize(loop)
         else:
-            for loop in (plane, row, column):
-                sch.unroll(loop)
-        for loop in lane:
-            sch.vectorize(loop)
-    else:
-        sch.compute_inline(pad)
-    if copies is not None:
-        copy_in, copy_out = copies
-        sch.compute_at(copy_in, block, preserve_unit_loops=True)
-        sch.reverse_compute_at(copy_out, block, preserve_unit_loops=True)
-        _spread_over_threads(sch, copy_in, config, config.load)
-        _spread_over_threads(sch, copy_out, config, config.store)
+            sch.compute_inline(pad)
+        if copies is not None:
+            copy_in, copy_out = copies
+            sch.compute_at(copy_in, block, preserve_unit_loops=True)
+            sch.reverse_compute_at(copy_out, block, preserve_unit_loops=True)
+            _spread_over_threads(sch, copy_in, config, config.load)
+            _spread_over_threads(sch, copy_out, config, config.store)
 
-    # Step 4. Stage the filter
-    if config.shared_filter:
-        taps = sch.cache_read(accumulate, 1, "shared")
-        sch.compute_at(taps, block, preserve_unit_loops=True)
-        _spread_over_threads(sch, taps, config, 1)
+        # Step 4. Stage the filter
+        if config.shared_filter:
+            taps = sch.cache_read(accumulate, 1, "shared")
+            sch.compute_at(taps, block, preserve_unit_loops=True)
+            _spread_over_threads(sch, taps, config, 1)
 
-    _bind_threads(sch, config, tz, ty, tx)
+        _bind_threads(sch, config, tz, ty, tx)
 
-    # Step 5. Taps outside, the thread's outputs inside, and as much of it straight-line as asked for
-    ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
-    sch.reorder(ni, r, s, ki, yi, xi)
-    for loop in (ki, yi, xi, *((), (s,), (r, s))[config.unroll]):
-        sch.unroll(loop)
-    sch.decompose_reduction(accumulate, r)
-    return sch
+        # Step 5. Taps outside, the thread's outputs inside, and as much of it straight-line as asked for
+        ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
+        sch.reorder(ni, r, s, ki, yi, xi)
+        for loop in (ki, yi, xi, *((), (s,), (r, s))[config.unroll]):
+            sch.unroll(loop)
+        sch.decompose_reduction(accumulate, r)
+        return sch
 
 
 def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config, vector: int) -> None:
@@ -144,3 +349,6 @@ def _bind_threads(sch: Schedule, config: Config, z: LoopRV, y: LoopRV, x: LoopRV
     loops = (sch.fuse(z, y, x),) if config.flat else (x, y, z)
     for loop, thread in zip(loops, ("threadIdx.x", "threadIdx.y", "threadIdx.z"), strict=False):
         sch.bind(loop, thread)
+
+
+template = Depthwise()

@@ -9,7 +9,8 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Gpu
 
 from ...space import ceil_div, ceil_to, wasted
-from ..machine import BLOCK_BYTES, LINE, QUARTERS, REGISTERS, SECTOR, WARP, bank_reads
+from ..machine import LINE, QUARTERS, SECTOR, WARP, bank_reads
+from ..template import resident_blocks
 from ..tensor.model import mostly_largest
 from .tiles import Config, blocks, shared_bytes, staged_elements, window_elements
 
@@ -74,7 +75,8 @@ def clocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> float:
     latency += 0.0 if config.shared_filter else TAP_LATENCY * own_taps
 
     blocks_each = ceil_div(grid, gpu.multiprocessors)
-    together = min(resident_blocks(workload, config, gpu), blocks_each)
+    resident = resident_blocks(gpu, config.threads, registers_of(workload, config), shared_bytes(workload, config))
+    together = min(resident, blocks_each)
     busy = together * warps
     turn = mostly_largest(busy * instructions / QUARTERS, busy * moved, latency)
     turns = (blocks_each / together + ceil_div(blocks_each, together)) / 2  # blocks begin as others end
@@ -115,12 +117,9 @@ def registers(workload: ConvWorkload, config: Config) -> int:
     return OWN_REGISTERS + config.outputs + window_elements(workload, config)
 
 
-def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
-    """Return the number of blocks that a multiprocessor has room for at once."""
-    warps = ceil_div(config.threads, WARP)
-    by_registers = REGISTERS // WARP // (warps * ceil_to(registers(workload, config), 8))
-    by_shared = gpu.shared_bytes // (shared_bytes(workload, config) + BLOCK_BYTES)
-    return max(1, min(gpu.blocks, gpu.warps // warps, by_registers, by_shared))
+def registers_of(workload: ConvWorkload, config: Config) -> int:
+    """Return the registers that a thread takes, which it gets in eights."""
+    return ceil_to(registers(workload, config), 8)
 
 
 def _stored_lines(workload: ConvWorkload, config: Config) -> int:

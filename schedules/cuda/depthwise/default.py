@@ -1,4 +1,4 @@
-"""The default configuration of depthwise convolutions on CUDA."""
+"""The configurations of depthwise convolutions on CUDA that may take the place of the usual one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-import tvm
-
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
 
 from ...space import ceil_div, evenly, wasted
-from .clocks import clocks
-from .rules import usual_config
-from .tiles import LEAST, Config, constraints, whole_planes
+from .tiles import LEAST, Config, whole_planes
 
 MARGIN = 1.2
 """The least ratio, by the model, of the usual configuration's time to the best candidate's for that to replace it.
@@ -38,26 +32,7 @@ CANDIDATE_WASTE = 1.3
 """The largest ratio of computed to wanted outputs of a candidate."""
 
 
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload.
-
-    It is that of `usual_config`, which is made for common layers. Where planes are known, and no sequences of one row,
-    another one takes its place that `clocks` tells to be faster by a `MARGIN`.
-    """
-    usual, workload = usual_config(problem, target), problem.workload
-    if problem.has_open_planes or workload.height == 1:
-        return usual
-    gpu, checks = gpu_of(target), constraints(problem, target).values()
-
-    def time(config: Config) -> float:
-        return clocks(workload, config, gpu)
-
-    legal = (config for config in dict.fromkeys(_candidates(workload)) if all(holds(config) for holds in checks))
-    best = min(legal, key=time, default=usual)
-    return best if MARGIN * time(best) < time(usual) else usual
-
-
-def _candidates(workload: ConvWorkload) -> Iterator[Config]:
+def candidates(workload: ConvWorkload) -> Iterator[Config]:
     """Yield configurations whose threads have one tile each, without vthreads; not all are legal."""
     (height, width), m, most = workload.output_size, workload.multiplier, 16 // workload.itemsize
     ways = (False, False), (True, False), (False, True)  # the window in registers, from shared memory, whole planes

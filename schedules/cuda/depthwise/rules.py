@@ -9,16 +9,13 @@ from math import prod
 from statistics import fmean
 from typing import NamedTuple
 
-import tvm
-
-from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import H100, Gpu, gpu_of
+from tvmconv.targets.devices import H100, Gpu
 
 from ...open_sizes import samples
 from ...space import ceil_div, evenly, wasted
-from .tiles import LEAST, MOST_WINDOW, Config, constraints, whole_planes
+from .tiles import LEAST, MOST_WINDOW, Config, whole_planes
 
 FULL_GPU_THREADS = 65536
 """The threads that the usual configuration takes for a full H100: 512 on each of some 130 multiprocessors."""
@@ -51,34 +48,13 @@ ANY_WASTE = 1.25
 """The largest mean ratio of computed to wanted outputs on planes of any size, if any of its kind has one so small."""
 
 
-def usual_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return a legal configuration that is reasonable for any workload.
-
-    Its kind was fast on an H100: a window in registers, read once by loads as wide as stores; one block as wide as the
-    plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they lie. So
-    does the tile of a window too large for registers, and one too large for both is read through the cache.
-    """
-    checks = constraints(problem, target).values()
-    legal = (config for config in _candidates(problem, gpu_of(target)) if all(holds(config) for holds in checks))
-    if (best := next(legal, None)) is None:
-        raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
-    if not problem.has_open_planes:
-        return best
-    alike = [
-        best,
-        *(config for config in legal if (config.unroll, config.shared_input) == (best.unroll, best.shared_input)),
-    ]
-    wastes = {config: mean_waste(problem, config) for config in alike}
-    return next((config for config in alike if wastes[config] <= ANY_WASTE), min(alike, key=wastes.__getitem__))
-
-
 def mean_waste(problem: Problem, config: Config) -> float:
     """Return the outputs that whole tiles compute, as a multiple of those wanted, in the mean of planes of any size."""
     tile = config.block_y, config.block_x
     return fmean(prod(map(wasted, each.output_size, tile)) for each in samples(problem))
 
 
-def _candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
+def usual_configs(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Yield configurations, the best first; not all are legal."""
     workload = problem.workload
     height, width = workload.output_size

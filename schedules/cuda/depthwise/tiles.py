@@ -1,21 +1,18 @@
-"""The tiles of a depthwise convolution on CUDA, and the conditions for legal ones.
+"""The tiles of a depthwise convolution on CUDA.
 
 A block computes one tile of one or several output planes, and a thread a part of it in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-import tvm
-
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
-from ...space import ceil_div, divisors, named, wasted
+from ...space import ceil_div, divisors
 from ..machine import SHARED_ALIGNMENT
 
 MOST_WINDOW = 128
@@ -85,77 +82,6 @@ class Config:
 LEAST = Config(
     1, 1, 1, 1, 1, 1, 1, 1, unroll=0, shared_input=False, shared_filter=False, load=1, siblings=1, flat=False
 )
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload, any_width = problem.workload, "width" in problem.open_sizes
-    max_threads = int(target.attrs["max_threads_per_block"])
-    max_shared = int(target.attrs["max_shared_memory_per_block"])
-    height, width = workload.output_size
-
-    def whole_channels(config: Config) -> bool:
-        return config.planes in whole_planes(workload, config.planes)
-
-    def whole_vectors(config: Config) -> bool:
-        own = config.flat or config.thread_x % config.store == 0
-        whole = config.store == 1 if any_width else width % config.store == 0
-        return config.store in (1, 2, 4, 8) and own and whole and config.store * workload.itemsize <= 16
-
-    def whole_loads(config: Config) -> bool:
-        whole = config.load == 1 if any_width else workload.width % config.load == 0
-        return config.load in (1, 2, 4, 8) and whole and config.load * workload.itemsize <= 16
-
-    def aligned_loads(config: Config) -> bool:
-        """Return whether staged elements begin at a whole load, whatever thread or block stages them."""
-        staged = config.block_x if config.shared_input else config.thread_x if config.unroll == 2 else 0
-        return config.load == 1 or config.flat or (staged > 0 and staged * workload.stride[1] % config.load == 0)
-
-    def whole_siblings(config: Config) -> bool:
-        return config.siblings in (1, workload.multiplier) and config.planes % config.siblings == 0
-
-    def whole_planes_in_registers(config: Config) -> bool:
-        """Return whether flat planes are in registers in one piece.
-
-        With vthreads TVM's kernels are wrong on a GPU, though not their serial twins.
-        """
-        whole = config.block_y >= height and config.block_x >= width and not problem.has_open_planes
-        window = config.unroll == 2 and not config.shared_input
-        return not config.flat or (whole and window and config.vthreads_y == config.vthreads_x == 1)
-
-    def waste(config: Config) -> bool:
-        return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads and config.threads_z <= 64
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) <= max_shared
-
-    def registers(config: Config) -> bool:
-        return config.outputs <= 64 and window_elements(workload, config) <= MOST_WINDOW
-
-    def straight_line(config: Config) -> bool:
-        unrolled = (1, workload.kernel[1], prod(workload.kernel))
-        return config.unroll < len(unrolled) and config.outputs * unrolled[config.unroll] <= 4096
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
-    return named(
-        whole_channels,
-        whole_vectors,
-        whole_loads,
-        aligned_loads,
-        whole_siblings,
-        whole_planes_in_registers,
-        waste,
-        threads,
-        shared_memory,
-        registers,
-        straight_line,
-        grid,
-    )
 
 
 def whole_planes(workload: ConvWorkload, at_most: int) -> tuple[int, ...]:

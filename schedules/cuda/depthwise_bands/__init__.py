@@ -11,96 +11,215 @@ copying and multiplying.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
-from tvmconv.compute.depthwise.bands import LEAST_COPY, VECTOR_BYTES, columns_of, lanes
+from tvmconv.compute.depthwise.bands import BAND, EIGHT, LEAST_COPY, VECTOR_BYTES, columns_of, in_planes, lanes
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import gpu_of
 
+from ...space import ceil_div, divisors, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
+from ..template import GpuTemplate, Tests, needs_tensor_cores
+from ..tensor.tiles import tf32_products
 from .intrinsics import product_function
-from .model import ablations, default_config, estimate, features, obstacle, space
-from .tiles import LEAST, Config
-
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts()
-
-OPEN_SIZES: tuple[str, ...] = ("batch",)
-
+from .model import clocks
+from .tiles import Config, blocks, products, registers_of, shared_bytes
 
 IN_MEMORY = 3
 """The last dimensions of the lines and of the taps, of which a warp finds its own."""
 
+MOST_TAKEN_APART = 144
+"""The most registers by this count where factors are taken apart: NVRTC spilled some of 152, in kernels of 128."""
 
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the computation; the config must be legal for the problem."""
-    # Step 0. The computation, rounded up to whole tiles
-    workload, tile = compute.with_open_sizes(problem), (config.block_y, config.block_x)
-    # TVM cannot tell that the sums of a tile are all that the output reads of it.
-    sch = Schedule(te.create_prim_func(compute.depthwise_bands(workload, tile)), enable_check=False)
-    names = ("lines", "packed", "taps", "product", "sums", "planes", "output")
-    lines, packed, taps, product, sums, planes, output = (sch.get_sblock(name) for name in names)
-    sch.compute_inline(planes)
+MOST_BANDS = 16
+"""The most bands of a warp."""
 
-    # Step 1. Tile the output: blocks, warps, threads as tensor cores have the sums, then those of a thread
-    n, k, ty, tx, wy, band, p, column, q, row = sch.get_loops(sums)
-    bn, image = sch.split(n, [None, config.images])
-    bk, wk = sch.split(k, [None, config.channels])
-    sch.reorder(bn, bk, ty, tx, wk, wy, p, q, image, band, row, column)
-    sch.bind(sch.fuse(bn, bk, ty, tx), "blockIdx.x")
-    thread = sch.fuse(wk, wy, p, q)
-    sch.bind(thread, "threadIdx.x")
-    for loop in (image, band, row):
-        sch.unroll(loop)
-    (sch.vectorize if workload.output_size[1] % 2 == 0 else sch.unroll)(column)
+MOST_WASTE = 3.0
+"""The most outputs that whole tiles compute, as a multiple of those wanted."""
 
-    sch.reverse_compute_inline(output)
 
-    # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
-    sch.compute_at(product, thread, preserve_unit_loops=True)
-    sch.set_scope(product, 0, "local")
-    image = sch.get_loops(product)[-12]
-    chunk = sch.add_unit_loop(image)
+class DepthwiseBands(GpuTemplate[Config]):
+    """Depthwise convolution on tensor cores, whose rows of taps are bands of matrices."""
 
-    # Step 3. Copy the lines and the taps, then multiply them
-    for stage in (lines, taps):
-        sch.set_scope(stage, 0, "shared.dyn")
-        sch.compute_at(stage, chunk, preserve_unit_loops=True)
-    vector = columns_of(workload, VECTOR_BYTES)
-    sch.storage_align(lines, 0, 4, 2 * vector, vector)  # eight lines are in different banks
-    if lanes(workload) * workload.itemsize >= LEAST_COPY:
-        copy_asynchronously(sch, lines, config.threads, permuted=False)
-    else:
-        own = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read
-        _, spread = sch.split(sch.fuse(*sch.get_loops(lines)[-own:]), [None, config.threads])
-        sch.bind(spread, "threadIdx.x")
-    copy_asynchronously(sch, taps, config.threads, permuted=False)
-    init = sch.decompose_reduction(product, chunk)
-    for loop in sch.get_loops(init)[-10:]:
-        sch.unroll(loop)
-    sch.annotate(sch.blockize(image), PRODUCT, [*product_function(problem, config), IN_MEMORY])
-    sch.annotate(chunk, RING, [0, 0, 0])
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(warps_y=1, block_x=BAND, images=1, channels=1)
 
-    # Step 4. Lay out the taps in a kernel of its own
-    spread_over_grid(sch, packed)
-    return sch
+    MOST_UNROLLED = 512
+    """The most products of a warp under a row of taps, which follow each other without a loop."""
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take dense windows of planes that each have one output, and that fit in shared memory."""
+        if (found := obstacle_on_tensor_cores(problem, target)) is not None:
+            return found
+        workload = problem.workload
+        if problem.open_sizes and in_planes(workload) is not workload:
+            return "takes no number of sequences that is left open"
+        if not self.is_legal(problem, self.LEAST, target):
+            return f"takes windows that fit in shared memory, not of {'x'.join(map(str, workload.kernel))}"
+        return None
+
+    def registers(self, problem: Problem, config: Config) -> int:
+        return registers_of(problem, config)
+
+    def most_registers(self, problem: Problem, config: Config) -> int:
+        most = super().most_registers(problem, config)
+        return min(most, MOST_TAKEN_APART) if tf32_products(problem) > 1 else most
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(in_planes(problem.workload), config)
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return blocks(in_planes(problem.workload), config)
+
+    def instructions(self, problem: Problem, config: Config) -> int:
+        return config.images * len(products(in_planes(problem.workload), config)) * max(1, tf32_products(problem))
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        workload = in_planes(problem.workload)
+        height, width = workload.output_size
+        batch = 1 if "batch" in problem.open_sizes else workload.batch
+
+        def whole_bands(config: Config) -> bool:
+            return config.block_x % BAND == 0
+
+        def whole_images(config: Config) -> bool:
+            return batch % config.images == 0
+
+        def whole_channels(config: Config) -> bool:
+            return workload.in_channels % config.channels == 0
+
+        def waste(config: Config) -> bool:
+            least = wasted(height, EIGHT) * wasted(width, BAND)
+            return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MOST_WASTE, least)
+
+        return named(whole_bands, whole_images, whole_channels, waste)
+
+    def candidates(self, problem: Problem) -> Iterator[Config]:
+        """Yield tiles of one to sixteen warps, hardly larger than a plane."""
+        workload = in_planes(problem.workload)
+        height, width = workload.output_size
+        most_y, most_x = ceil_div(height, EIGHT), ceil_div(width, BAND)
+        known = {
+            Config(warps_y, bands * BAND, images, channels)
+            for warps_y in {1, 2, 4, 8, min(most_y, 16), ceil_div(most_y, 2)}
+            for bands in {1, 2, 4, 8, min(most_x, MOST_BANDS), ceil_div(most_x, 2)}
+            for images, channels in product(divisors(workload.batch, 8), divisors(workload.in_channels, 8))
+            if warps_y <= most_y and bands <= min(most_x, MOST_BANDS)
+            if warps_y * channels <= 16 and bands * images <= 16
+        }
+        yield self.LEAST
+        yield from sorted(known, key=lambda config: tuple(vars(config).values()))
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        workload = in_planes(problem.workload)
+        most_y, most_x = (ceil_div(size, step) for size, step in zip(workload.output_size, (EIGHT, BAND), strict=True))
+        return {
+            "warps_y": tuple(range(1, min(16, most_y) + 1)),
+            "block_x": tuple(range(BAND, min(MOST_BANDS, most_x) * BAND + 1, BAND)),
+            "images": divisors(workload.batch, 8),
+            "channels": divisors(workload.in_channels, 8),
+        }
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        return clocks(problem, config, target, self.resident_blocks(problem, config, gpu_of(target)))
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload = in_planes(problem.workload)
+        height, width = workload.output_size
+        return {
+            "sums": config.sums,
+            "products": len(products(workload, config)),
+            "rows": workload.kernel[0],
+            "shared_bytes": shared_bytes(workload, config),
+            "waste_y": wasted(height, config.block_y),
+            "waste_x": wasted(width, config.block_x),
+        }
+
+    def ablations(self, config: Config) -> dict[str, Config]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+        return {
+            "several warps": replace(config, warps_y=1, channels=1),
+            "several images": replace(config, images=1),
+            "wide tiles": replace(config, block_x=BAND),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the computation; the config must be legal for the problem."""
+        # Step 0. The computation, rounded up to whole tiles
+        workload, tile = compute.with_open_sizes(problem), (config.block_y, config.block_x)
+        # TVM cannot tell that the sums of a tile are all that the output reads of it.
+        sch = Schedule(te.create_prim_func(compute.depthwise_bands(workload, tile)), enable_check=False)
+        names = ("lines", "packed", "taps", "product", "sums", "planes", "output")
+        lines, packed, taps, product, sums, planes, output = (sch.get_sblock(name) for name in names)
+        sch.compute_inline(planes)
+
+        # Step 1. Tile the output: blocks, warps, threads as tensor cores have the sums, then those of a thread
+        n, k, ty, tx, wy, band, p, column, q, row = sch.get_loops(sums)
+        bn, image = sch.split(n, [None, config.images])
+        bk, wk = sch.split(k, [None, config.channels])
+        sch.reorder(bn, bk, ty, tx, wk, wy, p, q, image, band, row, column)
+        sch.bind(sch.fuse(bn, bk, ty, tx), "blockIdx.x")
+        thread = sch.fuse(wk, wy, p, q)
+        sch.bind(thread, "threadIdx.x")
+        for loop in (image, band, row):
+            sch.unroll(loop)
+        (sch.vectorize if workload.output_size[1] % 2 == 0 else sch.unroll)(column)
+
+        sch.reverse_compute_inline(output)
+
+        # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
+        sch.compute_at(product, thread, preserve_unit_loops=True)
+        sch.set_scope(product, 0, "local")
+        image = sch.get_loops(product)[-12]
+        chunk = sch.add_unit_loop(image)
+
+        # Step 3. Copy the lines and the taps, then multiply them
+        for stage in (lines, taps):
+            sch.set_scope(stage, 0, "shared.dyn")
+            sch.compute_at(stage, chunk, preserve_unit_loops=True)
+        vector = columns_of(workload, VECTOR_BYTES)
+        sch.storage_align(lines, 0, 4, 2 * vector, vector)  # eight lines are in different banks
+        if lanes(workload) * workload.itemsize >= LEAST_COPY:
+            copy_asynchronously(sch, lines, config.threads, permuted=False)
+        else:
+            own = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read
+            _, spread = sch.split(sch.fuse(*sch.get_loops(lines)[-own:]), [None, config.threads])
+            sch.bind(spread, "threadIdx.x")
+        copy_asynchronously(sch, taps, config.threads, permuted=False)
+        init = sch.decompose_reduction(product, chunk)
+        for loop in sch.get_loops(init)[-10:]:
+            sch.unroll(loop)
+        sch.annotate(sch.blockize(image), PRODUCT, [*product_function(problem, config), IN_MEMORY])
+        sch.annotate(chunk, RING, [0, 0, 0])
+
+        # Step 4. Lay out the taps in a kernel of its own
+        spread_over_grid(sch, packed)
+        return sch
+
+
+def obstacle_on_tensor_cores(problem: Problem, target: tvm.target.Target) -> str | None:
+    """Take dense windows of planes that each have one output, on GPUs with tensor cores."""
+    workload = problem.workload
+    if not problem.is_depthwise:
+        return "is for depthwise convolutions"
+    if (found := needs_tensor_cores(problem, target)) is not None:
+        return found
+    if workload.multiplier > 1:
+        return f"takes one output channel for each input channel, not {workload.multiplier}"
+    if workload.stride != (1, 1) or workload.dilation != (1, 1):
+        return "takes strides and dilations of 1"
+    return None
+
+
+template = DepthwiseBands()

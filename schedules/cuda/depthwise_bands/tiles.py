@@ -1,12 +1,9 @@
-"""The knobs of depthwise convolutions on tensor cores, and the constraints of legal configurations."""
+"""The knobs of depthwise convolutions on tensor cores, and what a block of them takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-
-import tvm
 
 from tvmconv.compute.depthwise.bands import (
     BAND,
@@ -21,23 +18,13 @@ from tvmconv.compute.depthwise.bands import (
 )
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, ceil_to, named, wasted
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from ...space import ceil_div, ceil_to
+from ..machine import SHARED_ALIGNMENT, WARP
 from ..tensor.tiles import tf32_products
 
 FOR_A_SUM, OTHER_REGISTERS = 1.0, 36
 """The registers of a thread for each sum, and beside them, for a row of taps, columns of the input and addresses."""
-
-MOST_TAKEN_APART = 144
-"""The most registers by this count where factors are taken apart: NVRTC spilled some of 152, in kernels of 128."""
-
-MOST_UNROLLED = 512
-"""The most products of a warp under a row of taps, which follow each other without a loop."""
-
-MOST_WASTE = 3.0
-"""The most outputs that whole tiles compute, as a multiple of those wanted."""
 
 
 @dataclass(frozen=True)
@@ -71,51 +58,6 @@ class Config:
     def sums(self) -> int:
         """The number of sums of a thread."""
         return self.images * self.block_x // 4
-
-
-LEAST = Config(warps_y=1, block_x=BAND, images=1, channels=1)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload, gpu = in_planes(problem.workload), gpu_of(target)
-    max_threads = int(target.attrs["max_threads_per_block"])
-    height, width = workload.output_size
-    batch = 1 if "batch" in problem.open_sizes else workload.batch
-
-    def whole_bands(config: Config) -> bool:
-        return config.block_x % BAND == 0
-
-    def whole_images(config: Config) -> bool:
-        return batch % config.images == 0
-
-    def whole_channels(config: Config) -> bool:
-        return workload.in_channels % config.channels == 0
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads
-
-    def registers(config: Config) -> bool:
-        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        most = MOST_TAKEN_APART if tf32_products(problem) > 1 else MOST_REGISTERS
-        return registers_of(problem, config) <= min(most, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
-
-    def straight_line(config: Config) -> bool:
-        return config.images * len(products(workload, config)) * max(1, tf32_products(problem)) <= MOST_UNROLLED
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
-
-    def waste(config: Config) -> bool:
-        least = wasted(height, EIGHT) * wasted(width, BAND)
-        return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MOST_WASTE, least)
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
-    return named(
-        whole_bands, whole_images, whole_channels, threads, registers, straight_line, shared_memory, waste, grid
-    )
 
 
 def products(workload: ConvWorkload, config: Config) -> list[tuple[int, int, int]]:

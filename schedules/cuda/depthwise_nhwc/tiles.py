@@ -1,4 +1,4 @@
-"""The tiles of a depthwise convolution in NHWC on CUDA, and the conditions for legal ones.
+"""The tiles of a depthwise convolution in NHWC on CUDA.
 
 A thread computes a tile of pixels of a few neighbouring channels in registers, and neighbouring threads have
 neighbouring channels.
@@ -6,28 +6,16 @@ neighbouring channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-import tvm
-
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
-from ...space import ceil_div, named, wasted
+from ...space import ceil_div
 
 LARGEST_VECTOR = 16
 """The bytes of the widest load and store."""
-
-MOST_UNROLLED = 1600
-"""The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes one or two
-seconds for so many."""
-
-MOST_REGISTERS, MOST_SUMS = 176, 128
-"""The most registers that a thread's numbers take, of 255, and its outputs, most of which are stored early. Beyond them
-compilers put numbers into memory."""
 
 
 @dataclass(frozen=True)
@@ -70,46 +58,6 @@ class Config:
     def outputs(self) -> int:
         """The number of outputs that a thread keeps in registers."""
         return self.vector * self.thread_y * self.thread_x
-
-
-LEAST = Config(1, 1, 1, 1, 1, 1, ahead=False)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload = problem.workload
-    max_threads = int(target.attrs["max_threads_per_block"])
-    max_shared = int(target.attrs["max_shared_memory_per_block"])
-    height, width = workload.output_size
-
-    def whole_vectors(config: Config) -> bool:
-        return config.vector in vectors(workload)
-
-    def whole_channels(config: Config) -> bool:
-        return workload.out_channels % config.channels == 0
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads and config.threads_y <= 64
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) <= max_shared
-
-    def registers_of_numbers(config: Config) -> bool:
-        return registers(workload, config) <= MOST_REGISTERS and config.outputs <= MOST_SUMS
-
-    def straight_line(config: Config) -> bool:
-        loaded = config.vector * prod(read(workload, config))
-        return max(products(workload, config), loaded) <= MOST_UNROLLED
-
-    def waste(config: Config) -> bool:
-        return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
-    return named(
-        whole_vectors, whole_channels, threads, shared_memory, registers_of_numbers, straight_line, waste, grid
-    )
 
 
 def vectors(workload: ConvWorkload) -> tuple[int, ...]:

@@ -13,106 +13,301 @@ float16 7x7 windows of 128x384x14x14 take 18.3 µs, and 29.3 in NHWC, where a co
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import hypot, prod
+from typing import Any
+
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING, STORE
-from tvmconv.compute.depthwise.bands import LEAST_COPY
-from tvmconv.compute.depthwise.planes import copied, neighbours, side_by_side
+from tvmconv.compute.depthwise.bands import EIGHT, LEAST_COPY, VECTOR_BYTES
+from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import tensor_instructions
+from tvmconv.targets.devices import gpu_of
 
+from ...space import ceil_div, divisors, named
 from ...template import Layouts
+from ..depthwise_bands import obstacle_on_tensor_cores
 from ..gemm.schedule import copy_asynchronously
+from ..machine import PRODUCTS, bank_reads
+from ..simt.model import START
+from ..template import GpuTemplate, Tests
+from ..tensor.model import mostly_largest
 from .intrinsics import product_function, store_function
-from .model import ablations, default_config, estimate, features, obstacle, space
-from .tiles import LEAST, Config, channels_of, pixel_lanes
-
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16", "bfloat16"))
-
-OPEN_SIZES: tuple[str, ...] = ()
-"""None: a block of one image, which all batches have, makes its matrices of taps for that alone. On an H100 7x7 of
-32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
+from .tiles import (
+    Config,
+    blocks,
+    channels_of,
+    in_registers,
+    lines_of,
+    matrices,
+    pairs,
+    pixel_lanes,
+    products,
+    registers_of,
+    shared_bytes,
+    store_lanes,
+    sums_of,
+)
 
 IN_MEMORY = 3
 """The last dimensions of the planes and of the taps, of which a warp finds its own."""
 
+FEWEST = 2
+"""The most halves of an array in shared memory that TVM moves to registers, since they are 32 bits, and then misses."""
 
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the computation; the config must be legal for the problem."""
-    # Step 0. The computation
-    workload, own = problem.workload, neighbours(problem.workload)
-    last, channels = workload.layout == "NHWC", channels_of(workload, config)
-    images = config.images // side_by_side(workload, config.images)
-    # TVM cannot tell that the sums of whole planes are all that the output reads.
-    sch = Schedule(te.create_prim_func(compute.depthwise_planes(workload, config.images, channels)), enable_check=False)
-    names = ("lines", "taps", "product", "sums", "planes", "output")
-    lines, taps, product, sums, planes, output = (sch.get_sblock(name) for name in names)
-    sch.compute_inline(planes)
-    store = sch.cache_write(output, 0, "shared.dyn")
+MOST_COUNTED = 200
+"""The most registers by this count: NVRTC took up to 25 more, of 255."""
 
-    # Step 1. Tile the output: blocks, warps, threads as tensor cores have the sums, then those of a thread
-    n, k, eight, band, two, column, pair, row = sch.get_loops(sums)
-    bn, image = sch.split(n, [None, images])
-    bk, wk, channel = sch.split(k, [None, config.warps, own])
-    sch.reorder(bn, bk, wk, two, pair, row, image, eight, band, column, channel)
-    block = sch.fuse(bn, bk)
-    sch.bind(block, "blockIdx.x")
-    thread = sch.fuse(wk, two, pair)
-    sch.bind(thread, "threadIdx.x")
-    for loop in (row, image, eight, band):
-        sch.unroll(loop)
-    of_columns = side_by_side(workload, config.images) == 1 and workload.output_size[1] % 2 == 0
-    (sch.vectorize if of_columns and not last else sch.unroll)(column)
-    (sch.vectorize if last else sch.unroll)(channel)
-    sch.reverse_compute_inline(output)
+MOST_IMAGES, MOST_WARPS = 32, 32
+"""The most images and warps of a block."""
 
-    # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
-    sch.compute_at(product, thread, preserve_unit_loops=True)
-    sch.set_scope(product, 0, "local")
-    image = sch.get_loops(product)[-10]
-    chunk = sch.add_unit_loop(image)
+ISSUED, ACCESS = 2.5, 1.2
+"""The instructions that a multiprocessor's warps begin in a clock, of four at best, and the clocks of an access of a
+warp to shared memory. These and the numbers below without another source were fitted to 200 configurations of eleven
+layers in float16 on an H100. Like those of `depthwise_model`, with which they are compared, clocks are some 1.2 times
+what a GPU needs."""
 
-    # Step 3. Copy the planes and the taps, then multiply them
-    *_, lanes = copied(workload, channels)
-    for stage in (lines, taps):
-        sch.set_scope(stage, 0, "shared.dyn")
-        sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        if stage is lines and lanes * workload.itemsize >= LEAST_COPY:
-            copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if last else 0)
-        else:  # mirrored taps are not as they lie in memory
-            loops = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
-            _, spread = sch.split(sch.fuse(*loops), [None, config.threads])
-            sch.bind(spread, "threadIdx.x")
-    if last:
-        sch.storage_align(lines, 0, 2, pixel_lanes(config), 0)
-    init = sch.decompose_reduction(product, chunk)
-    for loop in sch.get_loops(init)[-8:]:
-        sch.unroll(loop)
-    sch.annotate(sch.blockize(image), PRODUCT, [*product_function(problem, config), IN_MEMORY])
-    sch.annotate(chunk, RING, [0, 0, 0])
+COPYING, STORING, FINISHING, BEGINNING = 3.7, 16.0, 1.3, 62.0
+"""The instructions of a thread for a copy, for a vector that it stores, for a sum, and those that it begins with."""
 
-    # Step 4. Store whole runs
-    sch.reverse_compute_at(store, block, preserve_unit_loops=True)
-    if last:
-        sch.storage_align(sums, 0, 2, pixel_lanes(config), 0)
-    sch.annotate(sch.blockize(sch.get_loops(store)[-4]), STORE, store_function(problem, config))
-    return sch
+TURN, SYNC, LATENCY = 5.2, 0.73, 1280.0
+"""The clocks from one instruction of a warp to its next where no other blocks fill the time; those that each warp of
+the block adds to them, since all wait at barriers; and those of a block beside its instructions, for its copies."""
+
+MULTIPLYING = 1.43
+"""The clocks of an instruction of tensor cores for each that the data sheet says."""
+
+RUN = 30.5
+"""The bytes that each run of neighbouring channels in NHWC costs in addition."""
+
+LAST = 0.73
+"""The factor of the estimate in NHWC: the clocks of `cuda/depthwise_nhwc`, which it is compared with, are fewer for
+kernels that take as long."""
+
+TAPS_OF_TWO, TAPS, ROW = 8.0, 20.0, 6.0
+"""The instructions that make the taps of two images side by side into a matrix, or those of one, and those of a row of
+the input beside them, counted in machine code for sm_90."""
+
+
+class DepthwisePlanes(GpuTemplate[Config]):
+    """Depthwise convolution of whole small planes on tensor cores, in half precision."""
+
+    LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16", "bfloat16"))
+    LEAST = Config(images=1, warps=1)
+
+    OPEN_SIZES: tuple[str, ...] = ()
+    """None: a block of one image, which all batches have, makes its matrices of taps for that alone. On an H100 7x7 of
+    32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
+
+    MOST_UNROLLED = 512
+    """The most products of a warp for a row of the input, which follow each other without a loop."""
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take dense windows of small planes that each have one output."""
+        if (found := obstacle_on_tensor_cores(problem, target)) is not None:
+            return found
+        workload = problem.workload
+        if workload.layout != workload.out_layout:
+            return f"takes no output in {workload.out_layout} from {workload.layout}"
+        if workload.in_channels % neighbours(workload):
+            return f"takes even numbers of channels in NHWC, not {workload.in_channels}"
+        least = min(prod(workload.kernel), workload.height * workload.width, prod(workload.output_size))
+        if least <= FEWEST:
+            return f"takes windows and planes of more than {FEWEST} elements, not of {least}"
+        if not self.is_legal(problem, self.LEAST, target):
+            plane, window = ("x".join(map(str, sizes)) for sizes in (workload.output_size, workload.kernel))
+            return f"takes small planes and windows, which a block has room for, not {plane} and {window}"
+        return None
+
+    def registers(self, problem: Problem, config: Config) -> int:
+        return registers_of(problem.workload, config)
+
+    def most_registers(self, problem: Problem, config: Config) -> int:
+        return min(super().most_registers(problem, config), MOST_COUNTED)
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(problem.workload, config)
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return blocks(problem.workload, config)
+
+    def instructions(self, problem: Problem, config: Config) -> int:
+        return products(problem.workload, config)
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        workload = problem.workload
+
+        def whole_images(config: Config) -> bool:
+            return workload.batch % config.images == 0
+
+        def whole_channels(config: Config) -> bool:
+            return workload.in_channels % channels_of(workload, config) == 0
+
+        return named(whole_images, whole_channels)
+
+    def candidates(self, problem: Problem) -> Iterator[Config]:
+        yield self.LEAST
+        knobs = self.knobs(problem, self.LEAST)
+        yield from (Config(images, warps) for images, warps in product(knobs["images"], knobs["warps"]))
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        workload = problem.workload
+        return {"images": divisors(workload.batch, MOST_IMAGES), "warps": _warps(workload)}
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks of the busiest multiprocessor, wave by wave of blocks.
+
+        In each it issues instructions, accesses shared memory, multiplies and moves its share of what memory moves,
+        while a block alone waits for its copies and takes its turns.
+        """
+        workload, gpu = problem.workload, gpu_of(target)
+        grid = blocks(workload, config)
+        share = ceil_div(grid, gpu.multiprocessors)
+        together = min(share, self.resident_blocks(problem, config, gpu))
+        issued, accesses = _issued_and_accesses(workload, config)
+        products_of_warp = len(lines_of(workload)) * products(workload, config) * PRODUCTS * MULTIPLYING
+        multiplied = config.warps * products_of_warp / tensor_instructions(target)["mma"].products
+        moved = workload.bytes_moved / grid / (gpu.bytes_per_clock / gpu.multiprocessors)
+        if workload.layout == "NHWC":
+            moved *= 1 + RUN / (channels_of(workload, config) * workload.itemsize)
+        busy = mostly_largest(config.warps * issued / ISSUED, config.warps * accesses * ACCESS, multiplied, moved)
+        alone, waves = LATENCY + (TURN + SYNC * config.warps) * issued, ceil_div(share, together)
+        last = share - (waves - 1) * together
+        clocks = START + (waves - 1) * hypot(together * busy, alone) + hypot(last * busy, alone)
+        return clocks * LAST if workload.layout == "NHWC" else clocks
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload = problem.workload
+        rows, bands = eights(workload)
+        return {
+            "sums": sums_of(workload, config),
+            "products": products(workload, config),
+            "rows": len(lines_of(workload)),
+            "eights": rows,
+            "bands": bands,
+            "shared_bytes": shared_bytes(workload, config),
+        }
+
+    def ablations(self, config: Config) -> dict[str, Config]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+        return {"several images": replace(config, images=1), "several warps": replace(config, warps=1)}
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the computation; the config must be legal for the problem."""
+        # Step 0. The computation
+        workload, own = problem.workload, neighbours(problem.workload)
+        last, channels = workload.layout == "NHWC", channels_of(workload, config)
+        images = config.images // side_by_side(workload, config.images)
+        # TVM cannot tell that the sums of whole planes are all that the output reads.
+        sch = Schedule(
+            te.create_prim_func(compute.depthwise_planes(workload, config.images, channels)), enable_check=False
+        )
+        names = ("lines", "taps", "product", "sums", "planes", "output")
+        lines, taps, product, sums, planes, output = (sch.get_sblock(name) for name in names)
+        sch.compute_inline(planes)
+        store = sch.cache_write(output, 0, "shared.dyn")
+
+        # Step 1. Tile the output: blocks, warps, threads as tensor cores have the sums, then those of a thread
+        n, k, eight, band, two, column, pair, row = sch.get_loops(sums)
+        bn, image = sch.split(n, [None, images])
+        bk, wk, channel = sch.split(k, [None, config.warps, own])
+        sch.reorder(bn, bk, wk, two, pair, row, image, eight, band, column, channel)
+        block = sch.fuse(bn, bk)
+        sch.bind(block, "blockIdx.x")
+        thread = sch.fuse(wk, two, pair)
+        sch.bind(thread, "threadIdx.x")
+        for loop in (row, image, eight, band):
+            sch.unroll(loop)
+        of_columns = side_by_side(workload, config.images) == 1 and workload.output_size[1] % 2 == 0
+        (sch.vectorize if of_columns and not last else sch.unroll)(column)
+        (sch.vectorize if last else sch.unroll)(channel)
+        sch.reverse_compute_inline(output)
+
+        # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
+        sch.compute_at(product, thread, preserve_unit_loops=True)
+        sch.set_scope(product, 0, "local")
+        image = sch.get_loops(product)[-10]
+        chunk = sch.add_unit_loop(image)
+
+        # Step 3. Copy the planes and the taps, then multiply them
+        *_, lanes = copied(workload, channels)
+        for stage in (lines, taps):
+            sch.set_scope(stage, 0, "shared.dyn")
+            sch.compute_at(stage, chunk, preserve_unit_loops=True)
+            if stage is lines and lanes * workload.itemsize >= LEAST_COPY:
+                copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if last else 0)
+            else:  # mirrored taps are not as they lie in memory
+                loops = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
+                _, spread = sch.split(sch.fuse(*loops), [None, config.threads])
+                sch.bind(spread, "threadIdx.x")
+        if last:
+            sch.storage_align(lines, 0, 2, pixel_lanes(config), 0)
+        init = sch.decompose_reduction(product, chunk)
+        for loop in sch.get_loops(init)[-8:]:
+            sch.unroll(loop)
+        sch.annotate(sch.blockize(image), PRODUCT, [*product_function(problem, config), IN_MEMORY])
+        sch.annotate(chunk, RING, [0, 0, 0])
+
+        # Step 4. Store whole runs
+        sch.reverse_compute_at(store, block, preserve_unit_loops=True)
+        if last:
+            sch.storage_align(sums, 0, 2, pixel_lanes(config), 0)
+        sch.annotate(sch.blockize(sch.get_loops(store)[-4]), STORE, store_function(problem, config))
+        return sch
+
+
+def _warps(workload: ConvWorkload) -> tuple[int, ...]:
+    """Return the numbers of warps of a block that make up the channels, in NHWC by whole vectors where they can."""
+    every = divisors(workload.in_channels // neighbours(workload), MOST_WARPS)
+    whole = tuple(warps for warps in every if warps * neighbours(workload) * workload.itemsize % VECTOR_BYTES == 0)
+    return whole if workload.layout == "NHWC" and whole else every
+
+
+def _issued_and_accesses(workload: ConvWorkload, config: Config) -> tuple[float, float]:
+    """Return the instructions of a warp, and its accesses to shared memory."""
+    own, pair, lines = neighbours(workload), side_by_side(workload, config.images), len(lines_of(workload))
+    halves = 2 * own * len({step for _, step in pairs(workload)}) * config.images // pair
+    loads, combined = (1, 1) if own == 1 and workload.width % 2 == 0 else (2 // own, 3)
+    of_row, of_planes = halves * (loads + combined), 0
+    if in_registers(workload):  # loaded once, then shuffled
+        of_row, of_planes = halves, of_row
+    taps = own * (TAPS_OF_TWO if pair == 2 else TAPS * len(matrices(workload)))
+    copies, stores = _copied_by(workload, config)
+    sums, pieces = sums_of(workload, config), 4 if own == 2 else 1
+    issued = lines * (taps + of_row + products(workload, config) + ROW) + of_planes + BEGINNING
+    issued += copies * COPYING + stores * (STORING + pieces) + sums * FINISHING
+    conflicts = 2 if own == 2 else 1
+    accesses = lines * (taps / 3 + _shared_banks(workload, config) * halves * (1 if in_registers(workload) else loads))
+    return issued, accesses + 4 * copies + conflicts * (4 * stores + sums / own)
+
+
+def _shared_banks(workload: ConvWorkload, config: Config) -> float:
+    """Return how many times the banks of shared memory are read for eight rows of a matrix, of four words each.
+
+    In planes of 7, 14 and 28 columns, which the clocks above were fitted to, two words of NCHW are in one bank at most,
+    of which the fit knows nothing.
+    """
+    last = workload.layout == "NHWC"
+    row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if last else 1
+    words = {(place * row + 2 * pair) * pixel // 2 for place in range(EIGHT) for pair in range(4)}
+    most = bank_reads(words)
+    return most if last else max(1.0, most / 2)
+
+
+def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:
+    """Return the vectors that a thread copies, and those of the output that it stores."""
+    pixels, vectors, _ = copied(workload, channels_of(workload, config))
+    taps = channels_of(workload, config) * prod(workload.kernel)
+    outputs = config.images * channels_of(workload, config) * prod(workload.output_size) / store_lanes(workload, config)
+    return (config.images * pixels * vectors + taps) / config.threads, outputs / config.threads
+
+
+template = DepthwisePlanes()

@@ -1,30 +1,19 @@
-"""The knobs of depthwise convolutions of whole planes on tensor cores, and the constraints of legal configurations."""
+"""The knobs of depthwise convolutions of whole planes on tensor cores, and what a block of them takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
 
-import tvm
-
 from tvmconv.compute.depthwise.bands import BAND, EIGHT, VECTOR_BYTES
 from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, ceil_to, named
-from ..machine import BLOCK_BYTES, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT, WARP
+from ...space import ceil_div, ceil_to
+from ..machine import REUSED, SHARED_ALIGNMENT, WARP
 
 OTHER_REGISTERS = 44
 """The registers of a thread beside its sums and its matrices of taps: columns of the input and addresses."""
-
-MOST_COUNTED = 200
-"""The most registers by this count: NVRTC took up to 25 more, of 255."""
-
-MOST_UNROLLED = 512
-"""The most products of a warp for a row of the input, which follow each other without a loop."""
 
 
 @dataclass(frozen=True)
@@ -41,43 +30,9 @@ class Config:
         return self.warps * WARP
 
 
-LEAST = Config(images=1, warps=1)
-
-
 def channels_of(workload: ConvWorkload, config: Config) -> int:
     """Return the neighbouring channels of a block."""
     return config.warps * neighbours(workload)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload, gpu = problem.workload, gpu_of(target)
-    max_threads = int(target.attrs["max_threads_per_block"])
-
-    def whole_images(config: Config) -> bool:
-        return workload.batch % config.images == 0
-
-    def whole_channels(config: Config) -> bool:
-        return workload.in_channels % channels_of(workload, config) == 0
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads
-
-    def registers(config: Config) -> bool:
-        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        most = REGISTERS // ceil_to(config.threads, QUARTERS * WARP)
-        return registers_of(workload, config) <= min(most, MOST_COUNTED)
-
-    def straight_line(config: Config) -> bool:
-        return products(workload, config) <= MOST_UNROLLED
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
-    return named(whole_images, whole_channels, threads, registers, straight_line, shared_memory, grid)
 
 
 def pairs(workload: ConvWorkload) -> list[tuple[int, int]]:

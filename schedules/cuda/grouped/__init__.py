@@ -214,7 +214,6 @@ class Grouped(GpuTemplate[Config]):
         }
 
     def ablations(self, config: Config) -> dict[str, Config]:
-        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
         return {
             "tiles of several matrices": replace(config, block_y=2 * config.warps_m, block_x=8),
             "several groups": replace(config, warps_n=1),
@@ -222,7 +221,6 @@ class Grouped(GpuTemplate[Config]):
         }
 
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-        """Schedule the computation; the config must be legal for the problem."""
         # Step 0. The computation, rounded up to whole tiles
         workload, tile = compute.with_open_sizes(problem), (config.block_y, config.block_x, config.warps_n)
         # TVM cannot tell that the sums of a tile are all that the output reads of it.

@@ -1,4 +1,4 @@
-"""The knobs of convolutions in narrow groups on tensor cores, and the constraints of legal configurations."""
+"""The knobs of convolutions in narrow groups on tensor cores, and sizes that follow from them."""
 
 from __future__ import annotations
 

@@ -7,6 +7,11 @@ all rows of x; shuffles between the threads, and shared memory where they are se
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
 import tvm
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV
@@ -17,93 +22,180 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES
 from tvmconv.targets.devices import gpu_of
 
+from ...space import ceil_div, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import begin
-from .model import (
-    LEAST,
-    Config,
-    ablations,
-    default_config,
-    estimate,
-    features,
-    obstacle,
-    resident_blocks,
-    space,
-    vector,
-)
+from ..machine import MOST_REGISTERS, REGISTERS, WARP
+from ..template import GpuTemplate, Tests, several_warps
+from ..tensor.model import KERNEL, mostly_largest
+from .tiles import Config, blocks, chunks, registers_of, vector
 
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
+MOST_ROWS = 4
+"""The most rows of x: a thread has them all, and with more of them tensor cores multiply as fast as memory reads."""
 
-VERSION = 1
+WARPS, ROWS, AHEAD = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8)
+"""The values of the knobs that are worth a trial."""
 
-LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
+MOST_THREADS = 256
+"""The most threads of a block in a default: those of larger ones wait for each other longer."""
 
-OPEN_SIZES: tuple[str, ...] = ()
+LATENCY = 1000.0
+"""The clocks from a load until its vector comes from memory that is busy.
+
+This and the next numbers are what is known of an H100, not fitted: seven layers of one row in float16 took 0.56 to 1.05
+times the estimate there, all of them less than by `cuda/tensor`.
+"""
+
+BEGINNING, FINISHING = 60.0, 40.0
+"""The instructions that a thread begins with, and those for each sum: shuffles, and its share of the epilogue."""
+
+STARTING = 30.0
+"""The clocks from a block of a multiprocessor to the next one that it begins with."""
+
+MEETING = 60.0
+"""The clocks in which the warps along a sum bring theirs together in shared memory, for each row of x."""
+
+ISSUED = 3.0
+"""The instructions that a multiprocessor's warps begin in a clock, of four at best, as `cuda/grouped` has it."""
+
+ARRIVING = 48.0
+"""The bytes that come to a multiprocessor in a clock at most, through the L2 cache, as `cuda/tensor` has it."""
 
 
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the workload's computation; the config must be legal."""
-    # Step 0. The computation, rounded up to whole tiles
-    workload = problem.workload
-    sch = begin(compute.matvec(workload, vector(workload), config.lanes, config.ahead, config.rows), problem)
-    names = ("pixels", "weights", "parts", "product", "planes", "output")
-    pixels, weights, parts, product, planes, output = (sch.get_sblock(name) for name in names)
-    sch.compute_inline(planes)
+class Matvec(GpuTemplate[Config]):
+    """Linear layers of few rows on CUDA, bound by memory."""
 
-    # Step 1. Blocks of output channels
-    loops = sch.get_loops(output)
-    k = loops[workload.output_layout.order.index(1)]
-    others = [loop for loop in loops if loop is not k]
-    block, ki = sch.split(k, [None, config.rows])
-    sch.reorder(block, *others, ki)
-    sch.bind(block, "blockIdx.x")
+    LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
+    LEAST = Config(warps=1, rows=1, ahead=1)
 
-    # Step 2. Threads along a sum bring theirs together, and as many as there are outputs finish one each
-    sch.compute_at(product, block, preserve_unit_loops=True)
-    sch.compute_at(parts, block, preserve_unit_loops=True)
-    sch.set_scope(product, 0, "shared")
-    n, k, lane = sch.get_loops(product)[-3:]
-    sch.reorder(k, n, lane)
-    _bind_threads(sch, k, lane)
-    _, row, lane = sch.split(sch.fuse(*others, ki), [None, config.rows, config.lanes])
-    _bind_threads(sch, row, lane)
-    # Without this compilers spare registers for as many warps as there is room for, and load few vectors ahead.
-    sch.annotate(row, MIN_BLOCKS, resident_blocks(workload, config, gpu_of(target)))
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take linear layers of few rows: 1x1 convolutions of few images of one pixel."""
+        workload = problem.workload
+        if not problem.is_dense or workload.groups > 1:
+            return "is for dense convolutions in one group"
+        if not workload.is_linear:
+            return "takes 1x1 kernels on images of one pixel, without padding"
+        if workload.batch > MOST_ROWS:
+            return f"takes up to {MOST_ROWS} images, not {workload.batch}"
+        return None
 
-    # Step 3. A thread adds up its terms in registers
-    sch.set_scope(parts, 0, "local")
-    n, k, lane, chunk, step, element = sch.get_loops(parts)[-6:]
-    sch.reorder(k, lane, chunk, step, n, element)
-    _bind_threads(sch, k, lane)
-    for loop in (step, n, element):
-        sch.unroll(loop)
+    def registers(self, problem: Problem, config: Config) -> int:
+        return registers_of(problem.workload, config)
 
-    # Step 4. All vectors of a chunk are on their way before the first one is used
-    for stage in (pixels, weights):
-        sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        sch.set_scope(stage, 0, "local")
-        *_, which, step, _, element = sch.get_loops(stage)
-        sch.unroll(which)
-        sch.unroll(step)
-        sch.vectorize(element)
-    init = sch.decompose_reduction(parts, chunk)
-    sch.unroll(sch.get_loops(init)[-1])
-    return sch
+    def most_registers(self, problem: Problem, config: Config) -> int:
+        """Return the most registers of a thread: a block of fewer than four warps may have those of four."""
+        return min(MOST_REGISTERS, REGISTERS // config.threads)
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return blocks(problem.workload, config)
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        def powers_of_two(config: Config) -> bool:
+            """Return whether TVM can halve the warps along a sum again and again, until their sums are one."""
+            return config.warps & (config.warps - 1) == 0
+
+        return named(powers_of_two)
+
+    def candidates(self, problem: Problem) -> Iterator[Config]:
+        tried = (Config(warps, rows, ahead) for warps, rows, ahead in product(WARPS, ROWS, AHEAD))
+        return (config for config in tried if config.threads <= MOST_THREADS)
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        return {"warps": WARPS, "rows": ROWS, "ahead": AHEAD}
+
+    def heuristics(self, problem: Problem) -> Tests[Config]:
+        return named(several_warps)
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernel should take.
+
+        As for `cuda/tensor`, three things bound it: the units of the busiest multiprocessor, the threads that wait for
+        what they have asked for, and the memory.
+        """
+        workload, gpu = problem.workload, gpu_of(target)
+        size, converted = vector(workload), workload.dtype != workload.storage.sums
+        turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
+        together = min(turns, self.resident_blocks(problem, config, gpu))
+        rounds = chunks(workload, config)
+        steps, products = rounds * config.ahead, workload.batch * size
+        if steps * config.lanes * size > workload.in_channels:  # products behind the last term are left out one by one
+            products *= 3
+        loading = (1 + workload.batch) * (1 + size * converted) + products
+        issued = steps * loading + BEGINNING + workload.batch * FINISHING
+        arriving = turns * config.rows * workload.in_channels * workload.itemsize / ARRIVING
+        units = max(turns * config.threads // WARP * issued / ISSUED, arriving) + turns * STARTING
+        meeting = workload.batch * MEETING * (config.warps > 1)
+        waiting = ceil_div(turns, together) * (rounds * LATENCY + issued + meeting)
+        return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + KERNEL
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload = problem.workload
+        return {
+            "chunks": chunks(workload, config),
+            "waste_terms": wasted(workload.in_channels // vector(workload), config.lanes * config.ahead),
+            "waste_rows": wasted(workload.out_channels, config.rows),
+            "terms": workload.in_channels,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "loads ahead": replace(config, ahead=1),
+            "several outputs": replace(config, rows=1),
+            "several warps along a sum": replace(config, warps=1),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 0. The computation, rounded up to whole tiles
+        workload = problem.workload
+        sch = begin(compute.matvec(workload, vector(workload), config.lanes, config.ahead, config.rows), problem)
+        names = ("pixels", "weights", "parts", "product", "planes", "output")
+        pixels, weights, parts, product, planes, output = (sch.get_sblock(name) for name in names)
+        sch.compute_inline(planes)
+
+        # Step 1. Blocks of output channels
+        loops = sch.get_loops(output)
+        k = loops[workload.output_layout.order.index(1)]
+        others = [loop for loop in loops if loop is not k]
+        block, ki = sch.split(k, [None, config.rows])
+        sch.reorder(block, *others, ki)
+        sch.bind(block, "blockIdx.x")
+
+        # Step 2. Threads along a sum bring theirs together, and as many as there are outputs finish one each
+        sch.compute_at(product, block, preserve_unit_loops=True)
+        sch.compute_at(parts, block, preserve_unit_loops=True)
+        sch.set_scope(product, 0, "shared")
+        n, k, lane = sch.get_loops(product)[-3:]
+        sch.reorder(k, n, lane)
+        _bind_threads(sch, k, lane)
+        _, row, lane = sch.split(sch.fuse(*others, ki), [None, config.rows, config.lanes])
+        _bind_threads(sch, row, lane)
+        # Without this compilers spare registers for as many warps as there is room for, and load few vectors ahead.
+        sch.annotate(row, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))
+
+        # Step 3. A thread adds up its terms in registers
+        sch.set_scope(parts, 0, "local")
+        n, k, lane, chunk, step, element = sch.get_loops(parts)[-6:]
+        sch.reorder(k, lane, chunk, step, n, element)
+        _bind_threads(sch, k, lane)
+        for loop in (step, n, element):
+            sch.unroll(loop)
+
+        # Step 4. All vectors of a chunk are on their way before the first one is used
+        for stage in (pixels, weights):
+            sch.compute_at(stage, chunk, preserve_unit_loops=True)
+            sch.set_scope(stage, 0, "local")
+            *_, which, step, _, element = sch.get_loops(stage)
+            sch.unroll(which)
+            sch.unroll(step)
+            sch.vectorize(element)
+        init = sch.decompose_reduction(parts, chunk)
+        sch.unroll(sch.get_loops(init)[-1])
+        return sch
 
 
 def _bind_threads(sch: Schedule, row: LoopRV, lane: LoopRV) -> None:
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
+
+
+template = Matvec()

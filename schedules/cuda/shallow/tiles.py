@@ -1,22 +1,17 @@
-"""The knobs of convolutions of few input channels on tensor cores, and the constraints of legal configurations."""
+"""The knobs of convolutions of few input channels on tensor cores, and sizes that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
 
-import tvm
-
 from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, ceil_to, named
+from ...space import ceil_div, ceil_to
 from ..gemm.tiles import VECTOR
-from ..grouped.tiles import MOST_UNROLLED, pitch
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, SHARED_ALIGNMENT, WARP, bank_reads
+from ..grouped.tiles import pitch
+from ..machine import SHARED_ALIGNMENT, WARP, bank_reads
 
 FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
@@ -68,37 +63,6 @@ class Config:
 
 SEGMENT = 16
 """The threads that read neighbouring elements of a line of the input."""
-
-LEAST = Config(block_y=2, block_x=8, block_n=8, warps_m=1, warps_n=1)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload, gpu = problem.workload, gpu_of(target)
-    max_threads = int(target.attrs["max_threads_per_block"])
-
-    def whole_matrices(config: Config) -> bool:
-        in_pixels = config.block_y % (2 * config.warps_m) == 0 and config.block_x % EIGHT == 0
-        return in_pixels and config.block_n % (EIGHT * config.warps_n) == 0
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads
-
-    def registers(config: Config) -> bool:
-        """Return whether four warps at a time, one in each quarter of a multiprocessor, have their registers."""
-        most = min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
-        return config.sums <= MOST_SUMS and registers_of(config) <= most
-
-    def straight_line(config: Config) -> bool:
-        return instructions(workload, config) <= MOST_UNROLLED
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) + BLOCK_BYTES <= gpu.shared_bytes
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
-    return named(whole_matrices, threads, registers, straight_line, shared_memory, grid)
 
 
 def registers_of(config: Config) -> int:

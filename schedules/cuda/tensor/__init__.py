@@ -26,347 +26,212 @@ that replace parts of it: see `tvmconv.lowering.gpu.intrinsics`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
 
 import tvm
-from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmconv import compute
-from tvmconv.compute.annotations import (
-    BULK,
-    CLUSTER_AXIS,
-    FETCH,
-    LAST_PRODUCT,
-    MATRICES,
-    MIN_BLOCKS,
-    PRODUCT,
-    RING,
-    SETTLED,
-    SPECIALIZED,
-)
-from tvmconv.compute.tensor.chunks import (
-    STEPS,
-    chunks_of_tap,
-    copied_elements,
-    has_channels_last,
-    has_groups_apart,
-    last_steps,
-    lays_out_weight,
-    reads_windows,
-)
-from tvmconv.compute.tensor.fragments import FragmentTile, number
-from tvmconv.compute.tensor.gemm import finishes_early
+from tvmconv.compute.tensor.chunks import image_elements, packed_elements
 from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import DTYPES, NARROW
-from tvmconv.targets.devices import gpu_of
+from tvmconv.problem.dtypes import DTYPES
+from tvmconv.targets import has_clusters, tensor_instructions
+from tvmconv.targets.devices import Gpu, gpu_of
 
-from ...space import divisors
+from ...space import Space, named, wasted
 from ...template import Layouts
-from ..gemm.schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
-from ..machine import WARP
-from .bulk import column_copy, weight_copy
-from .default import default_config, space
-from .model import ablations, estimate, features, obstacle
+from ..gemm.tiles import VECTOR
+from ..machine import BLOCK_BYTES
+from ..template import GpuTemplate, Tests, needs_tensor_cores, resident_blocks
+from .constraints import most_registers, needed_registers, rules, rules_of
+from .default import PARTS, even_tiles, few_parts, fitted, tiles_of
+from .model import kernel_clocks
+from .schedule import schedule_convolution
 from .tiles import (
-    BANK_BYTES,
-    LEAST,
-    PLANE_LANES,
+    MOST_STAGES,
     Config,
-    ahead,
-    bank,
-    goes_on,
-    in_planes,
-    passes,
-    plane_vector,
-    role_registers,
-    store_lanes,
-    store_vector,
-    stores_matrices,
-    stores_registers,
-    tile_of,
-    tile_type,
-    weight_split,
+    blocks,
+    fragments,
+    may_have_channel_rows,
+    part_chunks,
+    shared_bytes,
+    tf32_products,
 )
-from .wgmma import matrices_function, product_function, settled_function
 
-__all__ = [
-    "LAYOUTS",
-    "LEAST",
-    "OPEN_SIZES",
-    "VERSION",
-    "Config",
-    "ablations",
-    "default_config",
-    "estimate",
-    "features",
-    "obstacle",
-    "schedule",
-    "space",
-]
-
-VERSION = 1
-
-LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES)
-
-OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
-
-READ_AT_ONCE = 8
-"""The vectors of the residual, or of other blocks' sums, that a thread reads before it waits for the first one."""
+OTHER_REGISTERS = 64
+"""The registers of a thread beside sums and factors that compilers take where they are not short of them."""
 
 
-def schedule(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> Schedule:
-    """Schedule the computation, of factors that may have been exchanged; the config must be legal for the problem."""
-    # Step 0. The computation, rounded up to whole tiles
-    workload, split = compute.with_open_sizes(problem), weight_split(problem, config)
-    form = compute.TensorForm(
-        parts=config.split_k,
-        split=split,
-        in_tile=config.in_cluster,
-        by_tap=config.teams > 0,
-        rounds_input=config.rounds_input,
-        exchanged=exchanged,
-    )
-    sch = begin(compute.tensor_gemm(workload, tile_of(problem, config), form), problem, config.in_cluster)
-    sums, planes, output = (sch.get_sblock(name) for name in ("sums", "planes", "output"))
+class Tensor(GpuTemplate[Config]):
+    """Dense convolution on tensor cores, in all types."""
 
-    # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
-    if config.kernels > 1:
-        if in_planes(problem):  # what the second kernel reads side by side lies so
-            sch.transform_layout(sums, ("write", 0), lambda part, p, group, k: [part, group, k, p])
-        sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
-        sch.set_scope(planes, 0, "local")
-    else:
-        sch.compute_inline(planes)
-        sch.reverse_compute_inline(output)
+    LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES)
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
 
-    # Step 2. Multiply
-    schedule_product(sch, problem, config, target)
+    PARTS: Sequence[tuple[int, bool]] = PARTS
+    """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
-    # Step 3. Lay out the input in a kernel of its own, and add up the products of the zero point
-    stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    if "image" in stages:
-        lay_out_image(sch, problem)
-    if "offsets" in stages:
-        _add_up_offsets(sch)
-    finish_stores(sch, problem, config)
-    return sch
+    EXCHANGED = False
+    """True if the first factor is the weight, which may be a constant."""
 
+    def product_of(self, problem: Problem) -> Problem:
+        """Return the problem that is multiplied for a problem of the template: here it is the same."""
+        return problem
 
-def schedule_product(
-    sch: Schedule, problem: Problem, config: Config, target: tvm.target.Target, nearest: bool = False
-) -> None:
-    """Schedule the stages of `compute.tensor.gemm` from the factors up to "sums", for which each block has a tile.
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
 
-    See `tensor_wgmma.product_function` for `nearest`.
-    """
-    workload, tile, split = compute.with_open_sizes(problem), tile_of(problem, config), weight_split(problem, config)
-    multiprocessors = gpu_of(target).multiprocessors
-    through = passes(problem, config, multiprocessors)
-    columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
-    finished = None
-    if stores_matrices(workload, config):
-        finished, tiled = tiled, sch.cache_write(tiled, 0, "local")
-    weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
+        The output channels of a group have to fill whole stores. In blocks of channels each block has to be a group.
+        """
+        problem = self.product_of(problem)
+        workload = problem.workload
+        if not problem.is_dense:
+            return "is for dense convolutions"
+        if (found := needs_tensor_cores(problem, target)) is not None:
+            return found
+        if workload.multiplier % VECTOR:
+            where = " of a group" if workload.groups > 1 else ""
+            return f"takes output channels{where} in multiples of {VECTOR}, not {workload.multiplier}"
+        for name, block, group in (
+            ("layout", workload.x_layout.block, workload.w_shape[1]),
+            ("out_layout", workload.output_layout.block, workload.multiplier),
+        ):
+            if block not in (1, group):
+                return f"takes blocks of the {group} channels of a group, not the {name} {getattr(workload, name)}"
+        if max(image_elements(workload), 2 * packed_elements(workload)) >= 2**31:  # what TVM cannot count in 32 bits
+            return "takes operands of fewer than 2^31 elements, as it lays them out"
+        return None
 
-    # Step 1. Tile what is stored, unless threads store their sums as they are
-    from_registers = stores_registers(problem, config)
-    if not from_registers:
-        _store_lines(sch, problem, config, tiled, through)
+    def registers(self, problem: Problem, config: Config) -> int:
+        return needed_registers(self.product_of(problem), config)
 
-    # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
-    part, pt, kt, wm, i, v, h, r, wn, j, q, e = sch.get_loops(tiled)[-12:]
-    # The sums of a channel, or of those that are stored at once, follow one another.
-    unrolled, at_once = [j, i, h], [e]
-    if tile.channel_rows:
-        unrolled, at_once = [i, h, j, e], []
-    sch.reorder(part, pt, kt, wm, wn, v, r, q, *unrolled, *at_once)
-    tiles = [part, pt, kt]
-    if from_registers:
-        outer, kt = sch.split(kt, [workload.groups if has_groups_apart(workload) else through, None])
-        sch.reorder(outer, pt, kt)
-        sch.bind(sch.fuse(part, outer, pt, kt), "blockIdx.x")
-        tiles = []
-    elif config.in_cluster:
-        sch.bind(tiles.pop(0), "blockIdx.y")
-    thread = sch.fuse(*tiles, wm, wn, v, r, q)
-    sch.bind(thread, "threadIdx.x")
-    if config.min_blocks_per_sm > 1:
-        sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
-    if finished is not None:
-        sch.compute_at(finished, thread, preserve_unit_loops=True)
-        unrolled = [i, *sch.get_loops(finished)[-len(tile.rows + tile.columns) :]]
-    sch.compute_at(product, thread, preserve_unit_loops=True)
-    sch.set_scope(product, 0, "local")
-    for loop in unrolled:
-        sch.unroll(loop)
-    for loop in at_once:
-        sch.vectorize(loop)
+    def most_registers(self, problem: Problem, config: Config) -> int:
+        return most_registers(config)
 
-    # Step 3. Accumulate chunk by chunk
-    *_, i, j, h, e, chunk, copy, lane = sch.get_loops(product)
-    sch.reorder(chunk, copy, i, j, h, e, lane)
-    for stage in (columns, *weights):
-        sch.set_scope(stage, 0, "shared.dyn")
-        sch.compute_at(stage, chunk, preserve_unit_loops=True)
-        vector = copy_asynchronously(sch, stage, config.threads, permuted=True)
-        if config.teams and stage in weights:
-            sch.annotate(vector, BULK, list(weight_copy(workload, tile.block_n, weights.index(stage))))
-        elif config.teams:
-            sch.annotate(vector, BULK, list(column_copy(workload, tile.block_m, config.rounds_input)))
-    init = sch.decompose_reduction(product, chunk)
-    for loop in sch.get_loops(init)[-4:]:
-        sch.unroll(loop)
-    sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config, nearest=nearest)))
-    if config.teams:
-        if (left := last_steps(workload)) < STEPS:
-            of_last = product_function(problem, config, left, nearest)
-            sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
-        roles = config.num_stages, multiprocessors, config.teams, config.threads
-        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
-        if config.channel_rows and workload.dtype in NARROW and finishes_early(workload, config.split_k):
-            sch.annotate(chunk, SETTLED, list(settled_function(config)))
-    else:
-        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(self.product_of(problem), config)
 
-    # Step 4. Lay out the weight in a kernel of its own
-    if lays_out_weight(workload, split):
-        _lay_out_weight(sch, problem)
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return blocks(self.product_of(problem).workload, config)
 
+    def rules(self, problem: Problem) -> Tests[Config]:
+        return rules(self.product_of(problem))
 
-def finish_stores(sch: Schedule, problem: Problem, config: Config) -> None:
-    """Store sums as they are, if threads do so, or results in matrices.
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
+        """Return the tests that a configuration must pass, by name.
 
-    It is the last step: TVM schedules no more where a block has what is past the end as a condition, or where it says
-    that a block stores more than it does.
-    """
-    if stores_registers(problem, config):
-        sch.reverse_compute_inline(sch.get_sblock("sums"))
-    elif stores_matrices(problem.workload, config):
-        *_, h, _, _ = sch.get_loops(sch.get_sblock("tile_local"))
-        sch.annotate(sch.blockize(h), MATRICES, list(matrices_function(problem, config)))
+        Unlike those of other templates some are of what the target has, and several blocks share its shared memory.
+        """
+        gpu = gpu_of(target)
 
+        def shared_memory(config: Config) -> bool:
+            room = gpu.shared_bytes // config.min_blocks_per_sm
+            return self.shared_bytes(problem, config) + BLOCK_BYTES <= room
 
-def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockRV, through: int) -> None:
-    """Store tiles by way of shared memory, in whole lines: blocks, then threads along the lines in memory.
+        return {**rules_of(target), **super().constraints(problem, target), **named(shared_memory)}
 
-    Blocks go through all pixels so many times, see `passes`.
-    """
-    workload, tile = problem.workload, config.tile
-    sums = sch.get_sblock("sums")
-    part, p, groups, k = sch.get_loops(sums)
-    pt, pi = sch.split(p, [None, tile.block_m])
-    outer, kt, ki = sch.split(k, [through, None, tile.block_n])
-    along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
-    # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
-    if problem.open_sizes:
-        blocks = pt, groups, outer, kt, part
-    else:
-        blocks = (part, groups, outer, pt, kt) if has_groups_apart(workload) else (part, outer, pt, groups, kt)
-    sch.reorder(*blocks, *along)
-    block = sch.fuse(*blocks)
-    sch.bind(block, "blockIdx.x")
-    for stage in (sch.get_sblock("fetched"), tiled) if config.in_cluster else (tiled,):
-        sch.compute_at(stage, block, preserve_unit_loops=True)
-    sch.set_scope(tiled, 0, "shared.dyn")
-    sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
-    sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
-    if in_planes(problem):
-        ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
-        pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
-        along = ki, pi, k_lane, p_lane
-        sch.reorder(*along, vector)
-    else:
-        ki, k_lane, vector = sch.split(ki, [None, store_lanes(problem, config), store_vector(problem, config)])
-        along = ki, pi, k_lane
-        sch.reorder(*along, vector)
-    sch.vectorize(vector)
-    step, thread = sch.split(sch.fuse(*along), [None, config.threads])
-    if config.in_cluster:
-        share, step = sch.split(step, [config.split_k, None])
-        sch.bind(share, CLUSTER_AXIS)
-        sch.reorder(share, thread, step)
-        _fetch(sch, sch.get_sblock("fetched"), step)
-    else:
-        sch.reorder(thread, step)
-    if workload.epilogue.residual or config.in_cluster:
-        _, at_once = sch.split(step, [None, divisors(int(sch.get(step).extent), READ_AT_ONCE)[-1]])
-        sch.unroll(at_once)
-    sch.bind(thread, "threadIdx.x")
+    def candidates(self, problem: Problem) -> list[Config]:
+        """Return the tiles for every GPU, of which `candidates_on` makes those of one."""
+        return tiles_of(self.product_of(problem))
+
+    def candidates_on(self, problem: Problem, target: tvm.target.Target) -> list[Config]:
+        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
+        own = fitted(self.candidates(problem), self.product_of(problem), target, self.EXCHANGED, self.PARTS)
+        preferred = sorted(own, key=lambda config: (-config.num_stages, -config.min_blocks_per_sm))
+        return [self.Config(**vars(config)) for config in preferred]
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        """Return the values of each knob in the space, on a GPU that has all instructions."""
+        product = self.product_of(problem)
+        return {
+            "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256})),
+            "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
+            "warps_m": (1, 2, 3, 4),
+            "warps_n": (1, 2, 3, 4),
+            "num_stages": (2, 3, 4, 5, MOST_STAGES),
+            "split_k": (1, 2, 4, 8),
+            "wgmma": (False, True),
+            "min_blocks_per_sm": (1, 2),
+            "in_cluster": (False, True),
+            "teams": (0, 1, 2),
+            "channel_rows": (False, True) if may_have_channel_rows(product) and not self.EXCHANGED else (False,),
+            "rounds_input": (False, True) if tf32_products(product) == 1 else (False,),
+        }
+
+    def heuristics(self, problem: Problem) -> Tests[Config]:
+        def large_parts(config: Config) -> bool:
+            """Return whether a warp, or a group of four, has at least as many sums as 64 rows of 16 columns."""
+            return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
+
+        return named(large_parts)
+
+    def space(self, problem: Problem, target: tvm.target.Target) -> Space[Config]:
+        """Return the configurations that are worth a trial on this target.
+
+        Unlike those of other templates the values of knobs, and a heuristic, depend on what the target has.
+        """
+        space, product, gpu = super().space(problem, target), self.product_of(problem), gpu_of(target)
+
+        def whole_gpu(config: Config) -> bool:
+            return config.split_k == 1 or few_parts(product, config, gpu)
+
+        absent = set() if "wgmma" in tensor_instructions(target) else {"wgmma", "teams", "channel_rows", "rounds_input"}
+        if not has_clusters(target):
+            absent.add("in_cluster")
+        knobs = {name: values[:1] if name in absent else values for name, values in space.knobs.items()}
+        even = {each.block_m for each in even_tiles(product, target, self.EXCHANGED)}
+        knobs["block_m"] = tuple(sorted({*knobs["block_m"], *even}))
+        return replace(space, knobs=knobs, heuristics={**named(whole_gpu), **space.heuristics})
+
+    def resident_blocks(self, problem: Problem, config: Config, gpu: Gpu) -> int:
+        """Return the blocks that a multiprocessor has room for, with registers that compilers are not short of."""
+        product = self.product_of(problem)
+        taken = config.sums + fragments(product, config) + OTHER_REGISTERS
+        return resident_blocks(gpu, config.threads, taken, shared_bytes(product, config))
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernels should take."""
+        resident = self.resident_blocks(problem, config, gpu_of(target))
+        return kernel_clocks(self.product_of(problem), config, target, resident, self.EXCHANGED)
+
+    def sizes(self, problem: Problem, config: Config) -> dict[str, float]:
+        product = self.product_of(problem)
+        workload = product.workload
+        pixels = workload.batch * prod(workload.output_size)
+        return {
+            "sums": config.sums,
+            "chunks": part_chunks(workload, config),
+            "shared_bytes": shared_bytes(product, config),
+            "waste_m": wasted(pixels, config.block_m),
+            "waste_n": wasted(workload.multiplier, config.block_n),
+            "pixels": pixels,
+            "channels": workload.out_channels,
+        }
+
+    def ablations(self, config: Config) -> dict[str, Config]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+        return {
+            "copies ahead": replace(config, num_stages=self.LEAST.num_stages + config.wgmma),
+            "shared reduction": replace(config, split_k=1, in_cluster=False),
+            "tiles of several warps": replace(
+                config,
+                block_m=32,
+                block_n=32,
+                warps_m=1,
+                warps_n=1,
+                wgmma=False,
+                teams=0,
+                rounds_input=False,
+                channel_rows=False,
+            ),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the computation; the config must be legal for the problem."""
+        return schedule_convolution(self.product_of(problem), config, target, self.EXCHANGED)
 
 
-def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
-    """Read the sums of a turn, of all blocks of a cluster, to registers first: neighbouring ones at once."""
-    dimensions = len(sch.get(fetched).iter_vars)
-    sch.set_scope(fetched, 0, "local")
-    sch.compute_at(fetched, step, preserve_unit_loops=True)
-    *loops, column = sch.get_loops(fetched)[-dimensions:]
-    for loop in loops:
-        sch.unroll(loop)
-    sch.annotate(column, FETCH, True)
-
-
-def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
-    """Return the row and the column of an element of the tile behind what says which tile it is."""
-    which, (pixel, channel) = place[:3], tile.turned(place[3:8], place[8:])
-    return [*which, number(pixel, tile.pixels), number(channel, tile.channels)]
-
-
-def _add_up_offsets(sch: Schedule) -> None:
-    """Make the sums of the zero point's products a kernel of its own, in which a warp adds up those of a channel."""
-    k, *terms = sch.get_loops(sch.get_sblock("offsets"))
-    _, lane = sch.split(sch.fuse(*terms), [None, WARP])
-    sch.bind(k, "blockIdx.x")
-    sch.bind(lane, "threadIdx.x")
-
-
-def _lay_out_weight(sch: Schedule, problem: Problem) -> None:
-    """Make the weight's layout a kernel of its own, in which a thread reads the elements of a vector and stores it.
-
-    Of a weight in two numbers it stores a vector of each.
-    """
-    packed = sch.get_sblock("packed")
-    vector = sch.cache_write(packed, 0, "local")
-    summand, *loops, c = sch.get_loops(vector)
-    co, lane = sch.split(c, [None, copied_elements(problem.workload)])
-    block, thread = sch.split(sch.fuse(*loops, co), [None, COPY_THREADS])
-    sch.reorder(block, thread, summand, lane)
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.unroll(summand)
-    sch.vectorize(lane)
-    sch.compute_at(packed, summand)
-    sch.unroll(sch.get_loops(packed)[-1])
-
-
-def lay_out_image(sch: Schedule, problem: Problem) -> None:
-    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbours in memory.
-
-    A thread stores a vector, whose elements it reads before: some of them may be zeros.
-    """
-    image, workload = sch.get_sblock("image"), problem.workload
-    vector = sch.cache_write(image, 0, "local")
-    n, h, v, c = sch.get_loops(vector)
-    co, lane = sch.split(c, [None, copied_elements(workload)])
-    # TVM cannot divide by an open width with its padding, nor by the size of a plane of an open height with its own.
-    apart = 2 if "width" in problem.open_sizes else 1 if "height" in problem.open_sizes else 0
-    images, plane = [n, h, v][:apart], [n, h, v][apart:]
-    if reads_windows(workload):  # a thread stores the vectors of a window, whose taps are then constants
-        pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
-        sch.reorder(*images, pixels, thread, co, lane)
-        sch.unroll(co)
-        block = sch.fuse(*images, pixels)
-    elif has_channels_last(workload):
-        vectors, thread = sch.split(sch.fuse(*plane, co), [None, COPY_THREADS])
-        block = sch.fuse(*images, vectors)
-    else:
-        pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
-        sch.reorder(*images, pixels, co, thread, lane)
-        block = sch.fuse(*images, pixels, co)
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(lane)
-    outer = sch.get_loops(vector)[-2]
-    sch.compute_at(image, outer)
-    sch.unroll(sch.get_loops(image)[-1])
+template = Tensor()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 import tvm
@@ -12,24 +11,22 @@ from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chu
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.targets import has_clusters, tensor_instructions
-from tvmconv.targets.devices import gpu_of
 
 from ...space import named
 from ..gemm.tiles import VECTOR
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, WARP
+from ..machine import MOST_REGISTERS, REGISTERS, WARP
+from ..template import Tests
 from .bulk import MOST_PIXELS, is_bulk
 from .tiles import (
     MOST_STAGES,
     ROLE_REGISTERS,
     Config,
     ahead,
-    blocks,
     converted_products,
     fragments,
     may_have_channel_rows,
     part_chunks,
     role_registers,
-    shared_bytes,
     tf32_products,
     tile_bytes,
 )
@@ -66,14 +63,24 @@ PERMUTED_BYTES = 8 * ROW_BYTES
 `ldmatrix` is given those of the rows."""
 
 
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload = problem.workload
-    max_threads = int(target.attrs["max_threads_per_block"])
-    gpu, known = gpu_of(target), tensor_instructions(target)
+def rules_of(target: tvm.target.Target) -> Tests[Config]:
+    """Return the tests of what a target has, by name."""
+    known = tensor_instructions(target)
 
     def instruction(config: Config) -> bool:
         return ("wgmma" if config.wgmma else "mma") in known
+
+    def clusters(config: Config) -> bool:
+        """Return whether the blocks of a cluster have equal shares of the sums to store, in vectors."""
+        shares = 1 < config.split_k <= MOST_TOGETHER and config.sums % (VECTOR * config.split_k) == 0
+        return not config.in_cluster or (has_clusters(target) and shares)
+
+    return named(instruction, clusters)
+
+
+def rules(problem: Problem) -> Tests[Config]:
+    """Return the tests of a legal configuration on every target beside those of resources, by name."""
+    workload = problem.workload
 
     def whole_fragments(config: Config) -> bool:
         """Return whether warps have whole instructions; `mma` takes its columns from loads of two matrices."""
@@ -86,9 +93,6 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         columns = 8 * config.tile.tiles_n
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
         return not config.wgmma or (columns <= MOST_COLUMNS and whole)
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads
 
     def whole_warps(config: Config) -> bool:
         """Return whether all threads of a warp copy as many vectors, and all threads store as many of the output."""
@@ -125,41 +129,13 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     def parts_with_terms(config: Config) -> bool:
         return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload, config.teams > 0)
 
-    def clusters(config: Config) -> bool:
-        """Return whether the blocks of a cluster have equal shares of the sums to store, in vectors."""
-        shares = 1 < config.split_k <= MOST_TOGETHER and config.sums % (VECTOR * config.split_k) == 0
-        return not config.in_cluster or (has_clusters(target) and shares)
-
-    def registers(config: Config) -> bool:
-        if config.teams:
-            known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
-            needed = config.sums + fragments(problem, config) + ROLE_SPARE_REGISTERS
-            needed += RESIDUAL_REGISTERS if workload.epilogue.residual and config.split_k == 1 else 0
-            at_first = REGISTERS // (config.teams * config.threads + COPYING_THREADS)
-            instruction = 4 * config.tile.tiles_n + INSTRUCTION_REGISTERS
-            return known and needed <= role_registers(config)[1] and instruction <= at_first
-        left = min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
-        spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
-        if tf32_products(problem) == 3 and not config.wgmma:
-            spare += SPLIT_REGISTERS
-        return config.sums + fragments(problem, config) + spare <= left
-
-    def shared_memory(config: Config) -> bool:
-        room = gpu.shared_bytes // config.min_blocks_per_sm
-        return shared_bytes(problem, config) + BLOCK_BYTES <= room
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31
-
     def indices(config: Config) -> bool:
         """Return whether TVM can count the sums of parts in 32 bits."""
         return config.kernels == 1 or config.split_k * prod(workload.output_shape) < 2**31
 
     return named(
-        instruction,
         whole_fragments,
         widths,
-        threads,
         whole_warps,
         stages,
         specialized,
@@ -168,9 +144,27 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         turned,
         aligned,
         parts_with_terms,
-        clusters,
-        registers,
-        shared_memory,
-        grid,
         indices,
     )
+
+
+def needed_registers(problem: Problem, config: Config) -> int:
+    """Return the registers that a thread needs, of those that multiply where warps have roles."""
+    workload, needed = problem.workload, config.sums + fragments(problem, config)
+    if config.teams:
+        residual = RESIDUAL_REGISTERS if workload.epilogue.residual and config.split_k == 1 else 0
+        return needed + ROLE_SPARE_REGISTERS + residual
+    spare = SPARE_REGISTERS + (INTEGER_REGISTERS if workload.dtype in QUANTIZED else 0)
+    if tf32_products(problem) == 3 and not config.wgmma:
+        spare += SPLIT_REGISTERS
+    return needed + spare
+
+
+def most_registers(config: Config) -> int:
+    """Return the most registers that a thread may have; 0 for roles that the registers of a block cannot serve."""
+    if not config.teams:
+        return min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
+    known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
+    at_first = REGISTERS // (config.teams * config.threads + COPYING_THREADS)
+    instruction = 4 * config.tile.tiles_n + INSTRUCTION_REGISTERS
+    return role_registers(config)[1] if known and instruction <= at_first else 0

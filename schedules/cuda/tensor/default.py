@@ -1,8 +1,8 @@
-"""The configurations of convolutions on tensor cores: the default, and those that are worth a trial."""
+"""The configurations that the default of convolutions on tensor cores is chosen from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -10,15 +10,13 @@ import tvm
 
 from tvmconv.compute.tensor.chunks import ROW_BYTES
 from tvmconv.problem import Problem
-from tvmconv.targets import has_clusters, tensor_instructions
+from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ...space import Space, ceil_div, ceil_to, divisors, named
+from ...space import ceil_div, ceil_to, divisors
 from ..machine import BLOCK_BYTES
-from .constraints import MOST_COLUMNS, constraints
-from .model import estimate
+from .constraints import MOST_COLUMNS
 from .tiles import (
-    LEAST,
     MOST_STAGES,
     Config,
     ahead,
@@ -32,47 +30,6 @@ from .tiles import (
 
 LEAST_COLUMNS = 16
 """The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
-
-
-def space(
-    problem: Problem, target: tvm.target.Target, exchanged: bool = False, only_wgmma: bool = False
-) -> Space[Config]:
-    """Return the configurations that are worth a trial on this target, of factors that may have been exchanged."""
-    workload, gpu = problem.workload, gpu_of(target)
-    default = default_config(problem, target, exchanged, only_wgmma=only_wgmma)
-    bound = WORTH_A_TRIAL * estimate(problem, default, target, exchanged)
-    families = tensor_instructions(target)
-    even = {each.block_m for each in _even_tiles(problem, target, exchanged)}
-
-    def whole_gpu(config: Config) -> bool:
-        return config.split_k == 1 or blocks(workload, config) <= MOST_PARTS * gpu.multiprocessors
-
-    def large_parts(config: Config) -> bool:
-        """Return whether a warp, or a group of four, has at least as many sums as 64 rows of 16 columns."""
-        return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
-
-    def promising(config: Config) -> bool:
-        return estimate(problem, config, target, exchanged) <= bound
-
-    knobs = {
-        "block_m": tuple(sorted({default.block_m, 32, 64, 128, 192, 256, *even})),
-        "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
-        "warps_m": (1, 2, 3, 4),
-        "warps_n": (1, 2, 3, 4),
-        "num_stages": (2, 3, 4, 5, MOST_STAGES),
-        "split_k": (1, 2, 4, 8),
-        "wgmma": (False, True) if "wgmma" in families else (False,),
-        "min_blocks_per_sm": (1, 2),
-        "in_cluster": (False, True) if has_clusters(target) else (False,),
-        "teams": (0, 1, 2) if "wgmma" in families else (0,),
-        "channel_rows": (False, True) if _has_channel_rows(problem, target, exchanged) else (False,),
-        "rounds_input": (False, True) if "wgmma" in families and tf32_products(problem) == 1 else (False,),
-    }
-    return Space(default, LEAST, knobs, constraints(problem, target), named(whole_gpu, large_parts), promising)
-
-
-WORTH_A_TRIAL = 1.5
-"""The clocks that a configuration may take by the model to be tried, as a multiple of the default's."""
 
 
 CANDIDATES = tuple(
@@ -103,7 +60,7 @@ CANDIDATES = tuple(
 """The tiles that a default is chosen from."""
 
 CHANNEL_ROWS = tuple(
-    replace(LEAST, block_n=block_n, warps_n=warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
+    Config(16, block_n, 1, warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
     for block_n, warps_n in ((64, 1), (128, 2), (192, 3), (256, 2))
 )
 """Tiles with output channels as rows, which get the pixels that `_even_pixels` finds for them. A second team made one
@@ -127,47 +84,40 @@ PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
 
-def default_config(
-    problem: Problem,
-    target: tvm.target.Target,
-    exchanged: bool = False,
-    parts: Sequence[tuple[int, bool]] = PARTS,
-    only_wgmma: bool = False,
-) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest: of exchanged factors with `wgmma`."""
-    legal, most_parts = constraints(problem, target).values(), MOST_PARTS * gpu_of(target).multiprocessors
+def tiles_of(problem: Problem) -> list[Config]:
+    """Return `CANDIDATES`, and these with other widths that cut the output channels of a group into whole tiles."""
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
     own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    return [*CANDIDATES, *own]
+
+
+def fitted(
+    tiles: Iterable[Config],
+    problem: Problem,
+    target: tvm.target.Target,
+    exchanged: bool,
+    parts: Sequence[tuple[int, bool]],
+) -> Iterator[Config]:
+    """Yield some tiles, and those that fit the GPU or are stored otherwise, with the parts and stages of each."""
+    gpu, own = gpu_of(target), [*tiles]
     if not (problem.open_sizes or problem.workload.epilogue.residual):
-        own += _even_tiles(problem, target, exchanged)
+        own += even_tiles(problem, target, exchanged)
     if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
         own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
     if tf32_products(problem) == 1:
-        own += [replace(each, rounds_input=True) for each in (*CANDIDATES, *own) if each.teams]
-    tried = [
-        config
-        for candidate in dict.fromkeys((*CANDIDATES, *own))
-        if candidate.wgmma or not (exchanged or only_wgmma)
-        for split_k, in_cluster in parts
-        if has_clusters(target) or not in_cluster
-        for part in [replace(candidate, split_k=split_k, in_cluster=in_cluster)]
-        if not (part.teams and split_k > 1) or blocks(problem.workload, part) <= most_parts
-        for config in [_fitting(part, problem, gpu_of(target))]
-        if all(holds(config) for holds in legal)
-    ]
-
-    def preference(config: Config) -> tuple[float, int, int]:
-        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
-        return estimate(problem, config, target, exchanged), -config.num_stages, -config.min_blocks_per_sm
-
-    return min(tried, key=preference)
+        own += [replace(each, rounds_input=True) for each in own if each.teams]
+    for tile in dict.fromkeys(own):
+        for split_k, in_cluster in parts:
+            part = replace(tile, split_k=split_k, in_cluster=in_cluster)
+            if not (part.teams and split_k > 1) or few_parts(problem, part, gpu):
+                yield _fitting(part, problem, gpu)
 
 
-def _has_channel_rows(problem: Problem, target: tvm.target.Target, exchanged: bool) -> bool:
-    """Return whether there are configurations with output channels as rows."""
-    return "wgmma" in tensor_instructions(target) and may_have_channel_rows(problem) and not exchanged
+def few_parts(problem: Problem, config: Config, gpu: Gpu) -> bool:
+    """Return whether a multiprocessor has at most `MOST_PARTS` blocks."""
+    return blocks(problem.workload, config) <= MOST_PARTS * gpu.multiprocessors
 
 
 def _parts(problem: Problem) -> list[int]:
@@ -180,9 +130,9 @@ def _parts(problem: Problem) -> list[int]:
     return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
 
 
-def _even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
+def even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
     """Return `CHANNEL_ROWS` with the pixels of each; none where there are no such configurations."""
-    if not _has_channel_rows(problem, target, exchanged):
+    if exchanged or "wgmma" not in tensor_instructions(target) or not may_have_channel_rows(problem):
         return []
     multiprocessors = gpu_of(target).multiprocessors
     return [

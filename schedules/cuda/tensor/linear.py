@@ -10,8 +10,8 @@ in TF32, as long as cuBLAS there (benchmarks/linear-h100-float32.json and linear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import tvm
@@ -21,17 +21,12 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS
 from tvmconv.targets import arch_of, tensor_instructions
 
-from ...space import Space, named
+from ...space import named
 from ...template import Layouts
-from .. import tensor
 from ..gemm.tiles import VECTOR
-from . import default, tiles
-
-VERSION = 1
-
-LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=FLOATS)
-
-OPEN_SIZES: tuple[str, ...] = ()
+from ..template import Tests
+from . import Tensor, tiles
+from .schedule import schedule_convolution
 
 MOST_ROWS = 1024
 """The most rows. On an H100 1024 took 0.82 to 0.95 of the time of `cuda/tensor`, and 4096 up to 1.6 times as long."""
@@ -46,7 +41,47 @@ class Config(tiles.Config):
     """The knobs of `cuda/tensor`: a block computes `block_m` output channels times `block_n` rows."""
 
 
-LEAST = Config(**vars(tiles.LEAST))
+class Linear(Tensor):
+    """Linear layers of several rows on tensor cores, by `wgmma`."""
+
+    LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=FLOATS)
+    OPEN_SIZES: tuple[str, ...] = ()
+    LEAST = Config(**vars(Tensor.LEAST))
+    EXCHANGED = True
+
+    def product_of(self, problem: Problem) -> Problem:
+        return _kept(problem)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take linear layers whose rows are in fours, on GPUs with `wgmma`: for `mma` both factors are alike."""
+        workload = problem.workload
+        if not problem.is_dense or workload.groups > 1:
+            return "is for dense convolutions in one group"
+        if not workload.is_linear:
+            return "takes 1x1 kernels on images of one pixel, without padding"
+        if workload.batch % VECTOR:
+            return f"takes rows in multiples of {VECTOR}, not {workload.batch}"
+        if workload.batch > MOST_ROWS:
+            return f"takes up to {MOST_ROWS} rows, not {workload.batch}"
+        if workload.dtype == "float32" and workload.batch <= FEW_ROWS:
+            return f"takes more than {FEW_ROWS} rows in float32, not {workload.batch}"
+        if "wgmma" not in tensor_instructions(target):
+            return f"needs a GPU with wgmma, sm_90, not {arch_of(target)}"
+        return super().obstacle(problem, target)
+
+    def rules(self, problem: Problem) -> Tests[tiles.Config]:
+        def wgmma(config: tiles.Config) -> bool:
+            return config.wgmma
+
+        return {**named(wgmma), **super().rules(problem)}
+
+    def ablations(self, config: tiles.Config) -> dict[str, tiles.Config]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+        return {name: each for name, each in super().ablations(config).items() if each.wgmma}
+
+    def schedule(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the computation of this very problem: of an equal one, a bound may be a zero of another sign."""
+        return schedule_convolution(transposed(problem), config, target, self.EXCHANGED)
 
 
 def transposed(problem: Problem) -> Problem:
@@ -68,55 +103,7 @@ def transposed(problem: Problem) -> Problem:
     return msgspec.structs.replace(problem, workload=workload)
 
 
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take linear layers whose rows are in fours, on GPUs with `wgmma`: for `mma` both factors are alike."""
-    workload = problem.workload
-    if not problem.is_dense or workload.groups > 1:
-        return "is for dense convolutions in one group"
-    if not workload.is_linear:
-        return "takes 1x1 kernels on images of one pixel, without padding"
-    if workload.batch % VECTOR:
-        return f"takes rows in multiples of {VECTOR}, not {workload.batch}"
-    if workload.batch > MOST_ROWS:
-        return f"takes up to {MOST_ROWS} rows, not {workload.batch}"
-    if workload.dtype == "float32" and workload.batch <= FEW_ROWS:
-        return f"takes more than {FEW_ROWS} rows in float32, not {workload.batch}"
-    if "wgmma" not in tensor_instructions(target):
-        return f"needs a GPU with wgmma, sm_90, not {arch_of(target)}"
-    return tensor.obstacle(transposed(problem), target)
+_kept = lru_cache(maxsize=64)(transposed)  # constraints and estimates ask for each of thousands of configurations
 
 
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations that are worth a trial on this target."""
-
-    def wgmma(config: Config) -> bool:
-        return config.wgmma
-
-    own = tensor.space(transposed(problem), target, exchanged=True)
-    constraints = {**named(wgmma), **own.constraints}
-    return Space(default_config(problem, target), LEAST, own.knobs, constraints, own.heuristics, own.promising)
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest."""
-    return Config(**vars(default.default_config(transposed(problem), target, exchanged=True)))
-
-
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks that the kernels should take."""
-    return tensor.estimate(transposed(problem), config, target, exchanged=True)
-
-
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> Mapping[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    return tensor.features(transposed(problem), config, target, exchanged=True)
-
-
-def ablations(config: Config) -> dict[str, tiles.Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-    return {name: each for name, each in tensor.ablations(config).items() if each.wgmma}
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the computation; the config must be legal for the problem."""
-    return tensor.schedule(transposed(problem), config, target, exchanged=True)
+template = Linear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd, prod
 
 import tvm
@@ -26,55 +25,24 @@ from tvmconv.compute.tensor.chunks import (
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW, QUANTIZED
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets import arch_of, tensor_instructions
+from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ...space import ceil_div, wasted
-from ..gemm.tiles import VECTOR
-from ..machine import BLOCK_BYTES, LINE, REGISTERS, WARP
+from ...space import ceil_div
+from ..machine import LINE
 from .tiles import (
-    LEAST,
     Config,
     ahead,
     blocks,
     converted_products,
     copied_rows,
-    fragments,
     goes_on,
     part_chunks,
-    shared_bytes,
     stores_matrices,
     stores_registers,
     tf32_products,
     weight_split,
 )
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
-
-    The output channels of a group have to fill whole stores. In blocks of channels each block has to be a group.
-    """
-    workload = problem.workload
-    if not problem.is_dense:
-        return "is for dense convolutions"
-    if problem.precision == "strict":
-        return "is not for the precision strict"
-    if not tensor_instructions(target):
-        return f"needs a GPU with tensor cores, sm_80 or later, not {arch_of(target)}"
-    if workload.multiplier % VECTOR:
-        where = " of a group" if workload.groups > 1 else ""
-        return f"takes output channels{where} in multiples of {VECTOR}, not {workload.multiplier}"
-    for name, block, group in (
-        ("layout", workload.x_layout.block, workload.w_shape[1]),
-        ("out_layout", workload.output_layout.block, workload.multiplier),
-    ):
-        if block not in (1, group):
-            return f"takes blocks of the {group} channels of a group, not the {name} {getattr(workload, name)}"
-    if max(image_elements(workload), 2 * packed_elements(workload)) >= 2**31:  # what TVM cannot count in 32 bits
-        return "takes operands of fewer than 2^31 elements, as it lays them out"
-    return None
-
 
 L2_BYTES = 48.0
 """The bytes that a multiprocessor gets from the L2 cache in a clock. Like the next four numbers it is fitted to layers
@@ -179,16 +147,17 @@ def saved_launch(problem: Problem) -> float:
     return FURTHER_KERNEL if problem.constant_weight else 0.0
 
 
-def estimate(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> float:
+def kernel_clocks(problem: Problem, config: Config, target: tvm.target.Target, resident: int, exchanged: bool) -> float:
     """Return the clocks that the kernels should take, of factors that may have been exchanged.
 
     Three things bound the product: the units of the busiest multiprocessor, which its blocks share, the blocks that
-    have to wait for one another, and the memory. What is computed from a constant weight alone takes none.
+    have to wait for one another where it has room for so many `resident` ones, and the memory. What is computed from a
+    constant weight alone takes none.
     """
     workload, gpu = problem.workload, gpu_of(target)
     clustered = config.in_cluster and config.split_k > PAIR
     turns = ceil_div(blocks(workload, config), int(gpu.multiprocessors * (CLUSTERED if clustered else 1)))
-    together = min(turns, resident_blocks(problem, config, gpu))
+    together = min(turns, resident)
     product = _product_clocks(problem, config, target)
     copied = sum(copied_rows(problem, config)) * ROW_BYTES
     step, chunks = max(product, copied / L2_BYTES), part_chunks(workload, config)
@@ -310,50 +279,3 @@ def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target)
     if converted and config.wgmma and not config.teams:
         return clocks * ROUNDING[converted]
     return clocks * SPLITTING if converted == 3 and not config.wgmma else clocks
-
-
-def resident_blocks(problem: Problem, config: Config, gpu: Gpu) -> int:
-    """Return the blocks that a multiprocessor has room for, by shared memory and registers."""
-    by_registers = REGISTERS // (config.threads * (config.sums + fragments(problem, config) + OTHER_REGISTERS))
-    by_shared = gpu.shared_bytes // (shared_bytes(problem, config) + BLOCK_BYTES)
-    return max(1, min(by_shared, by_registers, gpu.warps * WARP // config.threads, gpu.blocks))
-
-
-OTHER_REGISTERS = 64
-"""The registers of a thread beside sums and factors that compilers take where they are not short of them."""
-
-
-def features(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool = False) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    workload = problem.workload
-    return {
-        "clocks": estimate(problem, config, target, exchanged),
-        "sums": config.sums,
-        "threads": config.threads,
-        "chunks": part_chunks(workload, config),
-        "blocks": blocks(workload, config),
-        "shared_bytes": shared_bytes(problem, config),
-        "waste_m": wasted(workload.batch * prod(workload.output_size), config.block_m),
-        "waste_n": wasted(workload.multiplier, config.block_n),
-        "pixels": workload.batch * prod(workload.output_size),
-        "channels": workload.out_channels,
-    }
-
-
-def ablations(config: Config) -> dict[str, Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-    return {
-        "copies ahead": replace(config, num_stages=LEAST.num_stages + config.wgmma),
-        "shared reduction": replace(config, split_k=1, in_cluster=False),
-        "tiles of several warps": replace(
-            config,
-            block_m=32,
-            block_n=32,
-            warps_m=1,
-            warps_n=1,
-            wgmma=False,
-            teams=0,
-            rounds_input=False,
-            channel_rows=False,
-        ),
-    }

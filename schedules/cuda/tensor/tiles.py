@@ -88,9 +88,6 @@ class Config:
         return self.block_m * self.block_n // self.threads
 
 
-LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
-
-
 def tf32_products(problem: Problem) -> int:
     """Return the number of products of TF32 numbers that make one of the problem's; 0 where it has none."""
     if problem.workload.dtype != "float32":

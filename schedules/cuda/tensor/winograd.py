@@ -16,8 +16,8 @@ channels, or 64 of two. An input in NCHW is laid out in NHWC first, by a kernel 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -36,18 +36,13 @@ from tvmconv.targets.devices import gpu_of
 
 from ...space import Space, named
 from ...template import Layouts
-from .. import tensor
 from ..gemm.schedule import begin, bind_to_grid
 from ..gemm.tiles import VECTOR
 from ..machine import SECTOR
-from . import default, tiles
+from ..template import Tests
+from . import Tensor, tiles
 from .model import FURTHER_KERNEL, LATENCY, layout_bytes
-
-VERSION = 1
-
-LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
-
-OPEN_SIZES: tuple[str, ...] = ()
+from .schedule import finish_stores, lay_out_image, schedule_product
 
 THREADS = 128
 """The threads of a block that transforms tiles."""
@@ -64,7 +59,7 @@ class Size(NamedTuple):
     times for 3x3. (Those of 5x5 and of 16 channels were measured on an H100, the others computed by a model of the
     tensor core that is within 7% of what was measured.)"""
     nearest: bool
-    """True if products round their first factor to the nearest TF32 number: see `tensor_wgmma.product_function`. That
+    """True if products round their first factor to the nearest TF32 number: see `wgmma.product_function`. That
     is for `wgmma`: `mma` adds rests to sums that are large already, and would be 3.5 times as inexact behind a ReLU."""
     lanes: int
     """The neighbouring channels that a thread of a transform has: the more, the longer vectors it moves, and the more
@@ -85,80 +80,6 @@ WEIGHTS = 3
 """The copies of a transformed weight: whole, and as two TF32 numbers that add up to each of its numbers."""
 
 
-@dataclass(frozen=True)
-class Config(tiles.Config):
-    """The knobs of `cuda/tensor`, for the product of transformed tiles."""
-
-
-LEAST = Config(**vars(tiles.LEAST))
-
-
-def product_of(problem: Problem) -> Problem:
-    """Return the problem that the product of transformed tiles is for `cuda/tensor`.
-
-    It is by three products of TF32 numbers in the precision "tf32", too: single ones of transformed numbers would have
-    larger errors than that promises.
-    """
-    return msgspec.structs.replace(problem, workload=winograd_product(problem.workload), precision="float32")
-
-
-def obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
-    """Take 3x3 and 5x5 convolutions of one group with a stride of 1, where errors may spread to outputs nearby.
-
-    Channels are in whole vectors, and those of the input as many as make sums as exact as the precision promises.
-    """
-    workload = problem.workload
-    if not problem.is_dense or workload.groups > 1:
-        return "is for dense convolutions in one group"
-    taps, across = workload.kernel
-    if taps != across or taps not in SIZES or workload.stride != (1, 1) or workload.dilation != (1, 1):
-        return "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"
-    if problem.precision == "strict":
-        return "has errors that depend on outputs nearby, which precision strict rules out"
-    for kind, channels in (("input", workload.in_channels), ("output", workload.out_channels)):
-        if channels % VECTOR:
-            return f"takes {kind} channels in multiples of {VECTOR}, not {channels}"
-    if workload.in_channels < (fewest := SIZES[taps].fewest_channels):
-        return f"takes {fewest} input channels or more for {taps}x{taps} kernels, not {workload.in_channels}"
-    points, weight_points, sums = transformed_elements(workload)
-    if weight_points > MAX_ELEMENTS:
-        return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
-    weights = 0 if problem.constant_weight else WEIGHTS * weight_points
-    image = prod(workload.x_shape) if lays_out_input(workload) else 0
-    if (beside := (image + points + sums + weights) * workload.itemsize) > MOST_BYTES:
-        return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {beside}"
-    if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
-        return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
-    return tensor.obstacle(product_of(problem), target)
-
-
-def space(problem: Problem, target: tvm.target.Target) -> Space[Config]:
-    """Return the configurations that are worth a trial on this target."""
-
-    size = _size(problem)
-
-    def whole_sums(config: Config) -> bool:
-        return config.split_k == 1
-
-    def nearest(config: Config) -> bool:
-        return config.wgmma or not size.nearest
-
-    own = tensor.space(product_of(problem), target, only_wgmma=size.nearest)
-    knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
-    constraints = {**named(whole_sums, nearest), **own.constraints}
-    return Space(default_config(problem, target), LEAST, knobs, constraints, own.heuristics, own.promising)
-
-
-def default_config(problem: Problem, target: tvm.target.Target) -> Config:
-    """Return the legal configuration, of a few, that the model finds the fastest."""
-    own = default.default_config(product_of(problem), target, parts=((1, False),), only_wgmma=_size(problem).nearest)
-    return Config(**vars(own))
-
-
-def _size(problem: Problem) -> Size:
-    return SIZES[problem.workload.kernel[0]]
-
-
 TRANSFORMING = 1.13
 """The time of the transforms as a multiple of that of the bytes which they move, fitted to 15 layers of 64 to 512
 channels at batch 1 to 128 on an H100. Without `MARGIN` the estimates of those that take 100 µs or more are 0.98 to 1.1
@@ -169,22 +90,179 @@ MARGIN = 1.1
 and, over the layers that the estimate was fitted to, 0.19 to 0.33 times the error."""
 
 
-def estimate(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the clocks that the kernels should take, of the product and of the bytes that the others move."""
-    workload = problem.workload
-    points, weight_points, sums = transformed_elements(workload)
-    outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
-    if workload.out_layout == "NCHW":  # each run is counted as the sector that it is in
-        outputs *= SECTOR // (workload.itemsize * _run(problem))
-    moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
-    if not problem.constant_weight:
-        moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
-    gpu, laid_out = gpu_of(target), 0.0
-    if lays_out_input(workload):
-        laid_out, kernels = layout_bytes(workload, gpu), kernels + 1
-    transforms = (TRANSFORMING * moved * workload.itemsize + laid_out) / gpu.bytes_per_clock
-    transforms += kernels * (FURTHER_KERNEL + LATENCY)
-    return MARGIN * (tensor.estimate(product_of(problem), config, target) + transforms)
+@dataclass(frozen=True)
+class Config(tiles.Config):
+    """The knobs of `cuda/tensor`, for the product of transformed tiles."""
+
+
+class Product(Tensor):
+    """The product of transformed tiles by `cuda/tensor`, without what else Winograd's convolution takes."""
+
+    def product_of(self, problem: Problem) -> Problem:
+        return product_of(problem)
+
+    def rules(self, problem: Problem) -> Tests[tiles.Config]:
+        size = _size(problem)
+
+        def nearest(config: tiles.Config) -> bool:
+            return config.wgmma or not size.nearest
+
+        return {**named(nearest), **super().rules(problem)}
+
+
+PRODUCT = Product()
+
+
+class Winograd(Product):
+    """Winograd's convolution on tensor cores, in float32."""
+
+    LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
+    OPEN_SIZES: tuple[str, ...] = ()
+    LEAST = Config(**vars(Tensor.LEAST))
+    PARTS = ((1, False),)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take 3x3 and 5x5 convolutions of one group with a stride of 1, where errors may spread to outputs nearby.
+
+        Channels are in whole vectors, and those of the input as many as make sums as exact as the precision promises.
+        """
+        workload = problem.workload
+        if not problem.is_dense or workload.groups > 1:
+            return "is for dense convolutions in one group"
+        taps, across = workload.kernel
+        if taps != across or taps not in SIZES or workload.stride != (1, 1) or workload.dilation != (1, 1):
+            return "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"
+        if problem.precision == "strict":
+            return "has errors that depend on outputs nearby, which precision strict rules out"
+        for kind, channels in (("input", workload.in_channels), ("output", workload.out_channels)):
+            if channels % VECTOR:
+                return f"takes {kind} channels in multiples of {VECTOR}, not {channels}"
+        if workload.in_channels < (fewest := SIZES[taps].fewest_channels):
+            return f"takes {fewest} input channels or more for {taps}x{taps} kernels, not {workload.in_channels}"
+        points, weight_points, sums = transformed_elements(workload)
+        if weight_points > MAX_ELEMENTS:
+            return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
+        weights = 0 if problem.constant_weight else WEIGHTS * weight_points
+        image = prod(workload.x_shape) if lays_out_input(workload) else 0
+        if (beside := (image + points + sums + weights) * workload.itemsize) > MOST_BYTES:
+            return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {beside}"
+        if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
+            return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
+        return super().obstacle(problem, target)
+
+    def rules(self, problem: Problem) -> Tests[tiles.Config]:
+        def whole_sums(config: tiles.Config) -> bool:
+            return config.split_k == 1
+
+        return {**named(whole_sums), **super().rules(problem)}
+
+    def cost(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> float:
+        """Return the clocks of the product, as the transforms take as long for all configurations."""
+        return PRODUCT.estimate(problem, config, target)
+
+    def space(self, problem: Problem, target: tvm.target.Target) -> Space[tiles.Config]:
+        """Return the configurations that are worth a trial on this target.
+
+        Unlike those of other templates the values of knobs, and the bound of what is promising, are those of another
+        default: the product's, which may share reductions.
+        """
+        own = PRODUCT.space(problem, target)
+        default, constraints = self.default_config(problem, target), self.constraints(problem, target)
+        knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
+        return replace(own, default=default, least=self.LEAST, knobs=knobs, constraints=constraints)
+
+    def estimate(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernels should take, of the product and of the bytes that the others move."""
+        workload = problem.workload
+        points, weight_points, sums = transformed_elements(workload)
+        outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
+        if workload.out_layout == "NCHW":  # each run is counted as the sector that it is in
+            outputs *= SECTOR // (workload.itemsize * _run(problem))
+        moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
+        if not problem.constant_weight:
+            moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
+        gpu, laid_out = gpu_of(target), 0.0
+        if lays_out_input(workload):
+            laid_out, kernels = layout_bytes(workload, gpu), kernels + 1
+        transforms = (TRANSFORMING * moved * workload.itemsize + laid_out) / gpu.bytes_per_clock
+        transforms += kernels * (FURTHER_KERNEL + LATENCY)
+        return MARGIN * (super().estimate(problem, config, target) + transforms)
+
+    def sizes(self, problem: Problem, config: tiles.Config) -> dict[str, float]:
+        return {**super().sizes(problem, config), "outputs": prod(problem.workload.output_shape)}
+
+    def ablations(self, config: tiles.Config) -> dict[str, tiles.Config]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
+        without = super().ablations(config)
+        del without["shared reduction"]
+        return {name: each for name, each in without.items() if each.wgmma == config.wgmma}
+
+    def schedule(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> Schedule:
+        """Schedule the computation; the config must be legal for the problem."""
+        # Step 1. The products of the points, each of which has its sums behind those of the point before
+        product, workload = product_of(problem), problem.workload
+        side, size = side_of(workload), _size(problem)
+        split = tiles.weight_split(product, config)
+        form = compute.TensorForm(split=split, by_tap=config.teams > 0)
+        sch = begin(compute.tensor_winograd(workload, tiles.tile_of(product, config), form), problem)
+        sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
+        schedule_product(sch, product, config, target, size.nearest)
+
+        # Step 2. The input's tiles, behind the layout of one in NCHW
+        if lays_out_input(workload):
+            lay_out_image(sch, problem)
+        points = sch.get_sblock("points")
+        image, p, row, t, c = sch.get_loops(points)
+        (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, size.lanes])
+        sch.reorder(image, row, t, c, p, q, lane)
+        thread = bind_to_grid(sch, [image, row, t, c], THREADS)
+        _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
+        _unroll(sch, points)
+
+        # Step 3. The weight's, whose taps a thread reads first
+        points = sch.get_sblock("weight_points")
+        sch.compute_inline(sch.get_sblock("taps"))
+        p, q, k, c = sch.get_loops(points)
+        c, lane = sch.split(c, [None, 1])
+        sch.reorder(k, c, p, q, lane)
+        thread = bind_to_grid(sch, [k, c], THREADS)
+        rows = sch.get_sblock("weight_rows")
+        _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+        _unroll(sch, points)
+
+        # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
+        output, planes, rows = (sch.get_sblock(name) for name in ("output", "planes", "sum_rows"))
+        n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
+        h, i = sch.split(h, [None, OUTPUTS])
+        v, j = sch.split(v, [None, OUTPUTS])
+        k, lane = sch.split(k, [None, size.lanes])
+        along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
+        sch.reorder(n, h, v, k, *along)
+        thread = bind_to_grid(sch, [n, h, v, k], THREADS)
+        sch.set_scope(planes, 0, "local")
+        sch.compute_at(planes, thread, preserve_unit_loops=True)
+        *_, k, h, v = sch.get_loops(planes)
+        sch.reorder(h, v, k)
+        _unroll(sch, planes)
+        _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
+        _unroll(sch, output, whole=_run(problem) > 1)
+
+        finish_stores(sch, product, config)
+        return sch
+
+
+@lru_cache(maxsize=64)  # constraints and estimates ask for each of thousands of configurations
+def product_of(problem: Problem) -> Problem:
+    """Return the problem that the product of transformed tiles is for `cuda/tensor`.
+
+    It is by three products of TF32 numbers in the precision "tf32", too: single ones of transformed numbers would have
+    larger errors than that promises.
+    """
+    return msgspec.structs.replace(problem, workload=winograd_product(problem.workload), precision="float32")
+
+
+def _size(problem: Problem) -> Size:
+    return SIZES[problem.workload.kernel[0]]
 
 
 def _run(problem: Problem) -> int:
@@ -193,76 +271,6 @@ def _run(problem: Problem) -> int:
     if workload.out_layout == "NHWC":
         return _size(problem).lanes
     return OUTPUTS if workload.output_size[1] % OUTPUTS == 0 else 1
-
-
-def features(problem: Problem, config: Config, target: tvm.target.Target) -> Mapping[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    return {
-        **tensor.features(product_of(problem), config, target),
-        "clocks": estimate(problem, config, target),
-        "outputs": prod(problem.workload.output_shape),
-    }
-
-
-def ablations(config: Config) -> dict[str, tiles.Config]:
-    """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
-    without = tensor.ablations(config)
-    del without["shared reduction"]
-    return {name: each for name, each in without.items() if each.wgmma == config.wgmma}
-
-
-def schedule(problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
-    """Schedule the computation; the config must be legal for the problem."""
-    # Step 1. The products of the points, each of which has its sums behind those of the point before
-    product, workload = product_of(problem), problem.workload
-    side, size = side_of(workload), _size(problem)
-    split = tiles.weight_split(product, config)
-    form = compute.TensorForm(split=split, by_tap=config.teams > 0)
-    sch = begin(compute.tensor_winograd(workload, tiles.tile_of(product, config), form), problem)
-    sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
-    tensor.schedule_product(sch, product, config, target, size.nearest)
-
-    # Step 2. The input's tiles, behind the layout of one in NCHW
-    if lays_out_input(workload):
-        tensor.lay_out_image(sch, problem)
-    points = sch.get_sblock("points")
-    image, p, row, t, c = sch.get_loops(points)
-    (p, q), (c, lane) = sch.split(p, [side, side]), sch.split(c, [None, size.lanes])
-    sch.reorder(image, row, t, c, p, q, lane)
-    thread = bind_to_grid(sch, [image, row, t, c], THREADS)
-    _in_registers(sch, thread, *(sch.get_sblock(name) for name in ("window_rows", "windows")))
-    _unroll(sch, points)
-
-    # Step 3. The weight's, whose taps a thread reads first
-    points = sch.get_sblock("weight_points")
-    sch.compute_inline(sch.get_sblock("taps"))
-    p, q, k, c = sch.get_loops(points)
-    c, lane = sch.split(c, [None, 1])
-    sch.reorder(k, c, p, q, lane)
-    thread = bind_to_grid(sch, [k, c], THREADS)
-    rows = sch.get_sblock("weight_rows")
-    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
-    _unroll(sch, points)
-
-    # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
-    output, planes, rows = (sch.get_sblock(name) for name in ("output", "planes", "sum_rows"))
-    n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
-    h, i = sch.split(h, [None, OUTPUTS])
-    v, j = sch.split(v, [None, OUTPUTS])
-    k, lane = sch.split(k, [None, size.lanes])
-    along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
-    sch.reorder(n, h, v, k, *along)
-    thread = bind_to_grid(sch, [n, h, v, k], THREADS)
-    sch.set_scope(planes, 0, "local")
-    sch.compute_at(planes, thread, preserve_unit_loops=True)
-    *_, k, h, v = sch.get_loops(planes)
-    sch.reorder(h, v, k)
-    _unroll(sch, planes)
-    _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
-    _unroll(sch, output, whole=_run(problem) > 1)
-
-    tensor.finish_stores(sch, product, config)
-    return sch
 
 
 def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:
@@ -285,3 +293,6 @@ def _unroll(sch: Schedule, stage: SBlockRV, whole: bool = True) -> None:
         sch.vectorize(lane)
     else:
         sch.unroll(lane)
+
+
+template = Winograd()

@@ -162,7 +162,7 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_between_kernels_on_a_gpu(by_planes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels read half of a tensor, and store theirs in its place, by their serial twins."""
     if not by_planes:
-        monkeypatch.setattr("tvmconv.schedules.cuda.depthwise_planes.obstacle", lambda *_: "is left out")
+        monkeypatch.setattr("tvmconv.schedules.cuda.depthwise_planes.template.obstacle", lambda *_: "is left out")
     module = shufflenet(8)
     source = model_of(module)
     mod, word = with_precision(carry_channels(source.mod, GPU, "float16"), GPU, "float16")

@@ -25,7 +25,7 @@ from tvmconv.network.passes.parts import permute_parts, slice_parts
 from tvmconv.network.passes.products import use_products
 from tvmconv.network.passes.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.scales import scale_results
-from tvmconv.schedules.cuda import tensor
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
 
 torch = pytest.importorskip("torch")

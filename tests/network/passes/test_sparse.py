@@ -17,6 +17,7 @@ from tvmconv.checking.pruning import pruned
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.passes import sparse_kernels
 from tvmconv.network.passes.kernels import use_kernels
+from tvmconv.runtime import storage
 from tvmconv.targets import cuda, resolve_target
 
 
@@ -225,5 +226,5 @@ def test_cuda_source_compiles_and_is_kept_with_the_network(tmp_path: Path) -> No
     built = library.build(model(MIXED), {"kind": "cuda", "arch": "sm_90"})
     assert [layer.kernel for layer in built.layers].count("tvmconv cuda/sparse") == 3
     built.export(tmp_path / "network.so")
-    kernels = library.storage.read_description(tmp_path / "network.so").kernels
+    kernels = storage.read_description(tmp_path / "network.so").kernels
     assert len(kernels) == len(cuda.sources(built._executable.mod)) > 3

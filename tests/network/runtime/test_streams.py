@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+from tvmconv.network.runtime import streams
 from tvmconv.network.runtime.streams import in_turn
 
 
@@ -60,3 +64,18 @@ def test_calls_of_threads_are_not_under_way_together() -> None:
     for thread in threads:
         thread.join()
     assert most == [1]
+
+
+def test_threads_that_are_first_get_one_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find no turns of the GPU, and make some, before either goes on."""
+    both, made = threading.Barrier(2, timeout=10), streams._Turn
+
+    def slow() -> Any:
+        both.wait()
+        return made()
+
+    monkeypatch.setattr(streams, "_turns", {})
+    monkeypatch.setattr(streams, "_Turn", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(streams._turn_of, (3, 3))
+    assert first is second

@@ -15,7 +15,7 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.schedules.cuda.tensor import Config
-from tvmconv.schedules.cuda.tensor.constraints import constraints
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -39,7 +39,7 @@ def _in_all_types() -> Iterator[tuple[str, Case]]:
         options = {key: options[key] for key in options.keys() & kept}
         options |= {} if out_dtype == "int32" else {"scale": True}
         problem = layer(x, w, dtype, layouts, out_dtype=out_dtype, **points, **options)
-        legal = constraints(problem, SM_90).values()
+        legal = tensor.constraints(problem, SM_90).values()
         for family, configs in zip(("", "-wgmma"), zip(*CONFIGS, strict=True), strict=True):
             in_turn = configs[number % len(configs) :] + configs
             config = next(config for config in in_turn if all(holds(config) for holds in legal))

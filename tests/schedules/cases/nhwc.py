@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvmconv import ConvWorkload
-from tvmconv.schedules.cuda.depthwise_nhwc import LEAST, Config
+from tvmconv.schedules.cuda.depthwise_nhwc import Config, template
 from tvmconv.testing import DEPTHWISE
 
 
@@ -16,7 +16,7 @@ def nhwc(x: tuple[int, ...], w: tuple[int, ...], **options: Any) -> ConvWorkload
 
 
 def config(**knobs: Any) -> Config:
-    return replace(LEAST, **knobs)
+    return replace(template.LEAST, **knobs)
 
 
 TOO_LARGE = ("dilated-past-shared-memory",)

@@ -26,14 +26,17 @@ from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
-from tvmconv.schedules.cpu import amx
+from tvmconv.schedules.cpu import amx as amx_module
 from tvmconv.schedules.cpu.amx import code as amx_code
+from tvmconv.schedules.cpu.amx import template as amx
 from tvmconv.schedules.cpu.amx import tiles as amx_tiles
 from tvmconv.targets import cpu_of, dot_instruction, processors, resolve_target, tile_instruction
 from tvmconv.targets.processors import has_tiles
 from tvmconv.testing import check_result, random_configs, random_operands
 
-SAPPHIRE_RAPIDS = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "sapphirerapids"})
+SAPPHIRE_RAPIDS = resolve_target(
+    {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "sapphirerapids", "num-cores": 1}
+)
 
 TYPES = (*QUANTIZED, "bfloat16")
 
@@ -179,7 +182,7 @@ def test_another_instruction_is_wrong(tiles: Emulator, monkeypatch: pytest.Monke
         code = made(*arguments)
         return code._replace(text=code.text.replace("llvm.x86.tdpbusd", "llvm.x86.tdpbssd"))
 
-    monkeypatch.setattr(amx, "tile_code", with_signs)
+    monkeypatch.setattr(amx_module, "tile_code", with_signs)
     with pytest.raises(AssertionError, match="elements are wrong"):
         run(layer((1, 16, 6, 6), (16, 16, 3, 3), dtype="uint8"))
 

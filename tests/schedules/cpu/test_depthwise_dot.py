@@ -154,8 +154,8 @@ def test_neighbours(kernel: int, stride: int, expected: int) -> None:
 def test_space(size: tuple[int, int, int]) -> None:
     plane, kernel, stride = size
     problem = Problem(layer((1, 32, plane, plane), (kernel, kernel), stride=stride, dtype="int8"))
-    space = depthwise_dot.space(problem, TARGET)
-    check_space(space, depthwise_dot.default_config(problem, TARGET))
+    space = depthwise_dot.template.space(problem, TARGET)
+    check_space(space, depthwise_dot.template.default_config(problem, TARGET))
     check_whole_space(space)
     assert len(space) > 3
 

@@ -22,7 +22,7 @@ from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.network.passes.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
-from tvmconv.schedules.cpu import dot
+from tvmconv.schedules.cpu.dot import template as dot
 from tvmconv.targets import dot_instruction, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 

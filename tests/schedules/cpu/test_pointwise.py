@@ -17,7 +17,8 @@ from tvmconv.dispatch import select, template_for, templates_for
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.schedules.cpu import direct, pointwise
+from tvmconv.schedules.cpu.direct import template as direct
+from tvmconv.schedules.cpu.pointwise import template as pointwise
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 

@@ -17,7 +17,7 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.runtime.arrays import operand
 from tvmconv.runtime.sparse.operator import SparseOperator, compile_operator
-from tvmconv.schedules.cpu import sparse as template
+from tvmconv.schedules.cpu import sparse
 from tvmconv.schedules.cpu.sparse import Config
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -84,7 +84,7 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_configuration(case: Case) -> None:
-    assert not template.space(Problem(case.workload), CPU).violated(case.config)
+    assert not sparse.template.space(Problem(case.workload), CPU).violated(case.config)
     check(case.workload, pruned(case.workload, 0.3), case.config)
 
 
@@ -135,7 +135,7 @@ def test_inputs_need_no_alignment() -> None:
 @pytest.mark.parametrize(("target", "register"), [(CPU, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
 def test_machine_code(target: tvm.target.Target, register: str) -> None:
     """It has one multiply-add for each non-zero and vector of pixels, and hardly a sum leaves its register."""
-    if target is CPU and template.native_lanes(CPU) != 16:
+    if target is CPU and sparse.native_lanes(CPU) != 16:
         pytest.skip("this machine has no AVX-512")
     workload = ConvWorkload.conv2d((1, 32, 16, 16), (24, 32, 3, 3), padding=1)
     weight = pruned(workload).astype("float32")
@@ -149,7 +149,7 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
     assert len(spills) < 0.2 * left
 
 
-@pytest.mark.parametrize(("target", "lanes"), [(CPU, template.native_lanes(CPU)), (AVX2, 8)], ids=["native", "avx2"])
+@pytest.mark.parametrize(("target", "lanes"), [(CPU, sparse.native_lanes(CPU)), (AVX2, 8)], ids=["native", "avx2"])
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) -> None:
     """This holds for rows with fewer pixels than lanes too: LLVM handles other sizes badly."""

@@ -19,8 +19,8 @@ from tvmconv import ConvWorkload
 from tvmconv.compute.depthwise.bands import in_planes
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import depthwise_bands
-from tvmconv.schedules.cuda.depthwise_bands import LEAST, Config
+from tvmconv.schedules.cuda.depthwise_bands import Config
+from tvmconv.schedules.cuda.depthwise_bands import template as depthwise_bands
 from tvmconv.schedules.cuda.depthwise_bands.tiles import shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
@@ -60,7 +60,7 @@ def test_nan_and_infinity_stay_in_their_windows() -> None:
     operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 0], operands["x"][0, 0, 8, 19], operands["w"][1, 0, 3, 3] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        run_twin(problem, LEAST, **operands)
+        run_twin(problem, depthwise_bands.LEAST, **operands)
 
 
 def test_open_batch() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedules.cases import on_gpu
 from tests.schedules.cases.bands import CASES
-from tvmconv.schedules.cuda import depthwise_bands
+from tvmconv.schedules.cuda.depthwise_bands import template as depthwise_bands
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.configs import legal_configs
 

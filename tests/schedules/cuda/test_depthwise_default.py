@@ -11,10 +11,9 @@ from tvmconv.dispatch.record import load_from_file
 from tvmconv.dispatch.trial import Status
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda.depthwise import default_config, space
+from tvmconv.schedules.cuda.depthwise import template as depthwise
 from tvmconv.schedules.cuda.depthwise.clocks import clocks
 from tvmconv.schedules.cuda.depthwise.default import MARGIN
-from tvmconv.schedules.cuda.depthwise.rules import usual_config
 from tvmconv.schedules.cuda.depthwise.tiles import LEAST, Config
 from tvmconv.targets.devices import H100
 
@@ -27,19 +26,19 @@ FEW = Problem(ConvWorkload.depthwise((4, 9, 119, 59), (9, 1, 6, 6), stride=3, di
 @pytest.mark.parametrize("shape", [(32, 96, 112, 112), (32, 144, 56, 56), (32, 960, 7, 7)], ids=str)
 def test_common_layers_have_the_usual_configuration(shape: tuple[int, int, int, int]) -> None:
     problem = Problem(ConvWorkload.depthwise(shape, (shape[1], 1, 3, 3), padding=1))
-    assert default_config(problem, SM_90) == usual_config(problem, SM_90)
+    assert depthwise.default_config(problem, SM_90) == depthwise.usual_config(problem, SM_90)
 
 
 def test_a_much_faster_candidate_takes_its_place() -> None:
-    default, usual = default_config(FEW, SM_90), usual_config(FEW, SM_90)
+    default, usual = depthwise.default_config(FEW, SM_90), depthwise.usual_config(FEW, SM_90)
     assert clocks(FEW.workload, default, H100) * MARGIN < clocks(FEW.workload, usual, H100)
     assert default.outputs < usual.outputs
-    assert space(FEW, SM_90).violated(default) == []
+    assert depthwise.space(FEW, SM_90).violated(default) == []
 
 
 def test_open_planes_have_the_usual_configuration() -> None:
     problem = Problem(FEW.workload, open_sizes=("height", "width"))
-    assert default_config(problem, SM_90) == usual_config(problem, SM_90)
+    assert depthwise.default_config(problem, SM_90) == depthwise.usual_config(problem, SM_90)
 
 
 def test_defaults_are_near_the_best_that_was_measured() -> None:
@@ -56,7 +55,7 @@ def test_defaults_are_near_the_best_that_was_measured() -> None:
     times = []
     for workload in random_workloads(100, seed=0):
         measured = costs[Problem(workload)]
-        if (cost := measured.get(default_config(Problem(workload), SM_90))) is not None:
+        if (cost := measured.get(depthwise.default_config(Problem(workload), SM_90))) is not None:
             times.append(cost / min(measured.values()))
     assert len(times) >= 90
     assert geometric_mean(times) < 1.2

@@ -20,8 +20,8 @@ from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import depthwise_nhwc
-from tvmconv.schedules.cuda.depthwise_nhwc import LEAST, Config
+from tvmconv.schedules.cuda.depthwise_nhwc import Config
+from tvmconv.schedules.cuda.depthwise_nhwc import template as depthwise_nhwc
 from tvmconv.schedules.cuda.depthwise_nhwc.tiles import products, shared_bytes
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
@@ -175,7 +175,7 @@ def test_wrong_schedule_is_caught() -> None:
     """A kernel that is wrong by one element of padding fails the check that the others pass."""
     right, wrong = (nhwc((1, 4, 12, 12), (4, 1, 3, 3), padding=padding) for padding in ((1, 1, 1, 1), (1, 2, 1, 0)))
     with pytest.raises(AssertionError, match="elements are wrong"):
-        run_twin(Problem(wrong), replace(LEAST, thread_x=2), right)
+        run_twin(Problem(wrong), replace(depthwise_nhwc.LEAST, thread_x=2), right)
 
 
 def test_large_windows_are_refused_by_the_template() -> None:

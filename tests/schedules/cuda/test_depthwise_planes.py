@@ -22,8 +22,8 @@ from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import KERNEL_NAME, Span, lower, with_places
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import depthwise_planes
-from tvmconv.schedules.cuda.depthwise_planes import LEAST, Config
+from tvmconv.schedules.cuda.depthwise_planes import Config
+from tvmconv.schedules.cuda.depthwise_planes import template as depthwise_planes
 from tvmconv.schedules.cuda.depthwise_planes.tiles import shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -81,13 +81,13 @@ def test_nan_and_infinity_stay_in_their_windows() -> None:
     operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 0], operands["x"][0, 0, 8, 19], operands["w"][1, 0, 3, 3] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        run_twin(problem, LEAST, **operands)
+        run_twin(problem, depthwise_planes.LEAST, **operands)
 
 
 def test_default_of_few_warps() -> None:
     """Taps of as many warps as make up whole vectors of NHWC would not fit into shared memory."""
     problem = last(planes((1, 8, 14, 14), 127))
-    assert depthwise_planes.default_config(problem, SM_90) == LEAST
+    assert depthwise_planes.default_config(problem, SM_90) == depthwise_planes.LEAST
     assert select(problem, SM_90).name.startswith("cuda/")
 
 

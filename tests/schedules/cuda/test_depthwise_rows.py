@@ -14,7 +14,7 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import build, build_function, lower
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import depthwise
+from tvmconv.schedules.cuda.depthwise import template as depthwise
 from tvmconv.schedules.cuda.depthwise.tiles import Config
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin

@@ -16,8 +16,8 @@ from tests.shared.sparing import every
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda.tensor import linear
 from tvmconv.schedules.cuda.tensor.linear import Config
+from tvmconv.schedules.cuda.tensor.linear import template as linear
 
 run_twin = partial(twins_and_cubins.run_twin, "linear")
 emulated = partial(twins_and_cubins.run_emulated, "linear")

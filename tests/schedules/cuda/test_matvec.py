@@ -17,8 +17,8 @@ from tests.shared.sparing import every
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import matvec
 from tvmconv.schedules.cuda.matvec import Config
+from tvmconv.schedules.cuda.matvec import template as matvec
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
 from tvmconv.testing.configs import legal_configs

@@ -12,7 +12,7 @@ from tests.schedules.cases import on_gpu
 from tests.schedules.cases.matvec import CASES
 from tvmconv.checking import verify
 from tvmconv.problem.dtypes import FLOATS
-from tvmconv.schedules.cuda import matvec
+from tvmconv.schedules.cuda.matvec import template as matvec
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.configs import legal_configs
 

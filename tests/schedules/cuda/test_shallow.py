@@ -19,8 +19,8 @@ from tests.shared.network_graph import Graph
 from tests.shared.sparing import every
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import shallow
 from tvmconv.schedules.cuda.shallow import Config
+from tvmconv.schedules.cuda.shallow import template as shallow
 from tvmconv.schedules.cuda.shallow.tiles import shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands

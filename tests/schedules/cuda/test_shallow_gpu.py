@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedules.cases import on_gpu
 from tests.schedules.cases.shallow import CASES
-from tvmconv.schedules.cuda import shallow
+from tvmconv.schedules.cuda.shallow import template as shallow
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing.configs import legal_configs
 

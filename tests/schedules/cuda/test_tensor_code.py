@@ -21,7 +21,7 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
-from tvmconv.schedules.cuda.tensor.constraints import constraints
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.default import CANDIDATES
 from tvmconv.targets import cuda, resolve_target
 
@@ -187,7 +187,7 @@ def test_cubins_of_candidates(kind: str, arch: str) -> None:
     """None of the tiles that a default is chosen from spills, where it is legal."""
     dtype, precision = KINDS[kind]
     problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
-    legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
+    legal = tensor.constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
     candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
     assert len(candidates) >= 5
     for config in candidates:
@@ -199,7 +199,7 @@ def test_cubins_of_candidates(kind: str, arch: str) -> None:
 def test_cubins_of_candidates_for_integers(arch: str) -> None:
     options = {"shift": True, "residual": True, "activation": "relu", "out_dtype": "int8", "x_zero_point": 3}
     problem = layer((2, 256, 28, 28), (256, 256, 3, 3), "int8", FIRST, **options)
-    legal = constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
+    legal = tensor.constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
     candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
     assert len(candidates) >= 5
     for config in candidates:

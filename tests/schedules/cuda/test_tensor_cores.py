@@ -50,8 +50,8 @@ from tvmconv.lowering.gpu.intrinsics import DONE_SOURCE, with_intrinsics
 from tvmconv.lowering.modules import build
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
-from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.tiles import ahead, part_chunks, shared_bytes, weight_split
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands

@@ -23,8 +23,8 @@ from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.runtime.arrays import to_torch
-from tvmconv.schedules.cuda import tensor
 from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import device_of, has_gpu, resolve_target, tensor_instructions
 from tvmconv.testing import check_result, random_operands
 from tvmconv.testing.configs import legal_configs

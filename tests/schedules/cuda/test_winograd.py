@@ -26,10 +26,10 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import lower
 from tvmconv.network.passes.packing import split_packing
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda import tensor
-from tvmconv.schedules.cuda.tensor import winograd
+from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
-from tvmconv.schedules.cuda.tensor.winograd import Config
+from tvmconv.schedules.cuda.tensor.winograd import MARGIN, SIZES, Config
+from tvmconv.schedules.cuda.tensor.winograd import template as winograd
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
 from tvmconv.testing import random_configs, random_operands
@@ -68,10 +68,10 @@ def behind_a_relu(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> F
 
 
 @pytest.mark.parametrize("data", [normal, positive, behind_a_relu])
-@pytest.mark.parametrize("taps", winograd.SIZES)
+@pytest.mark.parametrize("taps", SIZES)
 def test_errors_beside_multiply_adds(taps: int, data: Callable[..., Factors]) -> None:
     """With the fewest channels errors are up to three times those of sums by fused multiply-adds, as is promised."""
-    channels, rng = winograd.SIZES[taps].fewest_channels, np.random.default_rng(1)
+    channels, rng = SIZES[taps].fewest_channels, np.random.default_rng(1)
     output, weight, tile = (np.array(matrix, np.float32) for matrix in transforms(4, taps))
     side = len(tile)
     x, w = (each.astype("f") for each in data(rng, (128, channels, side, side), (16, channels, taps, taps), "float32"))
@@ -79,7 +79,7 @@ def test_errors_beside_multiply_adds(taps: int, data: Callable[..., Factors]) ->
         np.einsum("pr,qs,ncrs->cpqn", matrix, matrix, each, optimize=True, dtype=np.float32)
         for matrix, each in ((tile, x), (weight, w))
     )
-    sums = on_tensor_cores(points, taken, winograd.SIZES[taps].nearest)
+    sums = on_tensor_cores(points, taken, SIZES[taps].nearest)
     got = np.einsum("ip,jq,pqnk->nijk", output, output, sums, optimize=True, dtype=np.float32)
     windows = np.moveaxis(sliding_window_view(x, (taps, taps), axis=(2, 3)), 1, -1)  # (n, i, j, R, S, C)
     factors = windows.reshape(len(x) * 16, -1), np.moveaxis(w, 1, -1).reshape(len(w), -1)
@@ -194,7 +194,7 @@ def test_choice_of_5x5_in_a_network(batch: int, size: int, channels: int, output
         template.estimate(problem, template.default_config(problem, H100), H100) for template in (winograd, tensor)
     )
     assert select(problem, H100).name == "cuda/winograd"
-    assert saved / 1.17 < other / (ours / winograd.MARGIN) < saved * 1.17
+    assert saved / 1.17 < other / (ours / MARGIN) < saved * 1.17
 
 
 REFUSED = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import tvm
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda.depthwise import LEAST, Config
+from tvmconv.schedules.cuda.depthwise.tiles import LEAST, Config
 from tvmconv.schedules.space import ceil_div
 
 from ..peers import LIMITS, OURS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import cached_property
@@ -18,6 +18,7 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from tvmconv.cache import Cache
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
@@ -80,7 +81,7 @@ class Network:
         self._constants = constants
         self._checks = checks
         self._alignment = alignment
-        self._accepted: set[tuple[Hashable, ...]] = set()
+        self._accepted: Cache[Any, bool] = Cache(KEPT)
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
@@ -142,14 +143,12 @@ class Network:
         inputs = self._in_order(given, named)
         taken = [arrays.TAKERS[type(array)](spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         arguments, key = [argument for argument, _ in taken], tuple([facts for _, facts in taken])
-        if key in self._accepted:
+        if self._accepted.get(key):
             return inputs, arguments
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
         if self._alignment == 1 and all(self._accepts(*each) for each in zip(operands, arguments, strict=True)):
-            if len(self._accepted) >= KEPT:
-                self._accepted.clear()
-            self._accepted.add(key)
+            self._accepted.put(key, True)
         return inputs, [_placed(operand, self.device, self._alignment) for operand in operands]
 
     def _accepts(self, operand: arrays.Operand, argument: Any) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +27,13 @@ class _Turn:
     """The stream of the last call; None before the first."""
 
 
-_turns: dict[int, _Turn] = defaultdict(_Turn)
+_turns: dict[int, _Turn] = {}
+"""The turns on each GPU, by its index."""
+
+
+def _turn_of(index: int) -> _Turn:
+    """Return the turns on a GPU, the same ones for all threads."""
+    return _turns.get(index) or _turns.setdefault(index, _Turn())
 
 
 @contextmanager
@@ -38,7 +43,7 @@ def in_turn(device: Device, stream: int, of_torch: bool, in_capture: bool) -> It
     Where the stream is torch's current one, that stream waits, else this thread does. A call that is captured runs
     nothing now, and waits for nothing.
     """
-    turn = _turns[int(device.index)]
+    turn = _turn_of(int(device.index))
     with turn.lock:
         if not in_capture:
             if turn.stream is not None and turn.stream != stream:

@@ -11,7 +11,7 @@ from tvm import relax
 
 from tvmconv.compute.tensor.chunks import copied_elements
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda.tensor import Config
+from tvmconv.schedules.cuda.tensor.tiles import Config
 from tvmconv.targets import backend_of
 
 from ...graph.graph import Block, call_of

@@ -1,0 +1,85 @@
+"""The equipment that templates for CPUs share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+import tvm
+
+from tvmconv.problem import Problem
+
+from ..space import Space
+from ..template import Layouts, Template
+from .machine import PARALLEL_FLOPS
+
+
+class Tasks(Protocol):
+    """A configuration of a kernel whose tasks may be spread over threads."""
+
+    @property
+    def parallel(self) -> bool:
+        """True to spread the tasks over the threads of the machine."""
+
+
+C = TypeVar("C", bound=Tasks)
+
+Tests = Mapping[str, Callable[[C], bool]]
+"""Tests of a configuration, by their names."""
+
+
+class CpuTemplate(Template, Generic[C]):
+    """A template for CPUs, an implementation of `schedules.template.Template`.
+
+    A subclass says which configurations are tried (`knobs`, `constraints`, `heuristics`), which is the default, how
+    long one takes (`estimate`), and how it is scheduled. The space follows from these.
+    """
+
+    VERSION: int = 1
+    OPEN_SIZES: tuple[str, ...] = ()
+    LAYOUTS: Layouts
+    LEAST: C
+    Config: type[Any]
+    """The class of `LEAST`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "LEAST"):
+            cls.Config = type(cls.LEAST)
+
+    @abstractmethod
+    def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
+        """Return the values of each knob in the space."""
+
+    @abstractmethod
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
+        """Return the tests that a configuration must pass, by name."""
+
+    @abstractmethod
+    def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
+        """Return the tests of a legal configuration that is worth a trial, by name."""
+
+    def least(self, problem: Problem, target: tvm.target.Target) -> C:
+        """Return the configuration with the least value that each knob may have for a problem."""
+        return self.LEAST
+
+    def space(self, problem: Problem, target: tvm.target.Target) -> Space[C]:
+        """Return the configurations that are worth a trial on a target."""
+        return Space(
+            self.default_config(problem, target),
+            self.least(problem, target),
+            self.knobs(problem, target),
+            self.constraints(problem, target),
+            self.heuristics(problem, target),
+        )
+
+
+def threads_for_work(problem: Problem) -> Callable[[Tasks], bool]:
+    """Return the test that tasks are spread over threads if the problem has enough work for these."""
+    has_work = problem.workload.flops >= PARALLEL_FLOPS
+
+    def threads_for_work(config: Tasks) -> bool:
+        return config.parallel == has_work
+
+    return threads_for_work
