@@ -1,4 +1,4 @@
-"""The names that a template has: one of `schedules/`, or any other object that is registered as one."""
+"""The attributes that every template has, tvmconv's own or one that a user registers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Template(Protocol):
     """The configuration with the least legal value of each knob."""
 
     def __hash__(self) -> int:
-        """Return the object's hash, by which dispatch keeps what it has made of a template."""
+        """Return the object's hash; dispatch caches defaults and spaces by template."""
         return super().__hash__()
 
     @abstractmethod

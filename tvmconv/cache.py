@@ -1,4 +1,4 @@
-"""The one cache in memory: bounded, and made for several threads."""
+"""A bounded cache for several threads: of compiled kernels, and of prepared calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Values by keys, at most `limit` of them: a value that is added takes the place of the oldest one.
+    """Values by keys, at most `limit` of them: once it is full, a value that is added takes the place of the oldest.
 
     A value is as old as its last `made` or `put`; `get` takes no lock and leaves the age as it is, so that it costs as
     much as a look into a dict.
@@ -23,7 +23,7 @@ class Cache(Generic[K, V]):
         self._underway: dict[K, Event] = {}
         self._lock = Lock()
         self.get: Callable[[K], V | None] = self._values.get
-        """Return the value of a key; None without one. It is the dict's own function, which calls of kernels need."""
+        """Return the value of a key; None without one. It is the dict's own function, for each call of a kernel."""
 
     def __len__(self) -> int:
         return len(self._values)
@@ -49,7 +49,7 @@ class Cache(Generic[K, V]):
         """Return the value of a key, which is made where there is none yet.
 
         Of several threads that ask for one key a single one makes the value, and the others wait for it; nobody waits
-        for another key. What `make` raises goes to its own caller: another thread that has waited tries by itself.
+        for another key. If `make` raises, its caller gets the error, and one of the threads that wait tries again.
         """
         while True:
             with self._lock:

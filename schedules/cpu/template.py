@@ -1,4 +1,4 @@
-"""The equipment that templates for CPUs share."""
+"""The equipment that templates for CPUs share: the space, and the test whether threads are worth while."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Tests = Mapping[str, Callable[[C], bool]]
 class CpuTemplate(Template, Generic[C]):
     """A template for CPUs, an implementation of `schedules.template.Template`.
 
-    A subclass says which configurations are tried (`knobs`, `constraints`, `heuristics`), which is the default, how
-    long one takes (`estimate`), and how it is scheduled. The space follows from these.
+    A subclass gives `obstacle`, the configurations that are tried (`knobs`, `constraints`, `heuristics`),
+    `default_config`, `estimate`, `features`, `ablations` and `schedule`. The space follows from these.
     """
 
     VERSION: int = 1
@@ -76,7 +76,7 @@ class CpuTemplate(Template, Generic[C]):
 
 
 def threads_for_work(problem: Problem) -> Callable[[Tasks], bool]:
-    """Return the test that tasks are spread over threads if the problem has enough work for these."""
+    """Return the test that `parallel` is set exactly if the problem has enough work for threads."""
     has_work = problem.workload.flops >= PARALLEL_FLOPS
 
     def threads_for_work(config: Tasks) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 import tvm
@@ -35,9 +36,10 @@ Tests = dict[str, Callable[[C], bool]]
 class GpuTemplate(Template, Generic[C]):
     """A template for NVIDIA GPUs, an implementation of `schedules.template.Template`.
 
-    A subclass says what a block of its kernel takes (`registers`, `shared_bytes`, `blocks`, `instructions`), which
-    configurations are tried (`candidates`, `knobs`, `rules`), how long one takes (`estimate`), and how it is scheduled.
-    Constraints, default, space, features and residency follow from these.
+    A subclass gives the resources of a block and its threads (`registers`, `shared_bytes`, `blocks`, `instructions`),
+    the rules of its own (`rules`), the configurations that are tried (`candidates`, `knobs`, `heuristics`), `obstacle`,
+    `estimate`, `sizes`, `ablations` and `schedule`. Constraints, default, space, features and residency follow from
+    these.
     """
 
     VERSION: int = 1
@@ -47,14 +49,14 @@ class GpuTemplate(Template, Generic[C]):
     Config: type[Any]
     """The class of `LEAST`."""
 
-    MOST_UNROLLED: float = float("inf")
+    MOST_UNROLLED: float = inf
     """The most instructions of a thread that follow each other without a loop."""
 
     MOST_THREADS_Z = 64
     """The most threads of a block along z."""
 
     WORTH_A_TRIAL = 1.5
-    """The estimate up to which a configuration is worth a trial, as a multiple of the default's."""
+    """Configurations with an estimate up to this multiple of the default's are in the space."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -68,6 +70,10 @@ class GpuTemplate(Template, Generic[C]):
     def blocks(self, problem: Problem, config: C) -> int:
         """Return the number of blocks of the grid."""
 
+    def blocks_y(self, problem: Problem, config: C) -> int:
+        """Return the blocks of the grid along y, fewer than 2^16."""
+        return 1
+
     def shared_bytes(self, problem: Problem, config: C) -> int:
         """Return the bytes of shared memory of a block."""
         return 0
@@ -77,13 +83,13 @@ class GpuTemplate(Template, Generic[C]):
         return 0
 
     def most_registers(self, problem: Problem, config: C) -> int:
-        """Return the most registers of a thread with which four warps, one a quarter of a multiprocessor, have room."""
+        """Return the most registers of a thread with which a block has room, in whole fours of warps: one a quarter."""
         return min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
 
     def most_shared_bytes(self, target: tvm.target.Target) -> int:
-        """Return the most bytes of shared memory of a block, which asks for as many as there are when it is launched.
+        """Return the most bytes of dynamic shared memory of a block.
 
-        Of buffers in the scope "shared", whose size is in the machine code, it has `max_shared_memory_per_block`.
+        A template whose buffers are static, in the scope "shared", returns the target's `max_shared_memory_per_block`.
         """
         return gpu_of(target).shared_bytes - BLOCK_BYTES
 
@@ -96,12 +102,11 @@ class GpuTemplate(Template, Generic[C]):
         return {}
 
     @abstractmethod
-    def candidates(self, problem: Problem) -> Iterable[C]:
-        """Return the configurations that the default is chosen from; those that are not legal are left out."""
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterable[C]:
+        """Return the configurations that the default is chosen from; those that are not legal are left out.
 
-    def candidates_on(self, problem: Problem, target: tvm.target.Target) -> Iterable[C]:
-        """Return the candidates on a target, of which the first is the default where costs are equal."""
-        return self.candidates(problem)
+        Of equal costs, the first is chosen.
+        """
 
     @abstractmethod
     def knobs(self, problem: Problem, default: C) -> Mapping[str, tuple[Any, ...]]:
@@ -113,7 +118,7 @@ class GpuTemplate(Template, Generic[C]):
 
     @abstractmethod
     def sizes(self, problem: Problem, config: C) -> Mapping[str, float]:
-        """Return the features of a configuration that its template alone has."""
+        """Return the features of a configuration beside its clocks, threads and blocks."""
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
         """Return the tests that a configuration must pass, by name."""
@@ -133,16 +138,17 @@ class GpuTemplate(Template, Generic[C]):
             return self.shared_bytes(problem, config) <= shared
 
         def grid(config: C) -> bool:
-            return self.blocks(problem, config) < 2**31
+            return self.blocks(problem, config) < 2**31 and self.blocks_y(problem, config) < 2**16
 
-        return {**self.rules(problem), **named(threads, registers, straight_line, shared_memory, grid)}
+        unrolled = named(straight_line) if inf > self.MOST_UNROLLED else {}
+        return {**self.rules(problem), **named(threads, registers, shared_memory, grid), **unrolled}
 
     def is_legal(self, problem: Problem, config: C, target: tvm.target.Target) -> bool:
         """Return whether a configuration passes all constraints."""
         return all(holds(config) for holds in self.constraints(problem, target).values())
 
     def cost(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
-        """Return what the default has the least of among the candidates: the estimate, where it is all that counts."""
+        """Return the number that `default_config` minimizes: the estimate, unless a template counts more."""
         return self.estimate(problem, config, target)
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> C:
@@ -151,7 +157,7 @@ class GpuTemplate(Template, Generic[C]):
         Raises `NoValidConfigurationError` where none is legal.
         """
         tests = self.constraints(problem, target).values()
-        legal = (config for config in self.candidates_on(problem, target) if all(holds(config) for holds in tests))
+        legal = (config for config in self.candidates(problem, target) if all(holds(config) for holds in tests))
         best = min(legal, key=lambda config: self.cost(problem, config, target), default=None)
         if best is None:
             raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
@@ -184,16 +190,16 @@ class GpuTemplate(Template, Generic[C]):
 
 
 def resident_blocks(gpu: Gpu, threads: int, registers: int, shared_bytes: int) -> int:
-    """Return the blocks with such threads, and shared memory in bytes, that a multiprocessor has room for.
+    """Return the blocks of `threads` threads that a multiprocessor has room for, at least 1; a block takes whole warps.
 
-    `registers` are those of a thread. A block takes whole warps.
+    A thread has `registers` of 4 bytes, and a block `shared_bytes` of shared memory.
     """
     warps = ceil_div(threads, WARP)
     by_registers, by_shared = REGISTERS // (warps * WARP * registers), gpu.shared_bytes // (shared_bytes + BLOCK_BYTES)
     return max(1, min(by_shared, by_registers, gpu.warps // warps, gpu.blocks))
 
 
-def needs_tensor_cores(problem: Problem, target: tvm.target.Target) -> str | None:
+def tensor_core_obstacle(problem: Problem, target: tvm.target.Target) -> str | None:
     """Return why tensor cores do not compute a problem on a target: its precision, or the GPU; None where they do."""
     if problem.precision == "strict":
         return "is not for the precision strict"

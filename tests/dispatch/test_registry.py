@@ -278,7 +278,7 @@ def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyP
 
 
 def test_open_size_is_refused_where_no_template_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for template in (cuda.depthwise.template, cuda.direct, cuda.im2win, cuda.tensor.template):
+    for template in (cuda.depthwise.template, cuda.direct.template, cuda.im2win.template, cuda.tensor.template):
         monkeypatch.setattr(template, "OPEN_SIZES", ("batch",))
     with pytest.raises(
         InvalidArgumentError, match="^workload is .*: cuda/depthwise takes no height that is left open; "

@@ -80,8 +80,8 @@ def test_a_convolution_that_no_template_takes_is_left_to_tvm(monkeypatch: pytest
     for template in (
         cuda.depthwise.template,
         cuda.depthwise_bands.template,
-        cuda.direct,
-        cuda.im2win,
+        cuda.direct.template,
+        cuda.im2win.template,
         cuda.tensor.template,
     ):
         monkeypatch.setattr(template, "OPEN_SIZES", ())

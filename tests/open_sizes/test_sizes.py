@@ -113,7 +113,7 @@ def test_layers_left_to_tvm_for_their_sizes_are_warned_of(monkeypatch: pytest.Mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(volumes)
-    for template in (cuda.direct, cuda.im2win, cuda.tensor.template):
+    for template in (cuda.direct.template, cuda.im2win.template, cuda.tensor.template):
         monkeypatch.setattr(template, "OPEN_SIZES", ())
     with pytest.warns(UserWarning, match=r"^1 of 1 convolutions, .* on TVM's own loops, .*: .* give it as `sh"):
         build(_open_height(), {"kind": "cuda", "arch": "sm_90"})

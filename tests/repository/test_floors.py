@@ -58,9 +58,9 @@ def imports_of(package: str, folder: Path) -> Imports:
 
 
 def room(module: str, folder: str = "") -> str:
-    """Return the file or folder of a folder, of the whole package without one, that a module is in.
+    """Return the file or folder inside `folder`, a prefix that ends in a dot, that a module is in.
 
-    The folder's own `__init__` has the folder's name.
+    Without a folder it is the whole package. The folder's own `__init__` has the folder's name.
     """
     folder = folder or f"{module.partition('.')[0]}."
     return f"{module}.".removeprefix(folder).partition(".")[0] or folder.rstrip(".")
@@ -87,7 +87,7 @@ def circle(imports: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def between_rooms(imports: Imports, folder: str = "") -> Imports:
-    """Return the imports of one room of a folder, of the whole package without one, by another."""
+    """Return the imports of one room of a folder, as `room` takes it, by another."""
     rooms: dict[str, set[str]] = {}
     for module, others in imports.items():
         if f"{module}.".startswith(folder):

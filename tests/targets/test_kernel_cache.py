@@ -11,7 +11,6 @@ import tvm
 import tvm_ffi
 
 from tests.shared.network_graph import Graph
-from tvmconv.cache import Cache
 from tvmconv.network import build
 from tvmconv.runtime import storage
 from tvmconv.targets import cuda, has_gpu, kernel_cache
@@ -42,7 +41,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return compile_source(source, arch)
 
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(kernel_cache, "_compiled", Cache(9))
+    monkeypatch.setattr(kernel_cache, "_compiled", {})
     monkeypatch.setattr(cuda, "compile_source", noted)
     return sources
 

@@ -15,7 +15,6 @@ from onnx.reference import ReferenceEvaluator
 import tvmconv
 from tests.shared.network_graph import Graph
 from tvmconv import lowering
-from tvmconv.cache import Cache
 from tvmconv.runtime import storage
 from tvmconv.targets import cuda, has_gpu, kernel_cache, sources
 
@@ -39,7 +38,7 @@ def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     command = [sys.executable, "-c", EXPORT, str(tmp_path / "model.onnx"), str(tmp_path / "model.so")]
     subprocess.run(command, env=environment, check=True)
     assert len(storage.read_description(tmp_path / "model.so").kernels) == len(cuda.sources(first._executable.mod))
-    monkeypatch.setattr(kernel_cache, "_compiled", Cache(9))
+    monkeypatch.setattr(kernel_cache, "_compiled", {})
     monkeypatch.setattr(cuda, "compile_source", None)  # a call would fail
     monkeypatch.setattr(lowering, "lower", None)
     for network in (first, tvmconv.build(model, "cuda"), tvmconv.load(tmp_path / "model.so")):

@@ -21,7 +21,7 @@ from .choices import kept
 if TYPE_CHECKING:
     import tvm
 
-SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse, "cpu": cpu.sparse.template}
+SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse.template, "cpu": cpu.sparse.template}
 """The template for weights that are compiled in, by folder."""
 
 TEMPLATES: dict[str, Template] = {
@@ -37,9 +37,9 @@ TEMPLATES: dict[str, Template] = {
     "cuda/depthwise_bands": cuda.depthwise_bands.template,
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc.template,
     "cuda/depthwise_planes": cuda.depthwise_planes.template,
-    "cuda/direct": cuda.direct,
+    "cuda/direct": cuda.direct.template,
     "cuda/grouped": cuda.grouped.template,
-    "cuda/im2win": cuda.im2win,
+    "cuda/im2win": cuda.im2win.template,
     "cuda/matvec": cuda.matvec.template,
     "cuda/shallow": cuda.shallow.template,
     "cuda/tensor": cuda.tensor.template,

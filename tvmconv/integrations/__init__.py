@@ -1,1 +1,1 @@
-"""Parts of other projects' interfaces: ONNX's backend and quantization, and the backend of torch.compile."""
+"""tvmconv behind other projects' interfaces: ONNX's backend and quantization, and the backend of torch.compile."""

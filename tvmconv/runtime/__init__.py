@@ -1,1 +1,1 @@
-"""Calls of compiled convolutions on arrays: arrays, operators, and the cache of compiled kernels."""
+"""Calls of compiled convolutions on arrays, with gradients, for sparse weights, and as operators of torch."""

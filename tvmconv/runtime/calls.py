@@ -30,10 +30,7 @@ from .arrays import (
 )
 
 KEPT = 4096
-"""The number of kinds of calls that are remembered at once."""
-
-KERNELS = 1024
-"""The number of kernels that calls on arrays keep at once, of some 100 kB each."""
+"""The number of kinds of calls that are remembered at once, and of kernels, of some 100 kB each, that calls keep."""
 
 PLAIN = frozenset({int, str, type(None)})
 """The types whose values are equal only to values of the same type among these."""

@@ -27,7 +27,7 @@ from tvmconv.schedules import cpu, cuda
 from tvmconv.targets import backend_of, backend_on, resolve_target
 
 from .arrays import Operand
-from .calls import KERNELS, Calls, Launch
+from .calls import KEPT, Calls, Launch
 from .operators import State, operator_for, present_state, takes_channels_last
 
 if TYPE_CHECKING:
@@ -178,4 +178,4 @@ def _kept(of: str, problem: Problem, target: str, state: State) -> Kernel:
 
 
 _calls = Calls()
-_kernels: Cache[tuple[str, Problem, str, State], Kernel] = Cache(KERNELS)
+_kernels: Cache[tuple[str, Problem, str, State], Kernel] = Cache(KEPT)

@@ -22,7 +22,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, backend_on, resolve_target, threads
 
 from .arrays import Operand, in_float32, operand, reshaped
-from .calls import KEPT, KERNELS, PLAIN, Calls, Launch, hashable, types_of
+from .calls import KEPT, PLAIN, Calls, Launch, hashable, types_of
 from .operator import Operator, compile, compile_problem  # noqa: A004
 
 __all__ = ["Operator", "call", "compile"]
@@ -127,7 +127,7 @@ def present_state() -> State:
 Key = tuple[Problem, str, str, State]
 """A problem, the algorithm asked for, the target, and the state."""
 
-_operators: Cache[Key, Operator] = Cache(KERNELS)
+_operators: Cache[Key, Operator] = Cache(KEPT)
 _first_sizes: Cache[Key, tuple[int, int]] = Cache(KEPT)
 """The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
 

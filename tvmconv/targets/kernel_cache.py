@@ -17,17 +17,14 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from tvmconv.cache import Cache
 from tvmconv.version import __version__
 
 from . import cuda
 from .files import write_whole
 from .threads import usable_cpus
 
-IMAGES = 1024
-"""The number of images of machine code that a process keeps at once, of some 50 kB each; all are on disk, too."""
-
-_compiled: Cache[str, bytes] = Cache(IMAGES)
+_compiled: dict[str, bytes] = {}
+"""The machine code that is known, by names of sources: all of it, since images of loaded files are nowhere else."""
 
 UNUSABLE = (OSError, RuntimeError)
 """The errors of a folder that cannot be used: `Path.home` raises a RuntimeError where the user has none."""
@@ -51,7 +48,7 @@ def compiled(source: str, arch: str) -> bytes:
     image = known(source, arch)
     if image is None:
         image = cuda.compile_source(source, arch)
-        _compiled.put(_name(source, arch), image)
+        _compiled[_name(source, arch)] = image
         keep(_name(source, arch), image)
     return image
 
@@ -61,7 +58,7 @@ def known(source: str, arch: str) -> bytes | None:
     name = _name(source, arch)
     image = _compiled.get(name)
     if image is None and (image := kept(name)) is not None:
-        _compiled.put(name, image)
+        _compiled[name] = image
     return image
 
 
@@ -105,8 +102,7 @@ def collected(sources: Sequence[str], arch: str) -> dict[str, bytes]:
 
 def remember(images: Mapping[str, bytes]) -> None:
     """Take the result of `collected`: these sources are known from now on."""
-    for name, image in images.items():
-        _compiled.put(name, image)
+    _compiled.update(images)
 
 
 def use_fast_compiler(kernels: Path | None = None) -> None:

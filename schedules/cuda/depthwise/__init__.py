@@ -116,7 +116,7 @@ class Depthwise(GpuTemplate[Config]):
 
         return {**super().constraints(problem, target), **named(registers)}
 
-    def candidates(self, problem: Problem) -> Iterable[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterable[Config]:
         return dict.fromkeys(candidates(problem.workload))
 
     def usual_config(self, problem: Problem, target: tvm.target.Target) -> Config:
@@ -154,7 +154,7 @@ class Depthwise(GpuTemplate[Config]):
         def time(config: Config) -> float:
             return clocks(workload, config, gpu)
 
-        legal = (config for config in self.candidates(problem) if all(holds(config) for holds in checks))
+        legal = (config for config in self.candidates(problem, target) if all(holds(config) for holds in checks))
         best = min(legal, key=time, default=usual)
         return best if MARGIN * time(best) < time(usual) else usual
 

@@ -29,7 +29,7 @@ from tvmconv.targets.devices import gpu_of
 from ...space import ceil_div, divisors, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
-from ..template import GpuTemplate, Tests, needs_tensor_cores
+from ..template import GpuTemplate, Tests, tensor_core_obstacle
 from ..tensor.tiles import tf32_products
 from .intrinsics import product_function
 from .model import clocks
@@ -105,7 +105,7 @@ class DepthwiseBands(GpuTemplate[Config]):
 
         return named(whole_bands, whole_images, whole_channels, waste)
 
-    def candidates(self, problem: Problem) -> Iterator[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of one to sixteen warps, hardly larger than a plane."""
         workload = in_planes(problem.workload)
         height, width = workload.output_size
@@ -213,7 +213,7 @@ def obstacle_on_tensor_cores(problem: Problem, target: tvm.target.Target) -> str
     workload = problem.workload
     if not problem.is_depthwise:
         return "is for depthwise convolutions"
-    if (found := needs_tensor_cores(problem, target)) is not None:
+    if (found := tensor_core_obstacle(problem, target)) is not None:
         return found
     if workload.multiplier > 1:
         return f"takes one output channel for each input channel, not {workload.multiplier}"

@@ -61,8 +61,10 @@ class DepthwiseNhwc(GpuTemplate[Config]):
     LEAST = Config(1, 1, 1, 1, 1, 1, ahead=False)
 
     MOST_UNROLLED = 1600
-    """The most multiply-adds, and elements read, of a thread. They follow each other without a loop: NVRTC takes one or
-    two seconds for so many."""
+    """The most multiply-adds of a thread, and also the most elements that it reads.
+
+    They follow each other without a loop: NVRTC takes one or two seconds for so many.
+    """
 
     WORTH_A_TRIAL = 1.3
     """The largest ratio in the space of a configuration's time to the default's, by the model."""
@@ -123,7 +125,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         tests = super().constraints(problem, target)
         return {name: holds for name, holds in tests.items() if name != "registers"}
 
-    def candidates(self, problem: Problem) -> Iterable[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterable[Config]:
         return dict.fromkeys(_candidates(problem.workload))  # some come several times
 
     def cost(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -153,7 +153,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
         return named(whole_images, whole_channels)
 
-    def candidates(self, problem: Problem) -> Iterator[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         yield self.LEAST
         knobs = self.knobs(problem, self.LEAST)
         yield from (Config(images, warps) for images, warps in product(knobs["images"], knobs["warps"]))

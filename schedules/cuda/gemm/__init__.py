@@ -1,1 +1,1 @@
-"""Steps and tiles that schedules of matrix products on CUDA share."""
+"""Steps and tiles that schedules on CUDA share, most of them those of matrix products."""

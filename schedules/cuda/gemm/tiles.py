@@ -1,4 +1,4 @@
-"""Code that the CUDA schedules of dense convolutions share: the tiles of a matrix product, and their constraints.
+"""Code that the CUDA schedules of dense convolutions share: the tiles of a matrix product.
 
 Rows of the product are output channels of a group, columns are pixels of all images, and its terms are input channels
 and taps. A block computes a tile of it, and a thread a micro-tile in registers.
@@ -6,18 +6,15 @@ and taps. A block computes a tile of it, and a thread a micro-tile in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, TypeVar
-
-import tvm
+from typing import ClassVar
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, ceil_to, named
-from ..machine import BLOCK_BYTES, REGISTERS, SHARED_ALIGNMENT, WARP
+from ...space import ceil_div, ceil_to
+from ..machine import SHARED_ALIGNMENT, WARP
 
 VECTOR = 4
 
@@ -94,116 +91,6 @@ class GemmConfig:
     def block_k(self) -> int:
         """The number of terms of the reduction in a chunk."""
         return self.block_c * self.block_r * self.block_s
-
-
-C = TypeVar("C", bound=GemmConfig)
-
-
-def ablations(config: C) -> dict[str, C]:
-    """Return the configuration without each of its optimizations in turn, by the name of the missing one.
-
-    They are those whose worth the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a thread
-    has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or differ.
-    """
-    apart: dict[str, Any] = {
-        "vthreads_m": config.vthreads_m * config.thread_m,
-        "vthreads_n": config.vthreads_n * config.thread_n,
-    }
-    single: dict[str, Any] = dict.fromkeys(
-        ("vthreads_m", "vthreads_n", "thread_m", "thread_n", "store", "min_blocks_per_sm"), 1
-    )
-    return {
-        "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=min(config.load, VECTOR), **single),
-        "vector loads": replace(config, **apart, thread_m=1, thread_n=1, load=1, store=1),
-        "prefetch": replace(config, num_stages=1, asynchronous=False),
-        "packing": replace(config, packed=False, load=1),
-    }
-
-
-def constraints(
-    workload: ConvWorkload, target: tvm.target.Target, elements: int
-) -> dict[str, Callable[[GemmConfig], bool]]:
-    """Return the tests that a configuration must pass, by name, where columns are read from so many elements."""
-    max_threads = int(target.attrs["max_threads_per_block"])
-    max_shared = int(target.attrs["max_shared_memory_per_block"])
-    gpu = gpu_of(target)
-    channels, kernel = workload.w_shape[1], workload.kernel
-    plane = prod(workload.output_size)
-
-    def whole_warps(config: GemmConfig) -> bool:
-        lanes_n = WARP // config.lanes_m
-        return (
-            WARP % config.lanes_m == 0
-            and config.threads_m % config.lanes_m == 0
-            and config.threads_n % lanes_n == 0
-            and config.threads <= max_threads
-        )
-
-    def whole_chunks(config: GemmConfig) -> bool:
-        return kernel[0] % config.block_r == 0 and kernel[1] % config.block_s == 0
-
-    def parts_with_terms(config: GemmConfig) -> bool:
-        return (config.split_k - 1) * part_channels(workload, config) < channels
-
-    def pipeline(config: GemmConfig) -> bool:
-        """Return whether registers hold one chunk, and a pipeline has as many chunks as stages."""
-        fits = copies_behind(workload, elements) if config.asynchronous else config.num_stages <= 2
-        ahead = config.num_stages > 1 or not config.asynchronous
-        return fits and ahead and chunks(workload, config) >= config.num_stages
-
-    def whole_loads(config: GemmConfig) -> bool:
-        whole = config.block_m % config.load == 0 and config.load * workload.itemsize <= 16
-        return config.load == 1 or (config.packed and config.load in (2, 4, 8) and whole)
-
-    def whole_stores(config: GemmConfig) -> bool:
-        return config.store in (1, 2, 4) and plane % config.store == 0 and config.thread_n % config.store == 0
-
-    def shared_memory(config: GemmConfig) -> bool:
-        return shared_bytes(workload, config) <= max_shared
-
-    def held(config: GemmConfig) -> float:
-        """Return the elements of a chunk that a thread has in registers on their way."""
-        through = not config.asynchronous and config.num_stages > 1
-        return config.block_k * (config.block_m + config.block_n) / config.threads if through else 0
-
-    def registers(config: GemmConfig) -> bool:
-        """Return whether outputs and copies fit registers: addresses, and elements that go through registers."""
-        copies = config.block_k * (config.block_m / config.load + config.block_n) / config.threads
-        return config.outputs <= 144 and copies <= 64 and held(config) <= 24
-
-    def room(config: GemmConfig) -> bool:
-        """Return whether the registers that are left hold the outputs, and about as much beside them."""
-        left = REGISTERS // (config.threads * config.min_blocks_per_sm)
-        least = max(2 * config.outputs, config.outputs + fragments(config) + held(config) + 32)
-        shared = config.min_blocks_per_sm * (shared_bytes(workload, config) + BLOCK_BYTES)
-        return config.min_blocks_per_sm == 1 or (left >= least and shared <= gpu.shared_bytes)
-
-    def straight_line(config: GemmConfig) -> bool:
-        return config.outputs * config.block_k * config.num_stages <= 8192
-
-    def grid(config: GemmConfig) -> bool:
-        return blocks(workload, config) < 2**31 and config.split_k < 2**16
-
-    def indices(config: GemmConfig) -> bool:
-        """Return whether TVM can count the elements in 32 bits, those of the sums and of the packed weight too."""
-        rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
-        depth = config.split_k * part_channels(workload, config) * prod(kernel)
-        return max(elements, config.split_k * prod(workload.output_shape), rows * depth) < 2**31
-
-    return named(
-        whole_warps,
-        whole_chunks,
-        parts_with_terms,
-        pipeline,
-        whole_loads,
-        whole_stores,
-        shared_memory,
-        registers,
-        room,
-        straight_line,
-        grid,
-        indices,
-    )
 
 
 def fragments(config: GemmConfig) -> int:

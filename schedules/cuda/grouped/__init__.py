@@ -43,7 +43,7 @@ from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..gemm.tiles import VECTOR
 from ..machine import LINE, PRODUCTS, SECTOR, WARP
-from ..template import GpuTemplate, Tests, needs_tensor_cores, several_warps
+from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.model import KERNEL, mostly_largest, saved_launch
 from .intrinsics import product_function
 from .tiles import MOST_UNROLLED, Config, blocks, has_pairs, instructions, registers_of, shared_bytes, sums, vectors
@@ -102,7 +102,7 @@ class Grouped(GpuTemplate[Config]):
         inputs, outputs = workload.w_shape[1], workload.multiplier
         if not problem.is_dense or workload.groups == 1:
             return "is for convolutions in groups of several channels"
-        if (found := needs_tensor_cores(problem, target)) is not None:
+        if (found := tensor_core_obstacle(problem, target)) is not None:
             return found
         pairs = inputs == outputs == LANES // 2 and workload.groups % 2 == 0
         if not pairs and (inputs % LANES or outputs % LANES or max(inputs, outputs) > MOST_CHANNELS):
@@ -148,7 +148,7 @@ class Grouped(GpuTemplate[Config]):
 
         return named(whole_matrices, whole_images, waste)
 
-    def candidates(self, problem: Problem) -> Iterator[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of two to sixteen warps, hardly larger than an image."""
         workload, (height, width) = problem.workload, problem.workload.output_size
         most = MOST_MATRICES // (1 + has_pairs(workload))

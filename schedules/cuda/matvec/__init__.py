@@ -25,7 +25,7 @@ from tvmconv.targets.devices import gpu_of
 from ...space import ceil_div, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import begin
-from ..machine import MOST_REGISTERS, REGISTERS, WARP
+from ..machine import WARP
 from ..template import GpuTemplate, Tests, several_warps
 from ..tensor.model import KERNEL, mostly_largest
 from .tiles import Config, blocks, chunks, registers_of, vector
@@ -82,10 +82,6 @@ class Matvec(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem.workload, config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        """Return the most registers of a thread: a block of fewer than four warps may have those of four."""
-        return min(MOST_REGISTERS, REGISTERS // config.threads)
-
     def blocks(self, problem: Problem, config: Config) -> int:
         return blocks(problem.workload, config)
 
@@ -96,7 +92,7 @@ class Matvec(GpuTemplate[Config]):
 
         return named(powers_of_two)
 
-    def candidates(self, problem: Problem) -> Iterator[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         tried = (Config(warps, rows, ahead) for warps, rows, ahead in product(WARPS, ROWS, AHEAD))
         return (config for config in tried if config.threads <= MOST_THREADS)
 

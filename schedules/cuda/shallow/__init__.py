@@ -35,11 +35,13 @@ from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..gemm.tiles import VECTOR
 from ..grouped.tiles import MOST_UNROLLED
 from ..machine import PRODUCTS, SECTOR, WARP
-from ..template import GpuTemplate, Tests, needs_tensor_cores, several_warps
+from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.model import KERNEL, mostly_largest, saved_launch
 from .intrinsics import product_function
 from .tiles import (
+    FOR_A_SUM,
     MOST_SUMS,
+    OTHER_REGISTERS,
     SEGMENT,
     Config,
     accesses,
@@ -110,7 +112,7 @@ class Shallow(GpuTemplate[Config]):
         workload = problem.workload
         if not problem.is_dense or workload.groups > 1:
             return "is for dense convolutions in one group"
-        if (found := needs_tensor_cores(problem, target)) is not None:
+        if (found := tensor_core_obstacle(problem, target)) is not None:
             return found
         if workload.in_channels > MOST_CHANNELS:
             return f"takes up to {MOST_CHANNELS} input channels, not {workload.in_channels}"
@@ -127,6 +129,10 @@ class Shallow(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(config)
 
+    def most_registers(self, problem: Problem, config: Config) -> int:
+        """Return the most registers of a thread: no more than those with `MOST_SUMS`."""
+        return min(super().most_registers(problem, config), int(FOR_A_SUM * MOST_SUMS) + OTHER_REGISTERS)
+
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
@@ -141,12 +147,9 @@ class Shallow(GpuTemplate[Config]):
             in_pixels = config.block_y % (2 * config.warps_m) == 0 and config.block_x % EIGHT == 0
             return in_pixels and config.block_n % (EIGHT * config.warps_n) == 0
 
-        def sums(config: Config) -> bool:
-            return config.sums <= MOST_SUMS
+        return named(whole_matrices)
 
-        return named(whole_matrices, sums)
-
-    def candidates(self, problem: Problem) -> Iterator[Config]:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of two to eight warps, hardly larger than an image."""
         workload, (height, width) = problem.workload, problem.workload.output_size
         yield self.LEAST
@@ -263,9 +266,8 @@ class Shallow(GpuTemplate[Config]):
         step, lane = sch.split(sch.fuse(*along), [None, SEGMENT])
         sch.reorder(turn, step, group, lane)
         sch.bind(sch.fuse(group, lane), "threadIdx.x")
-        sch.annotate(
-            pixels, "tirx.manifest_shared_memory_local_stage", 1
-        )  # all loads are under way before one is stored
+        # All loads are under way before one is stored.
+        sch.annotate(pixels, "tirx.manifest_shared_memory_local_stage", 1)
         sch.storage_align(pixels, 0, 3, 2, 0)  # lines are whole words
         sch.storage_align(weights, 0, 1, 2 * EIGHT, EIGHT)  # vectors of a matrix are in different banks
         copy_asynchronously(sch, weights, config.threads, permuted=False)

@@ -1,1 +1,273 @@
 """Dense convolution on the CUDA cores of NVIDIA GPUs, as a matrix product: direct, and over im2win's windows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvmconv.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import Gpu, gpu_of
+
+from ...space import Space, ceil_div, divisors, named, wasted
+from ...template import Layouts
+from ..gemm.tiles import (
+    VECTOR,
+    GemmConfig,
+    blocks,
+    chunks,
+    copies_behind,
+    fragments,
+    part_channels,
+    reads_zeros,
+    shared_bytes,
+    widest_store,
+)
+from ..machine import BLOCK_BYTES, REGISTERS, WARP
+from ..template import GpuTemplate, Tests
+from ..tensor.model import saved_launch
+from .model import SPLITS, START, candidates, clocks, copies, picked, registers_of, resident_blocks
+
+
+class Simt(GpuTemplate[GemmConfig]):
+    """Dense convolution as a matrix product on CUDA cores, whose columns are read from one tensor or another."""
+
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
+    LEAST = GemmConfig(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    MOST_UNROLLED = 8192
+
+    @abstractmethod
+    def elements(self, workload: ConvWorkload) -> int:
+        """Return the number of elements of the tensor that columns are read from."""
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take convolutions whose channels meet."""
+        return None if problem.is_dense else "is for dense convolutions"
+
+    def registers(self, problem: Problem, config: GemmConfig) -> int:
+        return int(registers_of(config))
+
+    def shared_bytes(self, problem: Problem, config: GemmConfig) -> int:
+        return shared_bytes(problem.workload, config)
+
+    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+        return int(target.attrs["max_shared_memory_per_block"])
+
+    def blocks(self, problem: Problem, config: GemmConfig) -> int:
+        return blocks(problem.workload, config)
+
+    def blocks_y(self, problem: Problem, config: GemmConfig) -> int:
+        return config.split_k
+
+    def instructions(self, problem: Problem, config: GemmConfig) -> int:
+        """Return the multiply-adds of the chunks that shared memory has room for."""
+        return config.outputs * config.block_k * config.num_stages
+
+    def rules(self, problem: Problem) -> Tests[GemmConfig]:
+        workload, elements = problem.workload, self.elements(problem.workload)
+        channels, kernel, plane = workload.w_shape[1], workload.kernel, prod(workload.output_size)
+
+        def whole_warps(config: GemmConfig) -> bool:
+            lanes_n = WARP // config.lanes_m
+            return (
+                WARP % config.lanes_m == 0
+                and config.threads_m % config.lanes_m == 0
+                and config.threads_n % lanes_n == 0
+            )
+
+        def whole_chunks(config: GemmConfig) -> bool:
+            return kernel[0] % config.block_r == 0 and kernel[1] % config.block_s == 0
+
+        def parts_with_terms(config: GemmConfig) -> bool:
+            return (config.split_k - 1) * part_channels(workload, config) < channels
+
+        def pipeline(config: GemmConfig) -> bool:
+            """Return whether registers hold one chunk, and a pipeline has as many chunks as stages."""
+            fits = copies_behind(workload, elements) if config.asynchronous else config.num_stages <= 2
+            ahead = config.num_stages > 1 or not config.asynchronous
+            return fits and ahead and chunks(workload, config) >= config.num_stages
+
+        def whole_loads(config: GemmConfig) -> bool:
+            whole = config.block_m % config.load == 0 and config.load * workload.itemsize <= 16
+            return config.load == 1 or (config.packed and config.load in (2, 4, 8) and whole)
+
+        def whole_stores(config: GemmConfig) -> bool:
+            return config.store in (1, 2, 4) and plane % config.store == 0 and config.thread_n % config.store == 0
+
+        def indices(config: GemmConfig) -> bool:
+            """Return whether TVM can count the elements in 32 bits, those of the sums and of the packed weight too."""
+            rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
+            depth = config.split_k * part_channels(workload, config) * prod(kernel)
+            return max(elements, config.split_k * prod(workload.output_shape), rows * depth) < 2**31
+
+        return named(whole_warps, whole_chunks, parts_with_terms, pipeline, whole_loads, whole_stores, indices)
+
+    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[GemmConfig]:
+        """Return the tests that a configuration must pass: blocks share registers by a knob, and then shared memory.
+
+        Else what a thread keeps and copies bounds its registers, however many threads there are.
+        """
+        workload, gpu = problem.workload, gpu_of(target)
+
+        def registers(config: GemmConfig) -> bool:
+            """Return whether outputs and copies fit registers: addresses, and elements that go through registers."""
+            return config.outputs <= 144 and copies(config) <= 64 and _held(config) <= 24
+
+        def room(config: GemmConfig) -> bool:
+            """Return whether the registers that are left hold the outputs, and about as much beside them."""
+            left = REGISTERS // (config.threads * config.min_blocks_per_sm)
+            least = max(2 * config.outputs, config.outputs + fragments(config) + _held(config) + 32)
+            shared = config.min_blocks_per_sm * (shared_bytes(workload, config) + BLOCK_BYTES)
+            return config.min_blocks_per_sm == 1 or (left >= least and shared <= gpu.shared_bytes)
+
+        return {**super().constraints(problem, target), **named(registers, room)}
+
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[GemmConfig]:
+        """Return the candidates from the fastest on: the model tells the clocks of all of them at once, as arrays."""
+        tried = candidates(problem.workload, self.elements(problem.workload))
+        order = np.argsort(clocks(problem.workload, tried, gpu_of(target)), kind="stable")
+        return (self.Config(**knobs) for knobs in picked(tried, order))
+
+    def default_config(self, problem: Problem, target: tvm.target.Target) -> GemmConfig:
+        """Return the first legal candidate, which is the fastest: few of the thousands are looked at one by one."""
+        tests = self.constraints(problem, target).values()
+        legal = (config for config in self.candidates(problem, target) if all(holds(config) for holds in tests))
+        if (best := next(legal, None)) is None:
+            raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
+        return best
+
+    def knobs(self, problem: Problem, default: GemmConfig) -> Mapping[str, tuple[Any, ...]]:
+        channels, (r, s) = problem.workload.w_shape[1], problem.workload.kernel
+        return {
+            "threads_m": (4, 8, 12, 16, 32),
+            "threads_n": (8, 16, 32),
+            "lanes_m": (4,),
+            "vthreads_m": (1, 2, 3),
+            "vthreads_n": (1, 2, 4),
+            "thread_m": (VECTOR,),
+            "thread_n": (VECTOR,),
+            "block_c": tuple(sorted({default.block_c, *divisors(channels, 16)})),
+            "block_r": tuple(sorted({1, r})),
+            "block_s": tuple(sorted({1, s})),
+            "num_stages": (2, 3) if channels * r * s > 24 else (1, 2, 3),
+            "asynchronous": (False, True),
+            "packed": (True,),
+            "load": (VECTOR,),
+            "store": (widest_store(problem.workload, VECTOR),),
+            "split_k": SPLITS,
+            "min_blocks_per_sm": (1, 2, 4, 8),
+        }
+
+    def space(self, problem: Problem, target: tvm.target.Target) -> Space[GemmConfig]:
+        """Return the configurations worth a trial: the model does not find them much slower than the default.
+
+        Unlike those of other templates heuristics know the default and the GPU, and the time is that of the product
+        alone.
+        """
+        workload, gpu, default = problem.workload, gpu_of(target), self.default_config(problem, target)
+        channels, (r, s) = workload.w_shape[1], workload.kernel
+        bound = self.WORTH_A_TRIAL * clocks(workload, default, gpu)
+
+        def short_chunks(config: GemmConfig) -> bool:
+            whole_rows = config.block_s == s or config.block_r == 1
+            return (7 <= config.block_k <= 18 and whole_rows) or config.block_k in (channels * r * s, default.block_k)
+
+        def whole_gpu(config: GemmConfig) -> bool:
+            return config.split_k == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
+
+        def register_limit_that_matters(config: GemmConfig) -> bool:
+            """Return whether the limit lets so many blocks in, taking at most a few registers from a kernel."""
+            needed = config.min_blocks_per_sm * config.threads * 2 * config.outputs
+            return config.min_blocks_per_sm == 1 or needed == REGISTERS
+
+        def promising(config: GemmConfig) -> bool:
+            return bool(clocks(workload, config, gpu) <= bound)
+
+        heuristics = named(short_chunks, whole_gpu, register_limit_that_matters)
+        constraints, knobs = self.constraints(problem, target), self.knobs(problem, default)
+        return Space(default, self.LEAST, knobs, constraints, heuristics, promising)
+
+    def resident_blocks(self, problem: Problem, config: GemmConfig, gpu: Gpu) -> int:
+        """Return the blocks that a multiprocessor has room for, as the model's arrays have them: of any number."""
+        return int(resident_blocks(problem.workload, config, gpu))
+
+    def estimate(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> float:
+        """Return the clocks of the busiest multiprocessor, or those of the memory where it takes longer."""
+        workload, gpu = problem.workload, gpu_of(target)
+        saved = saved_launch(problem) if config.packed else 0.0
+        return float(max(clocks(workload, config, gpu), START + workload.bytes_moved / gpu.bytes_per_clock)) - saved
+
+    def sizes(self, problem: Problem, config: GemmConfig) -> Mapping[str, float]:
+        workload = problem.workload
+        pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
+        summed = part_channels(workload, config) * config.split_k * prod(workload.kernel)
+        return {
+            "block_m": config.block_m,
+            "block_n": config.block_n,
+            "outputs": config.outputs,
+            "block_k": config.block_k,
+            "chunks": chunks(workload, config),
+            "waste_m": wasted(workload.multiplier, config.block_m),
+            "waste_n": wasted(pixels, config.block_n),
+            "waste_terms": summed / terms,
+            "copied": copies(config),
+            "copied_bytes": (1 / config.block_m + 1 / config.block_n) * summed,
+            "shared_bytes": shared_bytes(workload, config),
+            "zeros": reads_zeros(workload, config),
+            "row": min(WARP, workload.output_size[1]),
+            "terms": terms,
+            "pixels": pixels,
+            "rows": workload.multiplier,
+            "groups": workload.groups,
+        }
+
+    def features(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, float]:
+        """Return features for a cost model beside the knobs: how blocks share the GPU too.
+
+        The clocks are those of the product alone, without the bound of the memory.
+        """
+        gpu, grid = gpu_of(target), blocks(problem.workload, config)
+        share, resident = ceil_div(grid, gpu.multiprocessors), self.resident_blocks(problem, config, gpu)
+        return {
+            **super().features(problem, config, target),
+            "clocks": float(clocks(problem.workload, config, gpu)),
+            "resident": resident,
+            "warps": min(share, resident) * config.threads / WARP,
+            "balance": share * gpu.multiprocessors / grid,
+        }
+
+    def ablations(self, config: GemmConfig) -> dict[str, GemmConfig]:
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one.
+
+        They are those whose worth the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a
+        thread has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or
+        differ.
+        """
+        apart: dict[str, Any] = {
+            "vthreads_m": config.vthreads_m * config.thread_m,
+            "vthreads_n": config.vthreads_n * config.thread_n,
+        }
+        single: dict[str, Any] = dict.fromkeys(
+            ("vthreads_m", "vthreads_n", "thread_m", "thread_n", "store", "min_blocks_per_sm"), 1
+        )
+        load = min(config.load, VECTOR)
+        return {
+            "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=load, **single),
+            "vector loads": replace(config, **apart, thread_m=1, thread_n=1, load=1, store=1),
+            "prefetch": replace(config, num_stages=1, asynchronous=False),
+            "packing": replace(config, packed=False, load=1),
+        }
+
+
+def _held(config: GemmConfig) -> float:
+    """Return the elements of a chunk that a thread has in registers on their way."""
+    through = not config.asynchronous and config.num_stages > 1
+    return config.block_k * (config.block_m + config.block_n) / config.threads if through else 0

@@ -1,20 +1,17 @@
-"""The knobs of sparse convolutions on CUDA, their constraints, and sizes that follow from them."""
+"""The knobs of sparse convolutions on CUDA, and sizes that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import ClassVar
 
-import tvm
-
 from tvmconv.compute.gradients.weight_planes import BANKS
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
-from ...space import ceil_div, ceil_to, named, wasted
-from ..machine import MOST_REGISTERS, REGISTERS, SHARED_ALIGNMENT, WARP
+from ...space import ceil_div, ceil_to
+from ..machine import SHARED_ALIGNMENT
 
 SPARE_REGISTERS = 24
 """The registers that a thread takes beside its outputs and the elements that it stages."""
@@ -61,71 +58,6 @@ class Config:
     def outputs(self) -> int:
         """The number of outputs that a thread keeps in registers."""
         return self.block_m * self.thread_y * self.thread_x
-
-
-LEAST = Config(1, 1, 1, 1, 1, 1, 1, num_stages=1)
-
-
-def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[Config], bool]]:
-    """Return the tests that a configuration must pass, by name."""
-    workload = problem.workload
-    max_threads = int(target.attrs["max_threads_per_block"])
-    max_shared = int(target.attrs["max_shared_memory_per_block"])
-
-    def whole_chunks(config: Config) -> bool:
-        return workload.in_channels % config.block_c == 0
-
-    def chunks_for_stages(config: Config) -> bool:
-        return config.num_stages * config.block_c <= workload.in_channels
-
-    def copied_behind(config: Config) -> bool:
-        return config.num_stages == 1 or copies(workload)
-
-    def whole_blocks(config: Config) -> bool:
-        """Return whether a block's tiles end with a row of tiles, or such rows with an image.
-
-        Else no loops number them. Of an open batch all of them are of one image.
-        """
-        left = config.tiles
-        images, down, across = grid_of_tiles(workload, config)
-        for extent in (across, down, 1 if problem.open_sizes else images):
-            common = gcd(left, extent)
-            left //= common
-            if common < extent:
-                break
-        return left == 1
-
-    def whole_images(config: Config) -> bool:
-        return config.images == 1 if problem.open_sizes else workload.batch % config.images == 0
-
-    def threads(config: Config) -> bool:
-        return config.threads <= max_threads
-
-    def waste(config: Config) -> bool:
-        # A warp's threads are there in any case, and stage together what a small plane's window has.
-        return prod(map(wasted, workload.output_size, config.tile)) <= 2 or prod(config.tile) <= WARP
-
-    def shared_memory(config: Config) -> bool:
-        return shared_bytes(workload, config) <= max_shared
-
-    def fits_registers(config: Config) -> bool:
-        return registers(workload, config) <= min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
-
-    def grid(config: Config) -> bool:
-        return blocks(workload, config) < 2**31 and ceil_div(workload.out_channels, config.block_m) < 2**16
-
-    return named(
-        whole_chunks,
-        chunks_for_stages,
-        copied_behind,
-        whole_blocks,
-        whole_images,
-        threads,
-        waste,
-        shared_memory,
-        fits_registers,
-        grid,
-    )
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:

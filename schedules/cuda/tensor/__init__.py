@@ -44,7 +44,7 @@ from ...space import Space, named, wasted
 from ...template import Layouts
 from ..gemm.tiles import VECTOR
 from ..machine import BLOCK_BYTES
-from ..template import GpuTemplate, Tests, needs_tensor_cores, resident_blocks
+from ..template import GpuTemplate, Tests, resident_blocks, tensor_core_obstacle
 from .constraints import most_registers, needed_registers, rules, rules_of
 from .default import PARTS, even_tiles, few_parts, fitted, tiles_of
 from .model import kernel_clocks
@@ -90,7 +90,7 @@ class Tensor(GpuTemplate[Config]):
         workload = problem.workload
         if not problem.is_dense:
             return "is for dense convolutions"
-        if (found := needs_tensor_cores(problem, target)) is not None:
+        if (found := tensor_core_obstacle(problem, target)) is not None:
             return found
         if workload.multiplier % VECTOR:
             where = " of a group" if workload.groups > 1 else ""
@@ -133,13 +133,9 @@ class Tensor(GpuTemplate[Config]):
 
         return {**rules_of(target), **super().constraints(problem, target), **named(shared_memory)}
 
-    def candidates(self, problem: Problem) -> list[Config]:
-        """Return the tiles for every GPU, of which `candidates_on` makes those of one."""
-        return tiles_of(self.product_of(problem))
-
-    def candidates_on(self, problem: Problem, target: tvm.target.Target) -> list[Config]:
-        """Prefer, of equal estimates, more copies ahead, then registers for more blocks."""
-        own = fitted(self.candidates(problem), self.product_of(problem), target, self.EXCHANGED, self.PARTS)
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> list[Config]:
+        """Return tiles fitted to the GPU: of equal cost those with more copies ahead first, then with more blocks."""
+        own = fitted(tiles_of(self.product_of(problem)), self.product_of(problem), target, self.EXCHANGED, self.PARTS)
         preferred = sorted(own, key=lambda config: (-config.num_stages, -config.min_blocks_per_sm))
         return [self.Config(**vars(config)) for config in preferred]
 

@@ -19,8 +19,9 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cuda.gemm.tiles import GemmConfig, shared_bytes
-from tvmconv.schedules.cuda.simt import direct, im2win
 from tvmconv.schedules.cuda.simt.direct import Config
+from tvmconv.schedules.cuda.simt.direct import template as direct
+from tvmconv.schedules.cuda.simt.im2win import template as im2win
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
 

@@ -25,8 +25,7 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.runtime.sparse.operator import compile_operator
 from tvmconv.runtime.sparse.report import SparseReport
-from tvmconv.schedules.cuda import sparse as template
-from tvmconv.schedules.cuda.sparse import Config
+from tvmconv.schedules.cuda.sparse import Config, template
 from tvmconv.schedules.cuda.sparse import tiles as sparse_tiles
 from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
 from tvmconv.testing import check_result, random_operands

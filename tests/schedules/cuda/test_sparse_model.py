@@ -16,9 +16,10 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch.registry import estimated_cycles
 from tvmconv.problem import Problem
 from tvmconv.problem.suites import load_suite
-from tvmconv.schedules.cuda import sparse
-from tvmconv.schedules.cuda.simt import direct
-from tvmconv.schedules.cuda.sparse.model import MOST_INSTRUCTIONS, clocks, instructions
+from tvmconv.schedules.cuda.simt.direct import template as direct
+from tvmconv.schedules.cuda.sparse import MOST_INSTRUCTIONS, Config
+from tvmconv.schedules.cuda.sparse import template as sparse
+from tvmconv.schedules.cuda.sparse.model import clocks, instructions
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
 
@@ -30,13 +31,13 @@ MEASURED = Path(__file__).parents[3] / "benchmarks"
 
 
 @cache
-def measured(batch: int) -> dict[str, dict[sparse.Config, float]]:
+def measured(batch: int) -> dict[str, dict[Config, float]]:
     """Return the microseconds of the configurations of each operator of the suite sparse-paper."""
-    found = defaultdict[str, dict[sparse.Config, float]](dict)
+    found = defaultdict[str, dict[Config, float]](dict)
     with gzip.open(MEASURED / f"sparse-h100-batch-{batch}.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
             if "us" in line and "best" not in line:
-                found[line["op"]][sparse.Config(**line["config"])] = line["us"]
+                found[line["op"]][Config(**line["config"])] = line["us"]
     return found
 
 
@@ -88,7 +89,7 @@ def test_no_block_is_too_much_for_compilers(name: str, density: float) -> None:
 def test_tiles_that_are_legal_can_be_scheduled(tiles: int) -> None:
     """The workload has 2 images with 3 rows of 4 tiles each."""
     workload = ConvWorkload.conv2d((2, 2, 6, 32), (4, 2, 3, 3))
-    config = sparse.Config(4, 1, threads_y=2, threads_x=8, thread_y=1, thread_x=1, block_c=1, num_stages=1, tiles=tiles)
+    config = Config(4, 1, threads_y=2, threads_x=8, thread_y=1, thread_x=1, block_c=1, num_stages=1, tiles=tiles)
     broken = sparse.space(Problem(workload, 1 - DENSITY), SM_90).violated(config)
     assert broken == (["whole_blocks"] if tiles in (3, 6, 7) else [])
     if not broken:

@@ -1,1 +1,1 @@
-"""Passes over the kernels of GPUs."""
+"""Passes over the kernels of GPUs; `modules.build` and `side_by_side` have their order."""

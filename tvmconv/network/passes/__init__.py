@@ -1,1 +1,1 @@
-"""Passes from one Relax module to another, ahead of its compilation."""
+"""Passes from one Relax module to another, ahead of its compilation; `building.build` has their order."""

@@ -32,7 +32,7 @@ _turns: dict[int, _Turn] = {}
 
 
 def _turn_of(index: int) -> _Turn:
-    """Return the turns on a GPU, the same ones for all threads."""
+    """Return the turns on a GPU, the same ones for threads that ask first at once: `setdefault` is atomic."""
     return _turns.get(index) or _turns.setdefault(index, _Turn())
 
 
