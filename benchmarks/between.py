@@ -31,7 +31,7 @@ from profiles import profile_of
 from torch import nn
 
 from tvmconv import __version__, load
-from tvmconv.bench.networks import SqueezeExcite
+from tvmconv.bench.networks.models import SqueezeExcite
 from tvmconv.network import build, import_model
 from tvmconv.targets import device_facts
 from tvmconv.targets.threads import usable_cpus

@@ -43,7 +43,7 @@ import tvm
 from torch import nn
 
 from tvmconv import ConvWorkload, __version__, load
-from tvmconv.bench import networks
+from tvmconv.bench.networks import models
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
 from tvmconv.network import build, import_model
@@ -168,7 +168,7 @@ def images(count: int) -> np.ndarray:
 def exported(name: str, dtype: str, folder: Path, shapes: Sequence[Shape]) -> Case:
     """Write a network to a file of ONNX in which the sizes that differ are open."""
     torch.manual_seed(0)
-    module = (UNet() if name == "unet" else getattr(networks, name)()).eval().to(getattr(torch, dtype))
+    module = (UNet() if name == "unet" else getattr(models, name)()).eval().to(getattr(torch, dtype))
     axes = {2: "height", 3: "width"} if name == "unet" else {0: "batch"}
     case = Case(name, dtype, module, folder / f"{name}-{dtype}.onnx", shapes)
     example, names = (

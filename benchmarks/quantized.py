@@ -27,7 +27,7 @@ import onnx
 import torch
 
 from tvmconv import __version__, get_num_threads, set_num_threads
-from tvmconv.bench.networks import NETWORKS
+from tvmconv.bench.networks.models import NETWORKS
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import measure, use_threads_of_tvm

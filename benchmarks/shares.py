@@ -31,7 +31,7 @@ import tvm
 from profiles import profile_of
 
 from tvmconv import __version__, load
-from tvmconv.bench.networks import NETWORKS, SIZE, SIZES
+from tvmconv.bench.networks.models import NETWORKS, SIZE, SIZES
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.runtime.session import IN_CAPTURE

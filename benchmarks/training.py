@@ -37,7 +37,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from tvmconv import __version__
-from tvmconv.bench.networks import convnext_tiny, mobilenet_v2
+from tvmconv.bench.networks.models import convnext_tiny, mobilenet_v2
 from tvmconv.bench.networks.parts import Residual, conv_bn
 from tvmconv.bench.timing import interleave
 from tvmconv.nn import replace

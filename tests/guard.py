@@ -87,7 +87,7 @@ def _of_networks() -> Iterator[Problem]:
 
     from tvmconv import import_model
     from tvmconv.autotvm.task import extract_from_model
-    from tvmconv.bench.networks import NETWORKS, SIZE, SIZES
+    from tvmconv.bench.networks.models import NETWORKS, SIZE, SIZES
 
     for name, network in NETWORKS.items():
         size = SIZES.get(name, SIZE)

@@ -18,8 +18,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tvmconv.bench import networks
-from tvmconv.bench.networks import ahead, contenders, network
+from tvmconv.bench.networks import ahead, contenders, models, network
 from tvmconv.bench.networks.contenders import PEERS, Compiled, PyTorch
 from tvmconv.bench.networks.weights import prune, randomized
 from tvmconv.errors import InvalidArgumentError
@@ -53,7 +52,7 @@ PARAMETERS = {
 """The numbers of parameters of torchvision's networks of these names, from its documentation, of inception_v3 without
 the second classifier; of the U-Net of github.com/milesial/Pytorch-UNet; and of DeiT-S, in its paper 22 million."""
 
-REAL = networks.NETWORKS
+REAL = models.NETWORKS
 
 
 def test_networks_are_those_of_the_papers() -> None:
@@ -61,7 +60,7 @@ def test_networks_are_those_of_the_papers() -> None:
     for name, make in REAL.items():
         with torch.device("meta"):
             module = make().eval()
-            size = networks.SIZES.get(name, networks.SIZE)
+            size = models.SIZES.get(name, models.SIZE)
             assert module(torch.empty(2, 3, size, size)).shape == ((2, 2, size, size) if name == "unet" else (2, 1000))
         assert (name, sum(weight.numel() for weight in module.parameters())) == (name, PARAMETERS[name])
 
@@ -69,7 +68,7 @@ def test_networks_are_those_of_the_papers() -> None:
 @pytest.fixture(autouse=True)
 def quick(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the real networks by a tiny one, timed for a moment."""
-    monkeypatch.setattr(networks, "NETWORKS", {"tiny": tiny})
+    monkeypatch.setattr(models, "NETWORKS", {"tiny": tiny})
 
 
 def test_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +132,7 @@ def test_weights_are_pruned_by_magnitude() -> None:
 
 
 def test_the_means_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "NETWORKS", {"tiny": tiny, "small": tiny})
+    monkeypatch.setattr(models, "NETWORKS", {"tiny": tiny, "small": tiny})
     result = tvmconv("bench", "networks", "tiny", "small", "--size", 64, "--rounds", 1, "--peers", "pytorch")
     means = result.stdout.splitlines()[-1]
     assert float(means.removesuffix(" pytorch (2)")) > 0

@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime")
 
 import tvmconv  # noqa: E402
 from tests.shared.quantized_graph import in_integers  # noqa: E402
-from tvmconv.bench.networks import NETWORKS  # noqa: E402
+from tvmconv.bench.networks.models import NETWORKS  # noqa: E402
 from tvmconv.bench.networks.weights import randomized  # noqa: E402
 from tvmconv.bench.peers.onnxruntime import session_of  # noqa: E402
 from tvmconv.integrations.quantizing import FORMATS, quantize  # noqa: E402

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 import tvmconv
 from tvmconv import lowering
-from tvmconv.bench.networks import NETWORKS as OF_TORCH
+from tvmconv.bench.networks.models import NETWORKS as OF_TORCH
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.checking.verify import TOLERANCES
 from tvmconv.lowering.serial import serial_twin

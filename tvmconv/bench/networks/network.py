@@ -85,7 +85,7 @@ class NetworkRow(msgspec.Struct, frozen=True):
 
 def choose(names: Sequence[str]) -> Sequence[str]:
     """Return the networks of these names, or the default ones if there are none."""
-    from . import NETWORKS
+    from .models import NETWORKS
 
     choices.choose(NETWORKS, names, "network")
     return names or NAMES
@@ -123,7 +123,7 @@ def measure_networks(
     More jobs than one are processes that first build what can be built ahead, for all rows; each row is measured alone
     in any case. With `builds` each build is timed in new processes, cold and warm.
     """
-    from . import NETWORKS, SIZE, SIZES
+    from .models import NETWORKS, SIZE, SIZES
 
     use_threads_of_tvm(target)
     ours = replace(OURS, precision=precision)
