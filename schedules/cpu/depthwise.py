@@ -216,7 +216,7 @@ class Depthwise(CpuTemplate[Config]):
             return not config.over_channels or unrolled(workload, config) <= 96
 
         return named(
-            little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work(problem)
+            little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work(workload)
         )
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:

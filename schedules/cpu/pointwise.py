@@ -170,7 +170,7 @@ class Pointwise(CpuTemplate[Config]):
             pixels = wasted(prod(workload.output_size), computed_together(problem, config))
             return pixels <= 1.3 and wasted(workload.multiplier, config.block) <= 1.3
 
-        return named(enough_sums, little_waste, threads_for_work(problem))
+        return named(enough_sums, little_waste, threads_for_work(workload))
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
         workload = problem.workload

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import tvm
 
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 
 from ..space import Space
 from ..template import Layouts, Template
@@ -75,9 +76,9 @@ class CpuTemplate(Template, Generic[C]):
         )
 
 
-def threads_for_work(problem: Problem) -> Callable[[Tasks], bool]:
-    """Return the test that `parallel` is set exactly if the problem has enough work for threads."""
-    has_work = problem.workload.flops >= PARALLEL_FLOPS
+def threads_for_work(workload: ConvWorkload) -> Callable[[Tasks], bool]:
+    """Return the test that `parallel` is set exactly if a workload has enough work for threads."""
+    has_work = workload.flops >= PARALLEL_FLOPS
 
     def threads_for_work(config: Tasks) -> bool:
         return config.parallel == has_work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -143,9 +143,14 @@ class GpuTemplate(Template, Generic[C]):
         unrolled = named(straight_line) if inf > self.MOST_UNROLLED else {}
         return {**self.rules(problem), **named(threads, registers, shared_memory, grid), **unrolled}
 
+    def legal(self, configs: Iterable[C], problem: Problem, target: tvm.target.Target) -> Iterator[C]:
+        """Yield those of some configurations that pass all constraints."""
+        tests = self.constraints(problem, target).values()
+        return (config for config in configs if all(holds(config) for holds in tests))
+
     def is_legal(self, problem: Problem, config: C, target: tvm.target.Target) -> bool:
         """Return whether a configuration passes all constraints."""
-        return all(holds(config) for holds in self.constraints(problem, target).values())
+        return any(True for _ in self.legal([config], problem, target))
 
     def cost(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
         """Return the number that `default_config` minimizes: the estimate, unless a template counts more."""
@@ -156,8 +161,7 @@ class GpuTemplate(Template, Generic[C]):
 
         Raises `NoValidConfigurationError` where none is legal.
         """
-        tests = self.constraints(problem, target).values()
-        legal = (config for config in self.candidates(problem, target) if all(holds(config) for holds in tests))
+        legal = self.legal(self.candidates(problem, target), problem, target)
         best = min(legal, key=lambda config: self.cost(problem, config, target), default=None)
         if best is None:
             raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")

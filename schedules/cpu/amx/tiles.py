@@ -25,6 +25,7 @@ from ..direct.register_tiles import STAGED_BYTES
 from ..direct.tile_cost import STORE_CYCLES, TileConfig, blocks
 from ..dot.tiles import band_of, plane, tasks_of, tile_of
 from ..machine import PARALLEL_FLOPS
+from ..template import threads_for_work
 from .code import LINE_BYTES, TILE_ROWS, fits
 
 LEAST_PRODUCT_CYCLES = 9.5
@@ -168,10 +169,7 @@ def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callabl
     def staged_for_a_reason(config: TileConfig) -> bool:
         return config.staged == 0 or must_stage(workload, config)
 
-    def threads_for_work(config: TileConfig) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
-
-    return named(promising_tile, staged_for_a_reason, threads_for_work)
+    return named(promising_tile, staged_for_a_reason, threads_for_work(workload))
 
 
 def shape(config: TileConfig) -> tuple[int, ...]:

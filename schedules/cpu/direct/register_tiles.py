@@ -22,6 +22,7 @@ from tvmconv.problem.workload import ConvWorkload
 from ...open_sizes import few_rows, samples
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..machine import LINE_BYTES, PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
+from ..template import threads_for_work
 from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
 
@@ -100,10 +101,7 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
     def tiles_for_staging(config: TileConfig) -> bool:
         return config.tiles == 1 or config.staged == 1
 
-    def threads_for_work(config: TileConfig) -> bool:
-        return config.parallel == (workload.flops >= PARALLEL_FLOPS)
-
-    return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work)
+    return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work(workload))
 
 
 def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:

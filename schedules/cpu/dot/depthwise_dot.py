@@ -141,7 +141,7 @@ class DepthwiseDot(CpuTemplate[Config]):
         def promising_tile(config: Config) -> bool:
             return cycles(problem, config, target) <= 1.25 * least
 
-        return named(promising_tile, threads_for_work(problem))
+        return named(promising_tile, threads_for_work(problem.workload))
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
         workload, instruction = problem.workload, instruction_of(problem, target)

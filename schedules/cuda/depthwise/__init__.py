@@ -126,8 +126,7 @@ class Depthwise(GpuTemplate[Config]):
         the plane; all outputs of a channel in one thread. Planes too narrow for that go through shared memory as they
         lie. So does the tile of a window too large for registers, and one too large for both is read through the cache.
         """
-        checks = self.constraints(problem, target).values()
-        legal = (config for config in usual_configs(problem, gpu_of(target)) if all(holds(config) for holds in checks))
+        legal = self.legal(usual_configs(problem, gpu_of(target)), problem, target)
         if (best := next(legal, None)) is None:
             raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
         if not problem.has_open_planes:
@@ -149,12 +148,12 @@ class Depthwise(GpuTemplate[Config]):
         usual, workload = self.usual_config(problem, target), problem.workload
         if problem.has_open_planes or workload.height == 1:
             return usual
-        gpu, checks = gpu_of(target), self.constraints(problem, target).values()
+        gpu = gpu_of(target)
 
         def time(config: Config) -> float:
             return clocks(workload, config, gpu)
 
-        legal = (config for config in self.candidates(problem, target) if all(holds(config) for holds in checks))
+        legal = self.legal(self.candidates(problem, target), problem, target)
         best = min(legal, key=time, default=usual)
         return best if MARGIN * time(best) < time(usual) else usual
 

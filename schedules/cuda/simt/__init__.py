@@ -138,8 +138,7 @@ class Simt(GpuTemplate[GemmConfig]):
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> GemmConfig:
         """Return the first legal candidate, which is the fastest: few of the thousands are looked at one by one."""
-        tests = self.constraints(problem, target).values()
-        legal = (config for config in self.candidates(problem, target) if all(holds(config) for holds in tests))
+        legal = self.legal(self.candidates(problem, target), problem, target)
         if (best := next(legal, None)) is None:
             raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
         return best
