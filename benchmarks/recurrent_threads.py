@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import tvmconv
-from tvmconv.network.recurrence import cpu as recurrence_cpu
+from tvmconv.network.passes.recurrences import cpu as recurrence_cpu
 
 NEVER = 10**12
 

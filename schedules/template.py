@@ -28,6 +28,10 @@ class Layouts(NamedTuple):
     output: tuple[str, ...] = ("NCHW",)
     """The residual has the output's."""
     dtypes: tuple[str, ...] = FLOATS
+    strided_x: tuple[str, ...] = ()
+    """The layouts in which kernels can read x as neighbouring channels of a tensor that has more."""
+    strided_output: tuple[str, ...] = ()
+    """The layouts in which kernels can store the output as such channels; of a CPU's templates in any."""
 
     def obstacle(self, workload: ConvWorkload) -> str | None:
         """Return which operand of a workload is in none of them, as `Template.obstacle` does; None without one."""

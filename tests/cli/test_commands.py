@@ -280,6 +280,24 @@ def test_inspect_for_cuda_needs_no_gpu(show: str, content: str) -> None:
     assert content in tvmconv("inspect", DEPTHWISE.to_json(), "--target", target, "--show", show).stdout
 
 
+def test_inspect_shows_the_module_behind_each_pass(model: Path) -> None:
+    passes = tvmconv_json("inspect", model, "--passes", "--precision", "float16", "--target", "cuda")
+    modules = {each["pass"]: each["module"] for each in passes}
+    assert "R.nn.conv2d" in modules["choose_templates"]
+    assert "R.nn.conv2d" not in modules["call_kernels"]
+    assert "tirx.is_scheduled" in modules["spread_over_gpu"]
+    assert "outline_branches" not in modules  # which is for CPUs
+    text = tvmconv("inspect", model, "--passes").stdout
+    assert text.startswith("# behind import_model\n")
+    assert "# behind find_layers: no change" in text
+
+
+def test_passes_are_of_a_model() -> None:
+    result = tvmconv("inspect", DEPTHWISE.to_json(), "--passes")
+    assert result.exit_code == 2
+    assert "MODEL" in result.stderr
+
+
 def test_inspect_json(model: Path, tmp_path: Path) -> None:
     """A workload can come as text, in a file, or as a layer of a model."""
     file = tmp_path / "workload"

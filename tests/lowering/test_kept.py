@@ -18,12 +18,13 @@ from tvm import relax
 
 import tvmconv
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tvmconv import lowering
 from tvmconv.dispatch import choices, registry, select_ranges
 from tvmconv.lowering import kept as kept_functions
 from tvmconv.lowering.gpu import side_by_side
 from tvmconv.network import Network
-from tvmconv.network.passes.kernels import add_kernel, use_kernels
+from tvmconv.network.passes.convolutions.functions import add_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda, kernel_cache, resolve_target, sources

@@ -13,12 +13,12 @@ from tvm import tirx
 
 import tvmconv
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
-from tvmconv.network.passes import kernels
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.runtime.arrays import operand
@@ -99,7 +99,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
         "tvmconv.dispatch.ranges.select",
         lambda problem, target: select(problem, target, chosen[problem.workload.out_channels]),
     )
-    mod, layers = kernels.use_kernels(model.mod, SM_90)
+    mod, layers = use_kernels(model.mod, SM_90)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/direct"] * 2
     assert POOL not in str(build(mod, SM_90).mod.imports[0].inspect_source("ll"))
     for name, func in mod.functions.items():

@@ -11,10 +11,10 @@ import tvm
 import tvmconv
 from tests.open_sizes.batches import images, model, with_twins
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tvmconv.dispatch import Selection, select
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.lowering import build
-from tvmconv.network.passes import kernels
 from tvmconv.problem import Problem
 from tvmconv.schedules import cuda
 from tvmconv.schedules.cuda.simt.direct import Config
@@ -48,7 +48,7 @@ def on_cpu() -> tvmconv.Network:
 @pytest.mark.usefixtures("in_tiles")
 def test_serial_twins_compute_every_batch(on_cpu: tvmconv.Network) -> None:
     source = model("n")
-    mod, layers = kernels.use_kernels(source.mod, SM_90)
+    mod, layers = use_kernels(source.mod, SM_90)
     assert [layer.kernel for layer in layers] == [
         f"tvmconv cuda/{name}" for name in ("direct", "depthwise", "direct", "direct")
     ]

@@ -15,6 +15,7 @@ from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
 from tests.open_sizes.batches import with_twins
 from tests.open_sizes.planes import CASES, fitting, image, unet
+from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select_ranges
@@ -25,7 +26,6 @@ from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.lowering.open_sizes.divisions import with_multiplications
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.lowering.workspace import NO_WORKSPACE, take_out
-from tvmconv.network.passes import kernels
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
@@ -129,7 +129,7 @@ def test_ranges_of_pixels() -> None:
 def test_a_network_computes_every_size() -> None:
     """The sizes are in several ranges of each convolution."""
     model = tvmconv.import_model(unet())
-    mod, layers = kernels.use_kernels(model.mod, SM_90)
+    mod, layers = use_kernels(model.mod, SM_90)
     assert {layer.kernel.partition("/")[0] for layer in layers} == {"tvmconv cuda"}
     assert any("pixels of all images on cuda/" in layer.reason for layer in layers)
     on_cpu = tvmconv.build(unet())

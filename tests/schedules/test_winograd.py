@@ -27,7 +27,7 @@ from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, build_function, lower
 from tvmconv.lowering.serial import TWIN_TARGET
-from tvmconv.network.passes.packing import split_packing
+from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cpu.winograd import FEW_CHANNELS

@@ -11,9 +11,9 @@ from tvm import relax
 
 import tvmconv
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tvmconv.network import Network
 from tvmconv.network.between.cpu.spreading import lower_and_fuse
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.network.passes.quantized.lowering import lower_quantization
 from tvmconv.targets import resolve_target
 

@@ -24,21 +24,15 @@ from tvmconv.dispatch.registry import (
 )
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.network import Model, import_model
-from tvmconv.network.graph.shuffles import gather_shuffles
-from tvmconv.network.passes.carrying import carry_channels
-from tvmconv.network.passes.gates import gates_of
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import sites_for
-from tvmconv.network.passes.layouts import choose_layouts
-from tvmconv.network.passes.matrices import with_rows_in_matrices
+from tvmconv.network import Model, import_model, passes
+from tvmconv.network.passes.context import Context
 from tvmconv.problem import Problem
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.suites import load_suite
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Template
-from tvmconv.targets import backend_of, resolve_target
+from tvmconv.targets import resolve_target
 
 from .gone import names_of
 from .templates import TemplateTask, create_task
@@ -214,22 +208,14 @@ def _extracted(
     """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    mod = source.mod if sparsity is not None else carry_channels(source.mod, resolved, precision)
-    mod, precision = with_precision(with_rows_in_matrices(mod, resolved), resolved, precision)
-    mod = gather_shuffles(mod) if backend_of(resolved).on_gpu else mod
-    sites = sites_for(mod, resolved)
-    if sparsity is None:  # sparse kernels read and write NCHW
-        gated = {
-            site.output for pair in gates_of(mod, sites, resolved, precision) for site in (pair.first, pair.second)
-        }
-        sites, _ = choose_layouts(mod, sites, resolved, gated, precision)
-        sites = [site for site in sites if site.output not in gated]
+    is_dense = sparsity is None
+    context = Context(resolved, precision, "never" if is_dense else "always")
+    planning = passes.PLANNING if is_dense else ()  # sparse kernels read and write NCHW
+    passes.run((*passes.PREPARING, *passes.FINDING, *planning), source.mod, context)
     tasks = [
-        _task(site.problem(precision), resolved, algorithm, sparsity)
-        for site in sites
-        if site.workload is not None
-        and site.convolution.layout in layouts
-        and (sparsity is None or site.weight is not None)
+        _task(layer.site.problem(context.precision), resolved, algorithm, sparsity)
+        for layer in context.plan.layers
+        if layer.is_dense and layer.site.convolution.layout in layouts and (is_dense or layer.site.weight is not None)
     ]
     layers = Counter(task.problem for task in tasks)
     different = {task.problem: task for task in tasks}

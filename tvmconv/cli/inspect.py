@@ -14,10 +14,20 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import BACKENDS, backend_of, resolve_target
 
 from .console import print_json, print_table, progress
-from .options import POSITIVE, Shapes, input_shapes_option, json_option, precision_option, records_option, target_option
+from .options import (
+    POSITIVE,
+    Shapes,
+    input_shapes_option,
+    json_option,
+    network_precision_option,
+    records_option,
+    target_option,
+)
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
+    import tvm
+
     from tvmconv.runtime.operator import Operator
 
 
@@ -33,7 +43,8 @@ if TYPE_CHECKING:
     "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
-@precision_option
+@click.option("--passes", is_flag=True, help="Show a whole MODEL's Relax module behind each pass instead.")
+@network_precision_option
 @input_shapes_option
 @records_option
 @json_option
@@ -42,13 +53,15 @@ def inspect(
     layer: int | None,
     target: str,
     show: str,
+    passes: bool,
     precision: str,
     shapes: Shapes | None,
     as_json: bool,
 ) -> None:
     """Show how one convolution is scheduled by itself, with operands in NCHW, and the code that comes out.
 
-    In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those.
+    In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those, and
+    --passes shows what becomes of a whole model, pass by pass, up to its scheduled functions.
 
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX or .pt2 file, and --layer says which of
     its convolutions is meant. A CUDA target needs no GPU.
@@ -56,6 +69,9 @@ def inspect(
     from tvmconv.runtime.operator import compile as compile_operator
 
     resolved = resolve_target(target)
+    if passes:
+        _show_passes(subject, resolved, precision, shapes, as_json)
+        return
     if show not in (views := backend_of(resolved).views):
         raise InvalidArgumentError("show", show, f"one of {', '.join(views)} for target {target}")
     workload = find_workload(subject, layer, shapes)
@@ -72,6 +88,28 @@ def inspect(
         print_table(list(content[0]), [list(kernel.values()) for kernel in content])
     else:
         click.echo(content)
+
+
+def _show_passes(subject: str, target: tvm.target.Target, precision: str, shapes: Shapes | None, as_json: bool) -> None:
+    """Show a model's module behind its import, and behind each pass for the target."""
+    from tvmconv.network import import_model
+    from tvmconv.network.building import modules_behind_passes
+
+    path = Path(subject)
+    if not path.is_file():
+        raise InvalidArgumentError("MODEL", subject, "a file with a model, of which --passes shows the module")
+    with progress(f"passes over {path.name}"):
+        model = import_model(path, shapes=shapes)
+        texts = [
+            (name, str(mod.script(show_meta=False))) for name, mod in modules_behind_passes(model, target, precision)
+        ]
+    if as_json:
+        print_json([{"pass": name, "module": text} for name, text in texts])
+        return
+    last = ""
+    for name, text in texts:
+        click.echo(f"# behind {name}: no change" if text == last else f"# behind {name}\n{text}\n")
+        last = text
 
 
 def find_workload(subject: str, layer: int | None, shapes: Shapes | None) -> ConvWorkload:

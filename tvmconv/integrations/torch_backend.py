@@ -17,8 +17,8 @@ from tvmconv.dispatch import algorithms_for
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import Model, Network, build, import_model
 from tvmconv.network.frontends.torch.importer import export_module
+from tvmconv.network.passes.context import MODES
 from tvmconv.network.passes.products import is_slow_of_open_sizes
-from tvmconv.network.passes.sparse_kernels import MODES
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import one_of
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS

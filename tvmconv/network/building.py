@@ -8,33 +8,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import tvm
+
+from tvmconv.errors import UnsupportedModelError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import backend_of, resolve_target
 
+from . import passes
 from .compiling import compile_network
+from .graph.faults import Refused
 from .graph.layers import Convolution, Layer
 from .importing import import_model
-from .indices.checks import with_index_checks
 from .model import Model
-from .passes.attention import use_attention
-from .passes.carrying import carry_channels
-from .passes.frames import with_steps_as_channels
-from .passes.half import with_precision
-from .passes.kernels import use_kernels
-from .passes.matrices import with_rows_in_matrices
-from .passes.parts import slice_parts
-from .passes.powers import simplify_powers
-from .passes.products import use_products
-from .passes.quantized.lowering import lower_quantization
-from .passes.safe_softmax import with_safe_softmax
-from .passes.scales import scale_results
-from .passes.summing import sum_in_float32
-from .recurrence import lower_recurrences
+from .passes.context import Context
 from .runtime.network import ALIGNMENT, Network
-from .sites import find_convolutions
-from .sites.batch_norm import simplify_batch_norms
 from .sizes.facts import SizeFacts
-from .sizes.limits import require_what_kernels_index, with_limits
 
 logger = logging.getLogger(__name__)
 
@@ -62,42 +50,50 @@ def build(
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    imported = slice_parts(source.mod)
-    if backend_of(resolved).on_gpu:
-        imported = with_safe_softmax(scale_results(imported))
-    else:
-        imported = with_steps_as_channels(imported)
-    if sparse != "always" and (carrying := carry_channels(imported, resolved, precision)) is not imported:
-        imported, sparse = carrying, "never"  # zeros beside identities are many, and not those that pay
-    imported = with_rows_in_matrices(imported, resolved)
-    mod, word = with_precision(imported, resolved, precision)
-    mod, layers = use_kernels(mod, resolved, sparse, word)
-    mod, attention = use_attention(mod, resolved, word)
-    mod, products = use_products(mod, resolved, word)
-    products = (*attention, *products)
-    _tell_of_slow_layers(layers, "convolutions")
-    _tell_of_slow_layers(products, "matrix products")
-    mod = sum_in_float32(simplify_powers(simplify_batch_norms(lower_quantization(mod, resolved))), resolved)
-    mod, checks = with_index_checks(mod) if check_indices else (mod, ())
-    mod, recurrent = lower_recurrences(mod, resolved)
-    executable = compile_network(mod, resolved)
-    opened = source.open_sizes
-    sites = [site for site in find_convolutions(imported) if site.workload is not None] if opened else []
-    facts = SizeFacts(opened, source.conditions)
-    require_what_kernels_index(sites, facts)
+    context = _context(source, resolved, precision, sparse, check_indices)
+    mod = passes.run(passes.BUILDING, source.mod, context)
+    _tell_of_slow_layers(context.convolutions, "convolutions")
+    _tell_of_slow_layers(context.products, "matrix products")
     return Network(
-        executable,
+        compile_network(mod, resolved),
         str(resolved),
         source.inputs,
         source.outputs,
-        (*layers, *products, *recurrent),
+        context.layers,
         source.constant_outputs(),
-        with_limits(sites, opened),
-        facts.conditions,
-        word,
-        checks,
+        context.open_sizes,
+        context.facts.conditions,
+        context.precision,
+        context.checks,
         ALIGNMENT if backend_of(resolved).on_gpu else 1,
     )
+
+
+def _context(
+    source: Model, target: tvm.target.Target, precision: str, sparse: str = "auto", check_indices: bool = True
+) -> Context:
+    facts = SizeFacts(source.open_sizes, source.conditions)
+    return Context(target, precision, sparse, check_indices, facts, source.open_sizes)
+
+
+def modules_behind_passes(
+    model: Model, target: tvm.target.Target, precision: str = DEFAULT
+) -> list[tuple[str, tvm.IRModule]]:
+    """Return the module of a model, and that behind each pass of a build up to its scheduled functions, by name.
+
+    Raises what `build` raises.
+    """
+    modules = [("import_model", model.mod)]
+    try:
+        passes.run(
+            (*passes.BUILDING, *passes.COMPILING),
+            model.mod,
+            _context(model, target, precision),
+            lambda name, mod: modules.append((name, mod)),
+        )
+    except Refused as refusal:
+        raise UnsupportedModelError(f"{modules[-1][0]} is the last pass without an error: {refusal.problem}") from None
+    return modules
 
 
 def _tell_of_slow_layers(layers: Sequence[Layer], kind: str) -> None:

@@ -12,18 +12,13 @@ from tvm import relax
 
 from tvmconv import lowering
 from tvmconv.errors import UnsupportedModelError
-from tvmconv.targets import backend_of
 
-from .between.cpu.spreading import lower_and_fuse, spread_over_threads
-from .between.gpu.fusion import lower_and_fuse_for_gpu
-from .between.gpu.spreading import spread_over_gpu
+from . import passes
 from .graph.constants import static_shape
 from .graph.faults import Refused, tvm_at_work
 from .graph.graph import blocks_of, free_variables, operator_name
-from .passes.branches import outline_branches
-from .passes.concatenations import flatten_concatenations
-from .passes.parts import permute_parts
-from .runtime.pipeline import network_pipeline
+from .passes.context import Context
+from .passes.execution import network_pipeline
 
 if TYPE_CHECKING:
     from tvm.runtime import Executable
@@ -42,8 +37,6 @@ MOST_SECONDS = 8.0
 
 def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compile the module; raise `UnsupportedModelError` with the operator at fault where TVM cannot."""
-    if backend_of(target).on_gpu:
-        mod = flatten_concatenations(mod)
     try:
         return _compiled(mod, target)
     except Refused as refusal:
@@ -54,15 +47,8 @@ def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
 
 def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
-    """Compile the module; raise `Refused` where TVM cannot.
-
-    An error that a pass of tvmconv raises between TVM's passes is a bug and stays as it is.
-    """
-    if on_gpu := backend_of(target).on_gpu:
-        mod = permute_parts(mod)
-    with tvm_at_work():
-        mod = lower_and_fuse_for_gpu(mod, target) if on_gpu else lower_and_fuse(outline_branches(mod), target)
-    mod = spread_over_gpu(mod, target) if on_gpu else spread_over_threads(mod, target)
+    """Compile the module; raise `Refused` where TVM cannot."""
+    mod = passes.run(passes.COMPILING, mod, Context(target))
     with tvm_at_work():
         return lowering.build(mod, target, network_pipeline(target))
 

@@ -12,19 +12,12 @@ from tvm import relax
 
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 
+from . import passes
 from .frontends.builder import Imported, parameter_name
-from .graph.constants import fold_constants
 from .graph.convolutions import size_text
 from .graph.layers import TensorSpec
 from .graph.sizes import open_size
-from .indices.ranges import with_indices_in_range
 from .model import Model
-from .passes.quantized.passes import keep_integers
-from .passes.quantized.zero_points import split_zero_points
-from .passes.transposed import spread_transposed
-from .sizes.branch_conditions import with_branch_checks
-from .sizes.fixed import with_fixed_sizes
-from .sizes.operators import require_sizes_of_operators
 
 SOURCES = (
     "an ONNX file or its bytes, an onnx.ModelProto, a torch.export.ExportedProgram or the .pt2 file of one, "
@@ -89,25 +82,17 @@ def _refuse_shapes(shapes: object) -> None:
 
 def _finish(imported: Imported) -> Model:
     """Return the model for what an importer made; sizes that have to be one number are that number in its module."""
-    mod, inputs, outputs, facts, words = imported
-    mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
-    require_sizes_of_operators(mod, facts, words)
-    specs = tuple(_spec(name, parameter.ty) for name, parameter in zip(inputs, mod["main"].params, strict=True))
-    sizes = [size for spec in specs for size in spec.shape if isinstance(size, str)]
-    names = [name for name in dict.fromkeys(sizes) if open_size(name)]
-    if fixed := {name: value for name, value in facts.fixed.items() if name in names}:
-        mod = with_fixed_sizes(mod, fixed)
-    mod = with_indices_in_range(fold_constants(keep_integers(mod)), facts, words)
-    mod = with_branch_checks(spread_transposed(mod), facts)
-    mod = relax.transform.DeadCodeElimination()(split_zero_points(mod))
+    specs = tuple(map(_spec, imported.inputs, [parameter.ty for parameter in imported.mod["main"].params]))
+    sizes = dict.fromkeys(size for spec in specs for size in spec.shape if isinstance(size, str))
+    mod = passes.run(passes.IMPORTING, imported.mod, imported)
     main = mod["main"]
     result = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     return Model(
         mod,
         specs,
-        tuple(_spec(name, ty) for name, ty in zip(outputs, result, strict=True)),
-        tuple(map(facts.bounds, names)),
-        facts.conditions,
+        tuple(map(_spec, imported.outputs, result)),
+        tuple(imported.facts.bounds(name) for name in sizes if open_size(name)),
+        imported.facts.conditions,
     )
 
 

@@ -54,6 +54,8 @@ class Backend(ABC):
     """Bytes to which operands are aligned; None where an element's own alignment is enough."""
     workspace_is_passed: bool
     """A caller passes the memory that a kernel takes beside its operands; else TVM's pool has it."""
+    any_strided_output: bool
+    """Kernels of all templates can store their output as channels of a larger tensor; else `Layouts` says which can."""
     channels_in_blocks: bool
     """Tensors between the convolutions of a network may be in blocks of channels."""
     most_products: int

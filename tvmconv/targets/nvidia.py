@@ -113,6 +113,7 @@ CUDA = CudaBackend(
     rounds_bfloat16=True,
     alignment=GPU_ALIGNMENT,
     workspace_is_passed=True,
+    any_strided_output=False,
     channels_in_blocks=False,
     most_products=200_000,
     gemm_size=8192,

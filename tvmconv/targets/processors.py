@@ -121,6 +121,7 @@ CPU = CpuBackend(
     rounds_bfloat16=False,
     alignment=None,
     workspace_is_passed=False,
+    any_strided_output=True,
     channels_in_blocks=True,
     most_products=60_000,
     gemm_size=None,

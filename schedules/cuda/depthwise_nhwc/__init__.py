@@ -56,7 +56,7 @@ MOST_WASTE = 1.25
 class DepthwiseNhwc(GpuTemplate[Config]):
     """Depthwise convolution in NHWC with one output for each channel."""
 
-    LAYOUTS = Layouts(x=("NHWC",), output=("NHWC",))
+    LAYOUTS = Layouts(x=("NHWC",), output=("NHWC",), strided_x=("NHWC",))
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(1, 1, 1, 1, 1, 1, ahead=False)
 

@@ -100,7 +100,7 @@ the input beside them, counted in machine code for sm_90."""
 class DepthwisePlanes(GpuTemplate[Config]):
     """Depthwise convolution of whole small planes on tensor cores, in half precision."""
 
-    LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16", "bfloat16"))
+    LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16", "bfloat16"), strided_x=("NHWC",))
     LEAST = Config(images=1, warps=1)
 
     OPEN_SIZES: tuple[str, ...] = ()

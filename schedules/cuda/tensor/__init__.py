@@ -67,7 +67,13 @@ OTHER_REGISTERS = 64
 class Tensor(GpuTemplate[Config]):
     """Dense convolution on tensor cores, in all types."""
 
-    LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES)
+    LAYOUTS = Layouts(
+        x=("NHWC", "NCHW", "NCHWc"),
+        w=("KRSC", "KCRS"),
+        output=("NHWC", "NCHW", "NCHWc"),
+        dtypes=DTYPES,
+        strided_output=("NHWC",),
+    )
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
 

@@ -116,7 +116,9 @@ PRODUCT = Product()
 class Winograd(Product):
     """Winograd's convolution on tensor cores, in float32."""
 
-    LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",))
+    LAYOUTS = Layouts(
+        x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=("float32",), strided_output=("NHWC",)
+    )
     OPEN_SIZES: tuple[str, ...] = ()
     LEAST = Config(**vars(Tensor.LEAST))
     PARTS = ((1, False),)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import tvmconv
+from tests.shared.passes import use_kernels
 from tests.shared.sparing import every, sparing
 from tvmconv.network import build, import_model
-from tvmconv.network.passes.kernels import use_kernels
-from tvmconv.network.passes.matrices import with_rows_in_matrices
+from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ from tvmconv.errors import UnsupportedModelError
 from tvmconv.network import build, building, compiling, import_model, importing
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
-from tvmconv.network.runtime import cuda_graphs
+from tvmconv.network.passes.execution import cuda_graphs
 from tvmconv.targets import resolve_target
 
 X = (1, 8, 9, 11)

@@ -15,14 +15,12 @@ from tests.emulated.network import lowered, run
 from tests.network.passes.attention_cases import LLVM, SM_90, Block, factors
 from tests.shared.between_cases import Function
 from tests.shared.network_graph import Graph, operators
-from tvmconv.network.passes.attention import KERNEL_NAME, use_attention
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import use_kernels
-from tvmconv.network.passes.matrices import with_rows_in_matrices
-from tvmconv.network.passes.parts import slice_parts
-from tvmconv.network.passes.products import use_products
-from tvmconv.network.passes.safe_softmax import with_safe_softmax
-from tvmconv.network.passes.scales import scale_results
+from tests.shared.passes import use_attention, use_kernels, use_products, with_precision
+from tvmconv.network.passes.attention import KERNEL_NAME
+from tvmconv.network.passes.early.matrices import with_rows_in_matrices
+from tvmconv.network.passes.early.parts import slice_parts
+from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
+from tvmconv.network.passes.early.scales import scale_results
 from tvmconv.targets import cuda, resolve_target
 
 torch = pytest.importorskip("torch")

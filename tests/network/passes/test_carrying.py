@@ -11,15 +11,14 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.shared.passes import carry_channels, use_kernels, with_precision
 from tvmconv import lowering
 from tvmconv.autotvm.task import extract_from_model
 from tvmconv.lowering.serial import TWIN_TARGET
-from tvmconv.network import build, import_model
+from tvmconv.network import build, import_model, passes
 from tvmconv.network.graph.graph import blocks_of, operator_name
 from tvmconv.network.model import Model
-from tvmconv.network.passes.carrying import carry_channels
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import use_kernels
+from tvmconv.network.passes.context import Context
 from tvmconv.network.runtime.network import Network
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
@@ -137,7 +136,7 @@ def _convolutions(mod: tvm.IRModule) -> list[relax.Call]:
 
 def test_an_identity_that_is_missing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers above would tell of channels that are lost on the way."""
-    monkeypatch.setattr("tvmconv.network.passes.carrying.CARRIED", 0.5)
+    monkeypatch.setattr("tvmconv.network.passes.early.carrying.CARRIED", 0.5)
     module = network(Unit(26), inputs=26, channels=26)
     model = model_of(module)
     carrying = replace(model, mod=carry_channels(model.mod, GPU, "float16"))
@@ -153,8 +152,8 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def cycles(problem: Problem, _: object) -> float:
         return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
 
-    monkeypatch.setattr("tvmconv.network.passes.layouts.least_cycles", cycles)
-    monkeypatch.setattr("tvmconv.network.passes.half._is_faster", lambda *_: True)
+    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
+    monkeypatch.setattr("tvmconv.network.passes.early.half._is_faster", lambda *_: True)
 
 
 @pytest.mark.usefixtures("_nhwc_is_faster")
@@ -190,14 +189,8 @@ def test_tasks_are_of_layers_that_carry_channels() -> None:
 
 
 @pytest.mark.parametrize("sparse", ["auto", "always"])
-def test_no_weight_is_compiled_in_for_its_identity(sparse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def use(mod: tvm.IRModule, target: tvm.target.Target, sparse: str, precision: str) -> None:
-        asked.append((sparse, {int(each.ty.shape[1]) for each in _convolutions(mod)}))
-        raise InterruptedError
-
-    monkeypatch.setattr("tvmconv.network.building.use_kernels", use)
-    with pytest.raises(InterruptedError):
-        build(model_of(network(Unit(26), inputs=26, channels=26)), GPU, sparse, "float16")
+def test_no_weight_is_compiled_in_for_its_identity(sparse: str) -> None:
+    model, context = model_of(network(Unit(26), inputs=26, channels=26)), Context(GPU, "float16", sparse)
+    mod = passes.run(passes.PREPARING, model.mod, context)
+    asked = [(context.sparse, {int(each.ty.shape[1]) for each in _convolutions(mod)})]
     assert asked == [("never", {16, 32})] if sparse == "auto" else asked == [("always", {13, 16, 26})]

@@ -13,6 +13,7 @@ import tvmconv
 from tests.emulated.memory import HazardError
 from tests.emulated.network import SM_90, Run, lowered, run
 from tests.network.passes.gate_cases import CASES, Case, nn, torch
+from tests.shared.passes import use_kernels, with_precision
 from tests.shared.sparing import every
 from tvmconv import lowering
 from tvmconv.autotvm.task import extract_from_model
@@ -20,8 +21,6 @@ from tvmconv.lowering import is_scheduled
 from tvmconv.network.graph.graph import blocks_of, calls
 from tvmconv.network.graph.layers import Layer
 from tvmconv.network.passes.gates import KERNEL_NAME
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.targets import cuda
 
 

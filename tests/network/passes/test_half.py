@@ -11,14 +11,13 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.network_graph import Graph, operators
+from tests.shared.passes import use_kernels, with_precision
 from tests.shared.sparing import every
 from tvmconv import build, import_model
 from tvmconv.autotvm.task import extract_from_model
 from tvmconv.checking import verify
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.graph.layers import Layer
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.targets import multiplies, resolve_target
 

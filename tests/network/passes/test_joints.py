@@ -15,11 +15,11 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
 from tvmconv import dispatch
 from tvmconv.network import build, import_model
 from tvmconv.network.graph.graph import blocks_of, operator_name
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.targets import resolve_target
 

@@ -16,13 +16,13 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.open_sizes.batches import with_twins
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
 from tvmconv import dispatch, lowering
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network import Model, import_model
 from tvmconv.network.graph.graph import blocks_of, operator_name
 from tvmconv.network.graph.layers import Layer
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.network.runtime.network import Network
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
@@ -179,7 +179,7 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def cycles(problem: Problem, _: object) -> float:
         return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
 
-    monkeypatch.setattr("tvmconv.network.passes.layouts.least_cycles", cycles)
+    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
 
 
 @cache

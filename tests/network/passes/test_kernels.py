@@ -11,13 +11,13 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from tests.shared.network_graph import Graph, operators
+from tests.shared.passes import use_kernels
 from tvmconv.dispatch import select
 from tvmconv.lowering import build as build_module
 from tvmconv.lowering import lower
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.graph.constants import constant_value
 from tvmconv.network.graph.graph import operator_name, rebind
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.network.sites.batch_norm import simplify_batch_norms
 from tvmconv.problem import Problem
 from tvmconv.targets import cuda, resolve_target

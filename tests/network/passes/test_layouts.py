@@ -14,14 +14,14 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.open_sizes.batches import with_twins
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload, lowering
 from tvmconv.autotvm import extract_from_model
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network import build, import_model
 from tvmconv.network.graph.shuffles import gather_shuffles
-from tvmconv.network.passes.kernels import use_kernels
-from tvmconv.network.passes.layouts import choose_layouts
+from tvmconv.network.passes.convolutions.layouts import choose_layouts
 from tvmconv.network.runtime.network import Network
 from tvmconv.network.sites import find_convolutions
 from tvmconv.problem import Problem
@@ -240,7 +240,7 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def cycles(problem: Problem, _: object) -> float:
         return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
 
-    monkeypatch.setattr("tvmconv.network.passes.layouts.least_cycles", cycles)
+    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
 
 
 @pytest.mark.usefixtures("_nhwc_is_faster")

@@ -14,7 +14,7 @@ from tvm import relax
 from tests.shared.network_graph import Graph
 from tvmconv.network import build, import_model
 from tvmconv.network.graph.convolutions import ASSUMED_SIDE
-from tvmconv.network.passes.matrices import with_rows_in_matrices
+from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.problem import ASSUMED_BATCH
 from tvmconv.targets import resolve_target
 

@@ -16,15 +16,14 @@ from tests.emulated.gpu import Emulator
 from tests.network.passes.attention_cases import LLVM, SM_90, Block, Shapes, factors, first_result
 from tests.shared.between_cases import Function
 from tests.shared.network_graph import operators
+from tests.shared.passes import use_kernels, use_products, with_precision
 from tests.shared.sparing import every
 from tvmconv import lowering
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import NetworkKernel, add_kernel, use_kernels
-from tvmconv.network.passes.matrices import with_rows_in_matrices
-from tvmconv.network.passes.parts import permute_parts, slice_parts
-from tvmconv.network.passes.products import use_products
-from tvmconv.network.passes.safe_softmax import with_safe_softmax
-from tvmconv.network.passes.scales import scale_results
+from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_kernel
+from tvmconv.network.passes.early.matrices import with_rows_in_matrices
+from tvmconv.network.passes.early.parts import permute_parts, slice_parts
+from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
+from tvmconv.network.passes.early.scales import scale_results
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
 

@@ -11,9 +11,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tests.shared.network_graph import Graph, operators
+from tests.shared.passes import use_kernels
 from tests.shared.sparing import every
 from tvmconv.network import build, import_model
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.network.sites.batch_norm import simplify_batch_norms
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.targets import resolve_target

@@ -13,11 +13,10 @@ from tvm import relax
 
 import tvmconv
 from tests.network.passes.attention_cases import LLVM, SM_90, Attention, Shapes, factors, first_result
+from tests.shared.passes import use_products, with_precision
 from tests.shared.sparing import every
 from tvmconv.network import Layer, TensorSpec
 from tvmconv.network.model import Model
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.products import use_products
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.targets import cuda, resolve_target
 

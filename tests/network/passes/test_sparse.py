@@ -13,10 +13,11 @@ from onnx import numpy_helper
 import tvmconv as library
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels
 from tvmconv.checking.pruning import pruned
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.network.passes import sparse_kernels
-from tvmconv.network.passes.kernels import use_kernels
+from tvmconv.network.passes.convolutions import kernels as called
+from tvmconv.network.passes.convolutions import sparse_kernels
 from tvmconv.runtime import storage
 from tvmconv.targets import cuda, resolve_target
 
@@ -70,13 +71,13 @@ def test_many_zeros_make_a_sparse_kernel() -> None:
 
 def test_batch_norm_is_in_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    build_kernel = sparse_kernels.build_kernel
+    build_kernel = called.build_kernel
 
     def recording(problem: Any, *others: Any) -> Any:
         taken.append(problem.workload)
         return build_kernel(problem, *others)
 
-    monkeypatch.setattr(sparse_kernels, "build_kernel", recording)
+    monkeypatch.setattr(called, "build_kernel", recording)
     library.build(model(MIXED))
     assert [str(workload.epilogue) for workload in taken] == ["shift+relu", "shift", "none"]
 

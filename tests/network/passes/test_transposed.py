@@ -13,13 +13,12 @@ import tvmconv
 from tests.network.passes.transposed_cases import CASES, Transposed, level, torch
 from tests.open_sizes.batches import with_twins
 from tests.shared.network_graph import Graph, operators
+from tests.shared.passes import use_kernels, with_precision
 from tests.shared.quantized_graph import Quantized, onnxruntimes
 from tvmconv import lowering
 from tvmconv.network import build, import_model
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
-from tvmconv.network.passes.half import to_half
-from tvmconv.network.passes.kernels import use_kernels
-from tvmconv.network.passes.transposed import axis_of
+from tvmconv.network.passes.early.transposed import axis_of
 from tvmconv.network.runtime.network import Network
 from tvmconv.problem import Problem
 from tvmconv.targets import multiplies, resolve_target
@@ -144,7 +143,7 @@ def test_groups_in_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     def cycles(problem: Problem, _: object) -> float:
         return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
 
-    monkeypatch.setattr("tvmconv.network.passes.layouts.least_cycles", cycles)
+    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
     torch.manual_seed(3)
     middle = nn.ConvTranspose2d(16, 24, (4, 3), (2, 3), (1, 0), groups=2)
     module = nn.Sequential(nn.Conv2d(3, 16, 3), middle, nn.ReLU(), nn.Conv2d(24, 8, 1)).eval()
@@ -165,7 +164,7 @@ def test_open_sizes_on_a_gpu(kernel: int) -> None:
     names = {0: torch.export.Dim("n"), 2: 2 * torch.export.Dim("h"), 3: 2 * torch.export.Dim("w")}
     example = torch.zeros(2, 3, 20, 24)
     program = torch.export.export(level(64, kernel, kernel // 4), (example,), dynamic_shapes=(names,))
-    mod, layers = use_kernels(to_half(import_model(program).mod, SM_90, "float16"), SM_90)
+    mod, layers = use_kernels(with_precision(import_model(program).mod, SM_90, "float16")[0], SM_90)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/direct", *["tvmconv cuda/tensor"] * 3]
     others = [str(var.name_hint) for var in lower_and_fuse_for_gpu(mod, SM_90).functions if "concat" in str(var)]
     assert len(others) == 1

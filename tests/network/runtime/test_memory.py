@@ -26,9 +26,9 @@ from tvmconv import lowering
 from tvmconv.compute.substitution import evaluated
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.graph.graph import calls
+from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
+from tvmconv.network.passes.execution.memory_plan import plan_memory
 from tvmconv.network.runtime import session as sessions
-from tvmconv.network.runtime.cuda_graphs import with_cuda_graphs
-from tvmconv.network.runtime.memory_plan import plan_memory
 from tvmconv.network.runtime.session import IN_MEMORY, MEMORY_SIZES, Session
 from tvmconv.targets import resolve_target
 
@@ -226,7 +226,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
     before = tvm.get_global_func(name, allow_missing=True)
     tvm.register_global_func(name, found.run_or_capture, override=True)
     monkeypatch.setattr(sessions, "VirtualMachine", machine)
-    monkeypatch.setattr("tvmconv.network.runtime.cuda_graphs.has_workspace", lambda func: False)
+    monkeypatch.setattr("tvmconv.network.passes.execution.cuda_graphs.has_workspace", lambda func: False)
     yield found
     if before is None:
         tvm_ffi.registry.remove_global_func(name)

@@ -25,17 +25,16 @@ from tests.schedules.cases.grouped import groups
 from tests.schedules.cases.matvec import rows
 from tests.schedules.cases.tensor import FIRST, Layouts, layer
 from tests.shared.network_graph import Graph
+from tests.shared.passes import use_kernels, with_precision
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload, lowering
 from tvmconv.autotvm.task import create, extract_from_model
 from tvmconv.dispatch import Selection, select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
-from tvmconv.network.passes.half import with_precision
-from tvmconv.network.passes.kernels import use_kernels
-from tvmconv.network.passes.packing import split_packing
-from tvmconv.network.runtime.cuda_graphs import with_cuda_graphs
-from tvmconv.network.runtime.pipeline import network_pipeline
+from tvmconv.network.passes.convolutions.packing import split_packing
+from tvmconv.network.passes.execution import network_pipeline
+from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
 from tvmconv.network.runtime.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
@@ -265,7 +264,7 @@ def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPa
 
 def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """They run on the CPU, with the launches in place of the graph; workspaces do no harm there."""
-    monkeypatch.setattr("tvmconv.network.runtime.cuda_graphs.has_workspace", lambda func: False)
+    monkeypatch.setattr("tvmconv.network.passes.execution.cuda_graphs.has_workspace", lambda func: False)
     replayed: list[int] = []
     kept: dict[int, object] = {}
     invoke = tvm.get_global_func("vm.builtin.invoke_closure")

@@ -14,13 +14,13 @@ import tvm
 from onnx import numpy_helper
 
 import tvmconv
+from tests.shared.passes import use_kernels
 from tvmconv import lowering
 from tvmconv.bench.networks.models import NETWORKS as OF_TORCH
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.checking.verify import TOLERANCES
 from tvmconv.lowering.serial import serial_twin
 from tvmconv.network import Layer, Model
-from tvmconv.network.passes.kernels import use_kernels
 from tvmconv.network.sites.batch_norm import simplify_batch_norms
 from tvmconv.targets import resolve_target
 

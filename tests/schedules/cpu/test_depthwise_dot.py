@@ -18,7 +18,7 @@ from tvmconv.compute.depthwise.dot import neighbours
 from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
-from tvmconv.network.passes.packing import split_packing
+from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.schedules.cpu.dot import depthwise_dot

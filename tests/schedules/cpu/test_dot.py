@@ -19,7 +19,7 @@ from tvmconv import ConvWorkload
 from tvmconv.bench.factors import DATA
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
-from tvmconv.network.passes.packing import split_packing
+from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.schedules.cpu.dot import template as dot

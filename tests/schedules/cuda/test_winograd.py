@@ -24,7 +24,7 @@ from tvmconv.bench.factors import Factors, Shape, fma_sums, normal, positive, ro
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import select
 from tvmconv.lowering import lower
-from tvmconv.network.passes.packing import split_packing
+from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL

@@ -1,1 +1,188 @@
-"""Passes from one Relax module to another, ahead of its compilation; `building.build` has their order."""
+"""The passes, in order: from an importer's module to one that TVM's virtual machine runs.
+
+A pass is a function from a module to the next one; its docstring shows both. This file alone says in which order they
+run, and on which devices. `IMPORTING` prepares a model for any target, `BUILDING` gives it kernels for one, `COMPILING`
+lowers and schedules what TVM computes between the kernels; `execution.network_pipeline` makes calls of it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import relax
+
+from tvmconv.targets import backend_of
+
+from ..between.cpu.spreading import lower_and_fuse, spread_over_threads
+from ..between.gpu.fusion import lower_and_fuse_for_gpu
+from ..between.gpu.spreading import spread_over_gpu
+from ..graph.constants import fold_constants
+from ..graph.shuffles import expand_shuffles, gather_shuffles
+from ..indices.ranges import with_indices_in_range
+from ..sites.batch_norm import simplify_batch_norms
+from ..sizes.branch_conditions import with_branch_checks
+from ..sizes.facts import SizeFacts
+from ..sizes.fixed import with_fixed_sizes
+from ..sizes.operators import require_sizes_of_operators
+from .attention import use_attention
+from .context import Context
+from .convolutions.kernels import (
+    call_kernels,
+    choose_gates,
+    choose_sparse,
+    choose_templates,
+    compile_sparse_kernels,
+    plan_joints,
+    plan_layouts,
+    plan_slices,
+)
+from .convolutions.layers import find_layers, with_exact_sums
+from .early.carrying import carry_channels
+from .early.frames import with_steps_as_channels
+from .early.half import with_precision
+from .early.limits import limit_open_sizes
+from .early.matrices import with_rows_in_matrices
+from .early.parts import slice_parts
+from .early.safe_softmax import with_safe_softmax
+from .early.scales import scale_results
+from .early.transposed import spread_transposed
+from .late.branches import outline_branches
+from .late.concatenations import flatten_concatenations
+from .late.index_checks import with_index_checks
+from .late.permutations import permute_parts
+from .late.powers import simplify_powers
+from .late.summing import sum_in_float32
+from .products import use_products
+from .quantized.integers import keep_integers
+from .quantized.lowering import lower_quantization
+from .quantized.tables import use_tables
+from .quantized.zero_points import split_zero_points
+from .recurrences import lower_recurrences
+
+
+class Pass(NamedTuple):
+    """A step from a module to the next one, with what the passes of its list share."""
+
+    name: str
+    function: Callable[[tvm.IRModule, Any], tvm.IRModule]
+    device: str | None = None
+    """The type of the devices that the pass is for, "cpu" or "cuda"; None for all."""
+
+
+def _of_context(function: Callable[[tvm.IRModule, Any], tvm.IRModule], device: str | None = None) -> Pass:
+    """Return the pass of a function of a module and the context."""
+    return Pass(function.__name__, function, device)
+
+
+def _of_target(function: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule], device: str | None = None) -> Pass:
+    """Return the pass of a function of a module and the target."""
+    return Pass(function.__name__, lambda mod, context: function(mod, context.target), device)
+
+
+def _of_module(function: Callable[[tvm.IRModule], tvm.IRModule], device: str | None = None) -> Pass:
+    """Return the pass of a function of a module alone."""
+    return Pass(function.__name__, lambda mod, _: function(mod), device)
+
+
+def _of_facts(function: Callable[[tvm.IRModule, SizeFacts], tvm.IRModule]) -> Pass:
+    """Return the pass of a function of an imported module and the facts about its sizes."""
+    return Pass(function.__name__, lambda mod, imported: function(mod, imported.facts))
+
+
+def _of_words(function: Callable[[tvm.IRModule, SizeFacts, Mapping[str, str]], tvm.IRModule]) -> Pass:
+    """Return the pass of a function that names nodes in its errors, too."""
+    return Pass(function.__name__, lambda mod, imported: function(mod, imported.facts, imported.words))
+
+
+def _of_tvm(tvms: tvm.transform.Pass) -> Pass:
+    return Pass(str(tvms.info.name), lambda mod, _: tvms(mod))
+
+
+IMPORTING = (
+    _of_tvm(relax.transform.ConvertToDataflow(min_size=1)),
+    _of_words(require_sizes_of_operators),
+    _of_facts(with_fixed_sizes),
+    _of_module(keep_integers),
+    _of_module(fold_constants),
+    _of_words(with_indices_in_range),
+    _of_module(spread_transposed),
+    _of_facts(with_branch_checks),
+    _of_module(split_zero_points),
+    _of_tvm(relax.transform.DeadCodeElimination()),
+)
+"""The passes behind an importer, which share its `Imported`."""
+
+PREPARING = (
+    _of_module(slice_parts),
+    _of_module(scale_results, "cuda"),
+    _of_module(with_safe_softmax, "cuda"),
+    _of_module(with_steps_as_channels, "cpu"),
+    _of_context(carry_channels, "cuda"),
+    _of_target(with_rows_in_matrices),
+    _of_context(limit_open_sizes),
+    _of_context(with_precision),
+)
+"""The passes before the plan of the layers; they share a `Context`, as do all that follow."""
+
+FINDING = (_of_module(gather_shuffles, "cuda"), _of_context(find_layers), _of_context(with_exact_sums))
+"""The passes that begin the plan with the layers in NCHW."""
+
+PLANNING = (_of_context(choose_sparse), _of_context(choose_gates, "cuda"), _of_context(plan_layouts))
+"""The passes that plan which layers a kernel computes together, and in which layouts."""
+
+CALLING = (
+    _of_context(choose_templates),
+    _of_context(plan_slices),
+    _of_context(plan_joints),
+    _of_context(call_kernels),
+    _of_module(expand_shuffles),
+    _of_context(compile_sparse_kernels),
+)
+"""The passes that choose a template for each layer and call its kernel."""
+
+REMAINING = (
+    _of_context(use_attention, "cuda"),
+    _of_context(use_products),
+    _of_target(use_tables),
+    _of_module(lower_quantization),
+    _of_module(simplify_batch_norms),
+    _of_module(simplify_powers),
+    _of_target(sum_in_float32),
+    _of_context(with_index_checks),
+    _of_context(lower_recurrences),
+)
+"""The passes over what the kernels of layers have not taken in."""
+
+BUILDING = (*PREPARING, *FINDING, *PLANNING, *CALLING, *REMAINING)
+"""The passes that give a module the kernels of a target."""
+
+COMPILING = (
+    _of_module(flatten_concatenations, "cuda"),
+    _of_module(permute_parts, "cuda"),
+    _of_module(outline_branches, "cpu"),
+    _of_target(lower_and_fuse_for_gpu, "cuda"),
+    _of_target(lower_and_fuse, "cpu"),
+    _of_target(spread_over_gpu, "cuda"),
+    _of_target(spread_over_threads, "cpu"),
+)
+"""The passes that make scheduled functions of a module's operators."""
+
+
+def run(
+    passes: Sequence[Pass],
+    mod: tvm.IRModule,
+    shared: Any,
+    behind: Callable[[str, tvm.IRModule], None] = lambda name, mod: None,
+) -> tvm.IRModule:
+    """Return the module behind the passes that are for the device.
+
+    `shared` is what all passes of the list share, and `behind` is called after each with its name and its module.
+    """
+    device = backend_of(shared.target).device_type if isinstance(shared, Context) else None
+    for each in passes:
+        if each.device in (None, device):
+            mod = each.function(mod, shared)
+            behind(each.name, mod)
+    return mod

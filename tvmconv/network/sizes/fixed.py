@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .facts import SizeFacts
+
 CALL = tvm.ir.Op.get("relax.call_tir")
 
 
-def with_fixed_sizes(mod: tvm.IRModule, fixed: Mapping[str, int]) -> tvm.IRModule:
-    """Return an imported module in which open sizes, by their names, are numbers, in the functions that it calls too.
+def with_fixed_sizes(mod: tvm.IRModule, facts: SizeFacts) -> tvm.IRModule:
+    """Return an imported module in which open sizes that have one value are it, in the functions that it calls too.
 
     Before: `y = R.call_tir(copy, (x,))`, x of (n, 4), `copy(a: (m, 4), b: (m, 4))`, and n is 2 by a condition.
     After: x of (2, 4), `copy_2(a: (2, 4), b: (2, 4))`. FuseTIR takes shapes for different ones that it reads as `m`
     and 2.
     """
+    sizes = {str(size) for parameter in mod["main"].params for size in parameter.ty.shape or ()}
+    fixed = {name: value for name, value in facts.fixed.items() if name in sizes}
+    if not fixed:
+        return mod
     main = mod["main"].bind_symbolic_vars(fixed)
     specializer = _Specializer(mod)
     specializer.builder_.update_func(mod.get_global_var("main"), specializer.visit_expr(main))

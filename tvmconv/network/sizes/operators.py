@@ -28,8 +28,8 @@ Tests: TypeAlias = Iterator[tuple[bool | tirx.Expr, str]]
 """Tests of sizes that have to be true, each with its reason in words."""
 
 
-def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mapping[str, str]) -> None:
-    """Require of each call what the operators of "main" need of their sizes.
+def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mapping[str, str]) -> tvm.IRModule:
+    """Require of each call what the operators of "main" need of their sizes; the module stays as it is.
 
     `words` are nodes in words, by the names of their variables. Raises `UnsupportedModelError` for an operator that no
     sizes fit, and for a convolution or a pooling with impossible windows.
@@ -56,6 +56,7 @@ def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mappi
                             facts.require(test, node, need)
             except Refused as refusal:
                 raise unsupported([node], refusal.problem, HINT) from None
+    return mod
 
 
 def _require_numbers(node: str, call: relax.Call) -> None:

@@ -20,6 +20,7 @@ from tvmconv.compute.substitution import CHOICE
 from tvmconv.lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
 from tvmconv.schedules.cpu.machine import MOST_LANES, TURNS, native_lanes
 
+from ...graph.faults import tvm_at_work
 from ...graph.fusing import fused
 from ...graph.separation import REVERSING
 from ..lowerings import CPU_LOWERINGS
@@ -38,7 +39,7 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
     lower = [passes.LegalizeOps({**CPU_LOWERINGS, **REVERSING}), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
-    with target:
+    with target, tvm_at_work():
         return fused(tvm.transform.Sequential(lower)(mod))
 
 

@@ -11,10 +11,10 @@ from tvm.ir.expr import TensorLoad
 
 from tvmconv.lowering import OPAQUE, is_scheduled
 
+from ...graph.faults import tvm_at_work
 from ...graph.fusing import fused
 from ...graph.graph import blocks_of, call_of, calls
 from ...graph.separation import SEPARATED
-from ...runtime.pipeline import source_of
 from ..cpu.spreading import has_work
 from ..lowerings import LOWERINGS
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
@@ -38,12 +38,13 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
     """
     passes = relax.transform
     lowered = [
-        *source_of(target).library_dispatch_passes(target),
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
         passes.LegalizeOps({**LOWERINGS, **SEPARATED}),
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]
-    with target:
+    with target, tvm_at_work():
         mod = fused(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
         return fused(_with_patterns(mod, REDUCTION))
 

@@ -16,8 +16,8 @@ from tvmconv.lowering import is_scheduled, with_nonnegative_dividends
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ...runtime.empty_tensors import without_loops
 from ..cpu.spreading import has_work
+from ..empty_tensors import without_loops
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .axes import with_joined_axes
 from .choice import plan_of

@@ -14,20 +14,20 @@ from tvm import relax
 from tvmconv.lowering import Place
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS
-from tvmconv.problem.precision import DEFAULT
 from tvmconv.schedules.cuda.tensor.tiles import tf32_products
-from tvmconv.targets import backend_of, tensor_instructions
+from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
 
 from ...graph.constants import Array, constant_value, static_shape
 from ...graph.graph import Block, blocks_of, call_of, calls, rebind
 from ...graph.layers import Convolution, Layer
 from ...graph.views import Steps, in_a_row, moved_to, reshaped, view_of
+from ..context import Context
+from ..early.safe_softmax import NAME, SOFTMAX
 from ..products import convolution_of, found_product, surroundings
 from ..products.forms import Form, form_for, transposed
 from ..products.places import place_of, stored
 from ..products.product import Product
-from ..safe_softmax import NAME, SOFTMAX
 from .kernel import attention_kernel
 from .shapes import MOST_DEPTH, Attention, Tile, tile_for, vector
 
@@ -65,10 +65,8 @@ class _Site:
     """The numbers that are added to scores, and their places."""
 
 
-def use_attention(
-    mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
-) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
-    """Return the module with a kernel for each attention, and what runs the products of these.
+def use_attention(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Return the module with a kernel for each attention, and add the products of these to the context.
 
     That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
     nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known, and
@@ -79,12 +77,10 @@ def use_attention(
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
     After: `y = R.reshape(R.call_tir(tvmconv_attention_0, (R.reshape(qkv, ...), ...)), ...)`.
     """
-    if not backend_of(target).on_gpu:
-        return mod, ()
+    target, precision = context.target, context.precision
     form, builder = form_for(target), relax.BlockBuilder(mod)
     functions: dict[Attention, relax.GlobalVar] = {}
     values: dict[relax.Var, relax.Expr] = {}
-    layers: list[Layer] = []
     for block in blocks_of(mod):
         sites = (_site(var, value, block, form, target, precision) for var, value in block.values.items())
         for site in [site for site in sites if site is not None]:
@@ -97,8 +93,8 @@ def use_attention(
             call = relax.call_tir(functions[attention], operands, result)
             values[output] = relax.op.reshape(call, output.ty.shape)
             block.take_as_given(output)  # nothing computes the variables before it, in which it may be a view
-            layers += _layers(site, tile, str(functions[attention].name_hint))
-    return rebind(builder.get(), values), tuple(layers)
+            context.products += _layers(site, tile, str(functions[attention].name_hint))
+    return rebind(builder.get(), values)
 
 
 def _layers(site: _Site, tile: Tile, function: str) -> list[Layer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import tvm
@@ -18,25 +17,11 @@ from tvmconv.targets.devices import gpu_of
 from ...graph.constants import same_sizes
 from ...graph.graph import Block, blocks_of, calls
 from ...sites import Site
+from ..context import GateSites
 from .kernel import MOST_CHANNELS, MOST_SQUEEZED, Gate, clocks, gate_kernel
 
 KERNEL_NAME = "tvmconv cuda/gate"
 """The name of the kernel in the descriptions of layers."""
-
-
-@dataclass(frozen=True)
-class GateSites:
-    """The sites of a gate's two layers."""
-
-    first: Site
-    second: Site
-    reason: str
-    """The reason why one kernel computes both, in words."""
-
-    @property
-    def gate(self) -> Gate:
-        """The workloads of both."""
-        return Gate(self.first.described, self.second.described)
 
 
 def gates_of(
@@ -107,6 +92,10 @@ def _feeds(output: relax.Var, site: Site, block: Block) -> bool:
     return len(readers) == 1 and site.sums is not None and readers[0].same_as(site.sums)
 
 
+def _gate(sites: GateSites) -> Gate:
+    return Gate(sites.first.described, sites.second.described)
+
+
 class GateKernels:
     """The kernels of gates that a module has, one for all equal gates."""
 
@@ -116,7 +105,7 @@ class GateKernels:
 
     def call(self, sites: GateSites) -> relax.Expr:
         """Return the expression that computes the second layer's output from the first one's input."""
-        gate, is_open = sites.gate, bool(sites.first.sizes)
+        gate, is_open = _gate(sites), bool(sites.first.sizes)
         if (gate, is_open) not in self._functions:
             name = f"tvmconv_gate_{len(self._functions)}"
             batch = tirx.Var("batch", "int64") if is_open else gate.first.batch
@@ -134,7 +123,7 @@ class GateKernels:
 
     def name_of(self, sites: GateSites) -> str:
         """Return the name of the function that `call` calls."""
-        return str(self._functions[sites.gate, bool(sites.first.sizes)].name_hint)
+        return str(self._functions[_gate(sites), bool(sites.first.sizes)].name_hint)
 
 
 def _constants(site: Site, turned: bool) -> list[relax.Expr]:

@@ -25,7 +25,8 @@ from ...graph.convolutions import GIVE_SIZES, Assumed, assumed_sizes, is_linear,
 from ...graph.graph import Block, blocks_of, call_of, rebind
 from ...graph.layers import Convolution, Layer
 from ...sites.half import half_of
-from ..kernels import NetworkKernel, add_kernel, output_of, reason_of
+from ..context import Context
+from ..convolutions.functions import NetworkKernel, add_kernel, output_of, reason_of
 from .forms import Factors, Form, form_for
 from .open_products import REASON, OpenProducts
 from .padded_rows import padded_path
@@ -33,12 +34,10 @@ from .places import Placed
 from .product import Product
 
 
-def use_products(
-    mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT
-) -> tuple[tvm.IRModule, tuple[Layer, ...]]:
-    """Return the module with kernels of tvmconv for batched products, and what runs each of these.
+def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Return the module with kernels of tvmconv for batched products, and add these to the context.
 
-    The products are those that `use_kernels` has left, of two tensors of floating-point numbers. A factor may be the
+    The products are those that `call_kernels` has left, of two tensors of floating-point numbers. A factor may be the
     same for the whole batch. Those with a size that is known only when the model runs are for `OpenProducts`. On a
     GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes
     in a cast to it behind the product. There it also reads factors and stores the result where they lie in other
@@ -48,12 +47,12 @@ def use_products(
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
     """
+    target, precision, layers = context.target, context.precision, context.products
     form = form_for(target)
     builder = relax.BlockBuilder(mod)
     kernels: dict[tuple[object, ...], NetworkKernel] = {}
     opened, assumed = OpenProducts(builder, target), assumed_sizes(mod)
     calls: dict[relax.Var, relax.Expr] = {}
-    layers: list[Layer] = []
     for block in blocks_of(mod):
         taken: dict[relax.Var, _Taken] = {}
         for var, value in block.values.items():
@@ -89,7 +88,7 @@ def use_products(
                     rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
             calls[where.output] = rows
             block.take_as_given(where.output)  # nothing computes the variables before it, in which it may be a view
-    return rebind(builder.get(), calls), tuple(layers)
+    return rebind(builder.get(), calls)
 
 
 class _Taken(NamedTuple):
@@ -102,7 +101,7 @@ class _Taken(NamedTuple):
     problem: Problem
     ranges: Sequence[dispatch.Range]
     layer: int
-    """The index of its layer among those of the module's products."""
+    """The index of its layer among the context's products."""
 
 
 def _layer(var: relax.Var, taken: _Taken) -> Layer:
@@ -135,7 +134,7 @@ def is_slow_of_open_sizes(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
 
 
 def _is_linear_layer(value: relax.Call) -> bool:
-    """Return whether a product is a linear layer, of which `use_kernels` has said what computes it."""
+    """Return whether a product is a linear layer, of which `call_kernels` has said what computes it."""
     return is_linear(value) and constant_value(value.args[1]) is not None and str(value.ty.dtype) in FLOATS
 
 

@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from ...graph.constants import constant_value, sizes_of
 from ...graph.graph import Block, call_of, calls
-from ..safe_softmax import SOFTMAX
+from ..early.safe_softmax import SOFTMAX
 
 JOINING = ("add", "divide", "multiply", "subtract")
 """Operators that may join constants to scores."""

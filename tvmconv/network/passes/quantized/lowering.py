@@ -19,10 +19,9 @@ from ...graph.constants import constant_value, static_shape
 from ...graph.graph import call_of, calls
 from ...sites.quantized import Scaling, quantized_constant, scaling_of
 from .averages import POOLING, integer_sum, windows_of
-from .tables import use_tables
 
 
-def lower_quantization(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_quantization(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with functions of one element for quantization and dequantization, and averages of integers.
 
     Rounding is to nearest even and saturates, as in the kernels of convolutions; Relax rounds halves up. The average of
@@ -31,7 +30,6 @@ def lower_quantization(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMo
     Before: `y = R.mean(R.dequantize(x, s, z), [2, 3])`.
     After: `sum = R.call_tir(integer_sum, (x,))`, `y = R.call_tir(dequantize, (sum,))`.
     """
-    mod = use_tables(mod, target)
     for step in (_Averages, _Elements):
         rewriting = step(mod)
         main = rewriting.visit_expr(mod["main"])

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from tvmconv.network.graph.constants import Array
-from tvmconv.network.graph.faults import Refused
-from tvmconv.network.sizes.facts import Size
-
+from ....graph.constants import Array
+from ....graph.faults import Refused
+from ....sizes.facts import Size
 from ...builder import ImportBuilder
 from ...resampling import by_formula, cubic_weights
 

@@ -7,8 +7,7 @@ from functools import reduce
 import numpy as np
 from tvm import relax
 
-from tvmconv.network.graph.faults import Refused
-
+from ....graph.faults import Refused
 from ..node import Node
 
 

@@ -1,0 +1,147 @@
+"""What the passes of a build share: the options of the build, the plan of its layers, and what they found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+from tvmconv import dispatch
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering import Interleaved, Span
+from tvmconv.lowering.folding.constants import Constants
+from tvmconv.problem import Problem
+from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, require_precision
+from tvmconv.problem.workload import ConvWorkload
+
+from ..graph.layers import Layer
+from ..graph.sizes import OpenSize
+from ..sites import Site
+from ..sizes.facts import SizeFacts
+
+MODES = ("auto", "always", "never")
+"""The words that say which weights are compiled into their kernels: those with many zeros, all, or none."""
+
+
+@dataclass(frozen=True)
+class SparseChoice:
+    """A sparse kernel for one convolution."""
+
+    name: str
+    """The name of the function in its module; equal kernels have the same."""
+    workload: ConvWorkload
+    """The workload without the scale, which is in the weight; the shift is in the kernel, too."""
+    problem: Problem
+    """The problem that the kernel is compiled for, which may assume another batch than the workload has."""
+    constants: Constants
+    selection: dispatch.Selection
+    reason: str
+
+
+@dataclass(frozen=True)
+class GateSites:
+    """The sites of a gate's two layers."""
+
+    first: Site
+    second: Site
+    reason: str
+    """The reason why one kernel computes both, in words."""
+
+
+class Slice(NamedTuple):
+    """Neighbouring channels of a tensor, as a tensor of their own."""
+
+    source: relax.Var
+    place: Span
+    """The place of these channels in the source."""
+    end: int
+    """The channel of the source behind them."""
+    layers: list[relax.Var]
+    """The outputs of the layers that read them where they are."""
+    others: list[relax.Var]
+    """The variables that are made of them in other ways."""
+
+
+class Joint(NamedTuple):
+    """The place of a kernel's output in a joined tensor."""
+
+    place: Span | Interleaved
+    before: relax.Var | None
+    """The tensor in whose place it is stored; None where its kernel gets memory for the whole."""
+    whole: relax.Var
+    """The variable that holds the joined tensor."""
+    is_last: bool
+    """True if the whole is there once this part is."""
+
+
+@dataclass
+class LayerPlan:
+    """The kernel of one convolution, as far as the passes have chosen it."""
+
+    site: Site
+    sparse: SparseChoice | None = None
+    """The kernel that has the weight compiled in; None for a dense one."""
+    gate: GateSites | None = None
+    """The pair of layers, this one among them, that one kernel computes."""
+    ranges: tuple[dispatch.Range, ...] = ()
+    """The dense kernels, each for a range of batches or sizes; none where something else computes the layer."""
+    slice: Slice | None = None
+    """The channels of a larger tensor that the kernel reads as its input."""
+    joint: Joint | None = None
+    """The position of the output in a tensor that joins several."""
+
+    @property
+    def is_dense(self) -> bool:
+        """True for a layer that gets a dense kernel for itself alone."""
+        return self.site.workload is not None and self.sparse is None and self.gate is None
+
+
+@dataclass
+class Plan:
+    """The kernels of a module's convolutions, in graph order."""
+
+    layers: list[LayerPlan] = field(default_factory=list)
+    values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    """New values of variables between the layers, such as a pooling in another layout."""
+    slices: dict[relax.Var, Slice] = field(default_factory=dict)
+    """The variables that are channels of larger tensors."""
+
+
+@dataclass
+class Context:
+    """The options of one build, which passes read, and what they found for the network, which they add.
+
+    Precision and sparsity are those for the passes that follow: a pass that has brought the module to half precision
+    leaves the precision of the kernels behind it.
+    """
+
+    target: tvm.target.Target
+    precision: str = DEFAULT
+    """One of `NETWORK_WORDS`, or `InvalidArgumentError` is raised; behind `with_precision` that of kernels."""
+    sparse: str = "auto"
+    """One of `MODES`, likewise."""
+    check_indices: bool = True
+    """True if a call is to look for indices out of range."""
+    facts: SizeFacts = field(default_factory=SizeFacts)
+    """The bounds of open sizes; passes add conditions to them."""
+    open_sizes: tuple[OpenSize, ...] = ()
+    """The open sizes of the model; `limit_open_sizes` lowers their bounds to what kernels can index."""
+    plan: Plan = field(default_factory=Plan)
+    convolutions: list[Layer] = field(default_factory=list)
+    products: list[Layer] = field(default_factory=list)
+    """The products of two computed tensors."""
+    recurrences: list[Layer] = field(default_factory=list)
+    checks: tuple[str, ...] = ()
+    """The texts of the checks of indices that the module has as another output."""
+
+    def __post_init__(self) -> None:
+        require_precision(self.precision, NETWORK_WORDS)
+        if self.sparse not in MODES:
+            raise InvalidArgumentError("sparse", self.sparse, f"one of {', '.join(MODES)}")
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of the network, and the kernel that runs each."""
+        return (*self.convolutions, *self.products, *self.recurrences)

@@ -1,0 +1,106 @@
+"""Kernels as functions of a module, for one problem or for several ranges of open sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+from tvmconv import dispatch, lowering
+from tvmconv.lowering.workspace import Workspace, take_out
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import backend_of, resolve_target
+
+from .packing import Packing, split_packing
+
+
+class NetworkKernel(NamedTuple):
+    """A function of the module that computes convolutions of one problem."""
+
+    function: relax.GlobalVar
+    packings: tuple[Packing | None, ...]
+    """The functions that lay a constant weight out, one for each range of batches; nothing for a computed weight."""
+    workspace: Workspace
+
+
+def add_kernel(
+    builder: relax.BlockBuilder,
+    ranges: Sequence[dispatch.Range],
+    target: tvm.target.Target,
+    kind: str,
+    constant: bool,
+    places: Mapping[str, lowering.AnyPlace] | None = None,
+) -> NetworkKernel:
+    """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
+
+    Operands with places, by their names, are the tensors that they lie in.
+
+    Its name has the kind in it, and is the same in all networks: the source of equal functions is compiled once.
+    """
+    content: list[object] = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
+    content += sorted(places.items()) if places else []
+    name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
+    key = _name_to_keep(name, content, ranges, target)
+    if key is not None and (known := lowering.found(key)) is not None:
+        laid_out = tuple(each and Packing(lowering.from_bitcode(each[0]), *each[1:]) for each in known.packings)
+        return NetworkKernel(builder.add_func(known.function, name), laid_out, known.workspace)
+    parts, weights, packings = [], [], list[Packing | None]()
+    for least, problem, selection in ranges:
+        func, packing = lowering.lower(problem, selection, target, name), None
+        func = lowering.with_places(func, places, target) if places else func
+        if constant:
+            count = len(func.params)
+            func, packing = split_packing(func)
+            weights.append(1 + len(func.params) - count)
+            packings.append(packing)
+        parts.append(lowering.Part(least, *take_out(func, target)))
+    func, workspace = lowering.join(parts, weights)
+    func = lowering.limited(func, workspace, target)
+    if key is not None:
+        kept = [each and (lowering.bitcode(each.code), each.specs, each.keeps_weight) for each in packings]
+        func = lowering.declare(key, func, workspace, kept)
+    return NetworkKernel(builder.add_func(func, name), tuple(packings), workspace)
+
+
+def _name_to_keep(
+    name: str, content: object, ranges: Sequence[dispatch.Range], target: tvm.target.Target
+) -> str | None:
+    """Return the name by which a function is kept on disk; None on a CPU, and for templates of one's own."""
+    is_ours = all(dispatch.TEMPLATES.get(each.selection.name) is each.selection.template for each in ranges)
+    if not backend_of(target).on_gpu or not is_ours:
+        return None
+    templates = [each.selection.name for each in ranges]
+    return lowering.name_for(name, content, templates, str(target), str(resolve_target("llvm")))
+
+
+def reason_of(ranges: Sequence[dispatch.Range]) -> str:
+    """Return the reasons why kernels are taken, with the ranges of all but the first."""
+    reason = ranges[0].selection.reason
+    for least, problem, selection in ranges[1:]:
+        sizes = f"{least} pixels of all images" if problem.has_open_planes else f"a batch of {least}"
+        reason += f"; from {sizes} on {selection.name}, {selection.reason}"
+    return reason
+
+
+def output_of(
+    kernel: NetworkKernel,
+    workload: ConvWorkload,
+    operands: Sequence[relax.Expr],
+    shape: tuple[int, ...] | None = None,
+    inside: relax.Var | None = None,
+) -> relax.Expr:
+    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel.
+
+    Where it is stored inside of a tensor, that one is the result.
+    """
+    own, dtype = workload.operands["output"]
+    outputs = [relax.TensorType(*each) for each in ((shape or own, dtype), *kernel.workspace.sized(workload))]
+    if inside is None:
+        call = relax.call_tir(kernel.function, operands, outputs)
+    else:
+        places = [len(operands), *(-1 for _ in outputs[1:])]
+        call = relax.call_tir_inplace(kernel.function, [*operands, inside], places, outputs)
+    return relax.TupleGetItem(call, 0) if kernel.workspace.parameters else call

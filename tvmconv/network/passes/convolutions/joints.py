@@ -1,0 +1,210 @@
+"""Concatenations, and in NHWC slices of channels and depth to space, that cost nothing: kernels use larger tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from itertools import accumulate, pairwise
+
+import tvm
+from tvm import relax, tirx
+
+from tvmconv.lowering import Interleaved, Span
+from tvmconv.lowering.signatures import itemsize
+from tvmconv.problem.layout import Layout, data_layout
+
+from ...graph.constants import same_sizes, static_shape
+from ...graph.graph import Block, blocks_of, call_of, calls, joined_by, operator_name
+from ...graph.interleaving import Interleaving, interleaving
+from ...sites import Site
+from ..context import Joint, Slice
+from .layouts import POOLING
+
+CHANNELS_LAST = 3
+"""The axis of channels in NHWC."""
+
+STORED_BYTES = 16
+"""The bytes of a store of a kernel, of which the channels of each part have to be a multiple."""
+
+
+def slices_of(
+    mod: tvm.IRModule, sites: Sequence[Site], values: Mapping[relax.Var, relax.Expr]
+) -> dict[relax.Var, Slice]:
+    """Return the variables that are slices of channels in NHWC, with pixels of whole stores.
+
+    `sites` are those whose kernels read pixels that are apart, and `values` the new ones of variables in NHWC.
+    """
+    found = {}
+    for block in blocks_of(mod):
+        for var in block.values:
+            cut = call_of(values.get(var), "strided_slice")
+            if cut is None or not isinstance(cut.args[0], relax.Var) or not (shape := static_shape(cut.args[0].ty)):
+                continue
+            numbers = [number for each in cut.args[1:] for number in each.fields]
+            if len(numbers) != 4 or not all(isinstance(number, tirx.IntImm) for number in numbers):
+                continue
+            (axis, begin, end, step), size = map(int, numbers), itemsize(cut.args[0].ty.dtype)
+            is_whole = all(number * size % STORED_BYTES == 0 for number in (shape[1], begin, end))
+            if axis != CHANNELS_LAST or step != 1 or not is_whole or not 0 <= begin < end <= shape[1]:
+                continue
+            layers = [site for site in sites if site.operands[0].same_as(var)]
+            sums = {site.sums for site in layers}
+            casts = {each for each in block.readers(var) if sums.issuperset(_readers_of_cast(each, block))}
+            others = [each for each in block.readers(var) if each not in sums | casts]
+            place = Span(CHANNELS_LAST, shape[1], begin)
+            found[var] = Slice(cut.args[0], place, end, [site.output for site in layers], others)
+    return found
+
+
+def _readers_of_cast(var: relax.Var, block: Block) -> list[relax.Var]:
+    """Return what reads a cast, which a kernel takes in; the variable itself if it is none."""
+    return block.readers(var) if calls(block.values[var], "astype") and block.is_inner(var) else [var]
+
+
+def joints_of(
+    mod: tvm.IRModule,
+    sites: Sequence[Site],
+    values: Mapping[relax.Var, relax.Expr],
+    slices: Mapping[relax.Var, Slice],
+) -> dict[relax.Var, Joint]:
+    """Return the places of outputs in joined tensors, by their variables, given the sites whose kernels store them so.
+
+    The parts of such a tensor are outputs of those kernels that nothing else reads, perhaps joined before; others stay
+    concatenations. In NHWC they may be what depth to space makes of outputs, too. There the first part may be channels
+    that a tensor begins with of which nobody needs the others any more, or be read by pooling, which `pooled_parts`
+    then has read it there.
+
+    Before: `a = conv(x)`, `b = conv(x)`, `y = R.concat((a, b), axis=3)`.
+    After: `a` of as many channels as `y` has, `y = conv(x, a)` that stores its own behind those of `a`.
+    """
+    layouts = {site.output: data_layout(site.described.out_layout) for site in sites if _can_be_part(site)}
+    last = {output for output, layout in layouts.items() if layout.channels == CHANNELS_LAST}
+    found: dict[relax.Var, Joint] = {}
+    for block in blocks_of(mod):
+        order = {var: place for place, var in enumerate(block.values)}
+        interleaved = _interleaved(block, values, last)
+        of_parts = layouts | {var: layouts[planes.source] for var, planes in interleaved.items()}
+        for whole in reversed(block.values):  # the outermost first: what is a part of it has nothing to join any more
+            axis, parts = joined_by(values.get(whole, block.values[whole]))
+            base, first = None, 0
+            if parts and (begin := slices.get(parts[0])) is not None and not begin.place.first:
+                if begin.source not in layouts:  # it may be an input, whose memory is not the network's
+                    continue
+                base, first, parts = begin.source, begin.end, parts[1:]
+            parts = [whole] if whole in interleaved else _parts(parts, axis, whole, block, values, of_parts, last)
+            made = [interleaved[part].source if part in interleaved else part for part in parts]
+            if len(set(made)) < max(1, len(made)) or not found.keys().isdisjoint(made):
+                continue
+            ends = list(accumulate((int(part.ty.shape[1]) for part in parts), initial=first))
+            ordered = sorted(made, key=order.__getitem__)
+            if base is not None and not (
+                ends[-1] == int(base.ty.shape[1]) and _is_over(base, whole, order[ordered[0]], block, slices)
+            ):
+                continue
+            later = [order[output] for output in ordered if order[output] > order[made[0]]]
+            pooled = [order[reader] for reader in block.readers(made[0]) if _pooling(values.get(reader)) is not None]
+            if later and pooled and max(pooled) > min(later):
+                continue
+            places = {}
+            for part, output, begins in zip(parts, made, ends, strict=False):
+                layout = layouts[output]
+                span = Span(layout.channels, ends[-1] // layout.block, begins // layout.block)
+                places[output] = _place(interleaved[part], span) if part in interleaved else span
+            for before, output in pairwise([base, *ordered]):
+                found[output] = Joint(places[output], before, whole, output.same_as(ordered[-1]))
+    return found
+
+
+def pooled_parts(
+    mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr], joints: Mapping[relax.Var, Joint]
+) -> dict[relax.Var, relax.Expr]:
+    """Return new values for pooling of parts of joined tensors: they are the channels that these begin with.
+
+    Before: `p = R.nn.max_pool2d(a)`, of 8 channels. After: `p = R.nn.max_pool2d(a[:, :, :, :8])`, of 16 channels.
+    """
+    found = {}
+    for block in blocks_of(mod):
+        for part in joints.keys() & block.values.keys():
+            for reader in block.readers(part):
+                if (pool := _pooling(values.get(reader))) is not None:
+                    channels = relax.op.strided_slice(part, [CHANNELS_LAST], [0], [int(part.ty.shape[1])], [1])
+                    found[reader] = relax.Call(pool.op, [channels, *pool.args[1:]], pool.attrs)
+    return found
+
+
+def _pooling(value: relax.Expr | None) -> relax.Call | None:
+    """Return the pooling that a value is; None for anything else."""
+    return value if value is not None and operator_name(value) in POOLING else None
+
+
+def _interleaved(
+    block: Block, values: Mapping[relax.Var, relax.Expr], outputs: Set[relax.Var]
+) -> dict[relax.Var, Interleaving]:
+    """Return the variables that depth to space makes of outputs alone, with pixels of whole stores, all of them."""
+    found = {}
+    for var in values.keys() & block.values.keys():
+        made = interleaving(var, block)
+        if made is None or made[0].source not in outputs or block.only_reader(made[0].source) is None:
+            continue
+        planes, size = made[0], itemsize(var.ty.dtype)
+        whole = [count * phase for count, phase in zip(planes.planes, planes.phases, strict=True)]
+        if planes.groups == 1 and list(planes.shape[2:]) == whole and planes.channels * size % STORED_BYTES == 0:
+            found[var] = planes
+    return found
+
+
+def _place(planes: Interleaving, channels: Span) -> Interleaved:
+    (height, width), (rows, across) = map(int, planes.planes), planes.phases
+    return Interleaved((height, width), (rows, across), channels)
+
+
+def _can_be_part(site: Site) -> bool:
+    """Return whether an output has the model's shape and, in NHWC, known sizes and pixels of whole stores."""
+    workload, output = site.described, site.output.ty
+    if not same_sizes(output, site.shaped.output_shape):
+        return False
+    size = workload.out_channels * workload.output_storage.itemsize
+    return workload.out_layout != "NHWC" or (size % STORED_BYTES == 0 and static_shape(output) is not None)
+
+
+def _parts(
+    fields: Sequence[relax.Var],
+    axis: int | None,
+    reader: relax.Var,
+    block: Block,
+    values: Mapping[relax.Var, relax.Expr],
+    layouts: Mapping[relax.Var, Layout],
+    pooled: Set[relax.Var],
+) -> list[relax.Var]:
+    """Return the parts that a reader joins along an axis, perhaps joined before; none where others read them.
+
+    There are none, either, where it joins more than what has a layout. The first of them may be read by pooling, too,
+    if it is one of `pooled`.
+    """
+    found: list[relax.Var] = []
+    for field in fields:
+        if (layout := layouts.get(field)) is not None:
+            inner = [field] if layout.channels == axis else []
+        else:
+            own, joined = joined_by(values.get(field, block.values.get(field)))
+            inner = _parts(joined, own, field, block, values, layouts, pooled) if own == axis else []
+        others = [each for each in block.readers(field) if not each.same_as(reader)]
+        is_begun = field in pooled and not found and all(_pooling(values.get(each)) is not None for each in others)
+        if not inner or not block.is_inner(field) or (others and not is_begun):
+            return []
+        found += inner
+    return found
+
+
+def _is_over(base: relax.Var, whole: relax.Var, place: int, block: Block, slices: Mapping[relax.Var, Slice]) -> bool:
+    """Return whether all that reads a tensor but for the whole that it becomes part of is before a place of the block.
+
+    Those are kernels that read slices where they are: TVM may move what it computes to where others read that.
+    """
+    order = {var: number for number, var in enumerate(block.values)}
+    found = [slices.get(each) for each in block.readers(base)]
+    return all(
+        each is not None
+        and all(order[output] < place for output in each.layers)
+        and all(other.same_as(whole) for other in each.others)
+        for each in found
+    )

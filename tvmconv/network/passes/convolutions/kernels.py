@@ -1,0 +1,232 @@
+"""The passes that plan and call the kernels of convolutions and linear layers.
+
+`find_layers` begins the plan; each pass of this file adds one choice to it, and `call_kernels` puts the kernels in the
+place of the convolutions and of what they take in: padding with zeros before them, and behind them bias, factors, batch
+norm, an addition of another tensor, and an activation.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.runtime import Module
+
+from tvmconv import dispatch
+from tvmconv.compute import with_sizes
+from tvmconv.lowering import build_kernel
+from tvmconv.lowering.folding.constants import COMPILED_IN
+from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import FLOATS
+from tvmconv.targets import backend_of
+from tvmconv.targets.threads import usable_cpus
+
+from ...graph.constants import same_sizes
+from ...graph.graph import rebind
+from ...graph.layers import Layer
+from ...sites import Site
+from ..context import Context, LayerPlan, SparseChoice
+from ..gates import KERNEL_NAME, GateKernels, gates_of
+from .functions import NetworkKernel, add_kernel, output_of, reason_of
+from .joints import joints_of, pooled_parts, slices_of
+from .layouts import choose_layouts
+from .sparse_kernels import SparseKernels
+
+
+def choose_sparse(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan a sparse kernel for each weight that is to be compiled in, as `context.sparse` says."""
+    layers = [layer for layer in context.plan.layers if layer.site.workload is not None]
+    workloads = [layer.site.described for layer in layers]
+    kernels = SparseKernels(context.target, context.sparse, workloads, context.precision)
+    for layer in layers:
+        site = layer.site
+        if site.described.dtype in FLOATS:
+            sizes = site.convolution.open_sizes
+            layer.sparse = kernels.choose(site.convolution.name, site.described, site.weight, site.vectors, sizes)
+    return mod
+
+
+def choose_gates(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan one kernel for each pair of small layers behind the means of planes that `gates_of` finds."""
+    layers = {layer.site.output: layer for layer in context.plan.layers if layer.sparse is None}
+    for pair in gates_of(mod, [layer.site for layer in layers.values()], context.target, context.precision):
+        layers[pair.first.output].gate = layers[pair.second.output].gate = pair
+    return mod
+
+
+def plan_layouts(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan the layouts of tensors between the layers, as `choose_layouts` says; sparse kernels and gates have NCHW."""
+    plan, layers = context.plan, context.plan.layers
+    in_nchw = [layer.site.output for layer in layers if layer.sparse or layer.gate]
+    sites = [layer.site for layer in layers]
+    sites, plan.values = choose_layouts(mod, sites, context.target, in_nchw, context.precision)
+    for layer, site in zip(layers, sites, strict=True):
+        layer.site = site
+    return mod
+
+
+def choose_templates(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan the dense kernels: a template and a configuration for each range of open sizes, once for equal problems."""
+    chosen: dict[Problem, tuple[dispatch.Range, ...]] = {}
+    for layer in context.plan.layers:
+        if layer.is_dense:
+            problem = layer.site.problem(context.precision)
+            if problem not in chosen:
+                chosen[problem] = dispatch.select_ranges(problem, context.target)
+            layer.ranges = chosen[problem]
+    return mod
+
+
+def plan_slices(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan which kernels read channels of a larger tensor where they lie."""
+    plan = context.plan
+    reading = [layer for layer in plan.layers if layer.ranges and all(map(_reads_slices, layer.ranges))]
+    plan.slices = slices_of(mod, [layer.site for layer in reading], plan.values)
+    for layer in reading:
+        layer.slice = next((each for each in plan.slices.values() if layer.site.output in each.layers), None)
+    return mod
+
+
+def _reads_slices(kernel: dispatch.Range) -> bool:
+    return kernel.problem.workload.layout in kernel.selection.template.LAYOUTS.strided_x
+
+
+def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan which kernels store their output in the tensor that a concatenation makes of it, as `joints_of` says."""
+    plan, every = context.plan, backend_of(context.target).any_strided_output
+    storing = [layer for layer in plan.layers if layer.ranges and (every or all(map(_stores_slices, layer.ranges)))]
+    joints = joints_of(mod, [layer.site for layer in storing], plan.values, plan.slices)
+    for layer in storing:
+        layer.joint = joints.get(layer.site.output)
+    plan.values.update(pooled_parts(mod, plan.values, joints))
+    return mod
+
+
+def _stores_slices(kernel: dispatch.Range) -> bool:
+    return kernel.problem.workload.out_layout in kernel.selection.template.LAYOUTS.strided_output
+
+
+def call_kernels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Return the module with the planned kernels, each once for equal problems, and add the layers to the context.
+
+    Weights that are constants are laid out here and now as the kernel reads them.
+
+    Before: `y = R.nn.conv2d(x, w)`, `z = R.add(y, bias)`, `output = R.nn.relu(z)`.
+    After: `output = R.call_tir(tvmconv_direct_0f3a91c2d47b, (x, packed, shift))`.
+    """
+    calls = _Calls(mod, context)
+    for layer in context.plan.layers:
+        context.convolutions.append(calls.layer(layer))
+    return rebind(calls.builder.get(), {**context.plan.values, **calls.values})
+
+
+class _Calls:
+    """The calls of kernels in the place of convolutions, and the functions that they call."""
+
+    def __init__(self, mod: tvm.IRModule, context: Context) -> None:
+        self.builder = relax.BlockBuilder(mod)
+        self.values: dict[relax.Var, relax.Expr] = {}
+        """The new values of variables."""
+        self._context = context
+        self._gates = GateKernels(self.builder)
+        self._kernels: dict[tuple[object, ...], NetworkKernel] = {}
+
+    def layer(self, plan: LayerPlan) -> Layer:
+        """Call the kernel of a layer; return the layer, with the kernel that runs it."""
+        site = plan.site
+        if site.workload is None:
+            return Layer(site.convolution, "TVM", None, _why(str(site.convolution.obstacle), site))
+        if plan.sparse is not None:
+            return self._sparse(site, plan.sparse)
+        if (pair := plan.gate) is not None:
+            if pair.first.output.same_as(site.output):
+                self.values[pair.second.output] = self._gates.call(pair)
+            name = self._gates.name_of(pair)
+            return Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site), name)
+        return self._dense(plan)
+
+    def _sparse(self, site: Site, choice: SparseChoice) -> Layer:
+        self.values[site.output] = _sparse_call(site, choice)
+        config, why = msgspec.to_builtins(choice.selection.config), _why(choice.reason, site)
+        return Layer(site.convolution, f"tvmconv {choice.selection.name}", config, why, choice.name)
+
+    def _dense(self, plan: LayerPlan) -> Layer:
+        site, joint, selection = plan.site, plan.joint, plan.ranges[0].selection
+        problem, weight = site.problem(self._context.precision), site.weight
+        inside = {"x": plan.slice, "output": joint}
+        places = {name: each.place for name, each in inside.items() if each is not None}
+        if (key := (problem, weight is not None, *places.items())) not in self._kernels:
+            kind = dispatch.algorithm_of(selection.name)
+            self._kernels[key] = add_kernel(
+                self.builder, plan.ranges, self._context.target, kind, weight is not None, places
+            )
+        kernel = self._kernels[key]
+        self.values[site.output if joint is None or not joint.is_last else joint.whole] = _call(plan, weight, kernel)
+        config, why = msgspec.to_builtins(selection.config), _why(reason_of(plan.ranges), site)
+        return Layer(site.convolution, f"tvmconv {selection.name}", config, why, str(kernel.function.name_hint))
+
+
+def compile_sparse_kernels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Return the module with the sparse kernels, which are modules, in its attribute "external_mods".
+
+    Their compilation is parallel except for LLVM's part.
+    """
+    choices = {layer.sparse.name: layer.sparse for layer in context.plan.layers if layer.sparse}
+
+    def compiled(choice: SparseChoice) -> Module:
+        return build_kernel(
+            choice.problem, choice.selection, context.target, choice.constants, choice.name
+        ).executable.mod
+
+    with ThreadPoolExecutor(usable_cpus()) as pool:
+        modules = list(pool.map(compiled, choices.values()))
+    return mod.with_attr("external_mods", modules) if modules else mod
+
+
+def _why(reason: str, site: Site) -> str:
+    """Return the reason for a kernel, and the one why it is in floating point where its operands are quantized."""
+    in_float = site.convolution.in_float
+    return reason if in_float is None else f"{reason}; in {site.output.ty.dtype}: {in_float}"
+
+
+def _call(plan: LayerPlan, weight: np.ndarray | None, kernel: NetworkKernel) -> relax.Expr:
+    """Return the expression that computes a site's output with a kernel: of a slice's source, and in a joined tensor.
+
+    Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
+    that nobody reads, so that it plans their memory together with all other memory.
+    """
+    site, joint = plan.site, plan.joint
+    workload = site.shaped
+    *shapes, _ = workload.in_nchw().operands.values()
+    operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
+    if plan.slice is not None:
+        operands[0] = plan.slice.source
+    if weight is not None:
+        constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
+        operands[1:2] = [relax.const(each) for packed in constants for each in packed]
+    if joint is None:
+        return _reshaped(output_of(kernel, workload, operands), site)
+    shape = joint.place.shape(workload.operands["output"][0])
+    return output_of(kernel, workload, operands, shape, joint.before)
+
+
+def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
+    """Return the expression that computes a site's output with a sparse kernel, which holds the constants."""
+    *names, output = site.described.operands
+    operands = dict(zip(names, site.operands, strict=True))
+    wanted = with_sizes(choice.workload, site.sizes).operands
+    taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
+    return _reshaped(relax.call_dps_packed(choice.name, taken, relax.TensorType(*wanted[output])), site)
+
+
+def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:
+    """Return a kernel's output in the shape that the model has."""
+    shape = site.shaped.output_shape
+    return call if same_sizes(site.output.ty, shape) else relax.op.reshape(call, site.output.ty.shape)
+
+
+def _shaped(operand: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    return operand if same_sizes(operand.ty, shape) else relax.op.reshape(operand, shape)

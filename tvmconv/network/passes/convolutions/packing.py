@@ -1,0 +1,111 @@
+"""Weights that are laid out when a network is built.
+
+Templates lay the weight out at the start of each call, most of them in a stage "packed", and add up the products of a
+zero point. A network's weights are constants: what is computed from the weight alone is so once, when the network is
+built, and the kernel reads the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+
+from tvmconv import lowering
+from tvmconv.lowering.workspace import left_to_others, steps
+
+from ...graph.constants import Array
+
+
+class Packing:
+    """A function that computes at once what a kernel reads in the place of a weight."""
+
+    def __init__(self, code: tvm.runtime.Module, specs: Sequence[tuple[list[int], str]], keeps_weight: bool) -> None:
+        """Take the code for this machine's CPU, the shape and dtype of each result, and whether the weight comes first.
+
+        It does where the kernel also reads it as it is.
+        """
+        self.code, self.specs, self.keeps_weight = code, specs, keeps_weight
+
+    def __call__(self, weight: Array) -> list[tvm.runtime.Tensor]:
+        given, made = tvm.runtime.tensor(weight), [tvm.runtime.empty(*spec) for spec in self.specs]
+        self.code[FUNCTION](given, *made)
+        return [given, *made] if self.keeps_weight else made
+
+
+FUNCTION = "packing"
+"""The name of the function in the code."""
+
+
+def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
+    """Return a kernel that reads the weight laid out, and the function that lays it out; None where nothing does so.
+
+    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point, and the
+    float32 numbers of a weight in bfloat16 that the laying out begins with.
+
+    Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
+    After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
+    """
+    root, weight = func.body.block, func.params[1]
+    passed_on = left_to_others(root)
+    known, stages, others = [weight], list[tirx.Stmt](), list[tirx.Stmt]()
+    for step in steps(root):
+        used = _used(step, [*func.params, *passed_on])
+        new = _without(used, known)
+        if len(new) == 1 < len(used) and not _without(new, passed_on):
+            known += new
+            stages.append(step)
+        else:
+            others.append(step)
+    if not stages:
+        return func, None
+    kernel, packing = tirx.stmt_seq(*others), tirx.stmt_seq(*stages)
+    read = _used(kernel, known)
+    made = _without(read, [weight])
+    if len(_without(made, _stored(kernel))) < len(made):  # what is computed in several steps, not all from the weight
+        return func, None
+
+    def function(params: Sequence[tvm.ir.Var], body: tirx.Stmt) -> tirx.PrimFunc:
+        buffers = _without(_used(body, root.alloc_buffers), params)
+        block = SBlock([], [], [], root.name_hint, body, alloc_buffers=buffers)
+        return tirx.PrimFunc(params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
+
+    code, specs = _compiled(function([weight, *made], packing))
+    kernel_params = [func.params[0], *read, *func.params[2:]]
+    return function(kernel_params, kernel), Packing(code, specs, len(made) < len(read))
+
+
+def _without(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Return the items that are none of the others."""
+    return [each for each in items if not any(each.same_as(other) for other in others)]
+
+
+def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
+    """Return those of the buffers that a statement uses."""
+    found: list[tvm.ir.Var] = []
+    tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.append)])
+    return [buffer for buffer in buffers if any(buffer.same_as(each) for each in found)]
+
+
+def _stored(step: tirx.Stmt) -> list[tvm.ir.Var]:
+    """Return the buffers that a statement stores to."""
+    blocks: list[SBlock] = []
+    tvm_ffi.structural_walk(step, [(SBlock, blocks.append)])
+    return [region.source for block in blocks for region in block.writes]
+
+
+def _compiled(stages: tirx.PrimFunc) -> tuple[tvm.runtime.Module, list[tuple[list[int], str]]]:
+    """Compile the stages for this machine's CPU, whatever they were scheduled for; return what they make, too.
+
+    They run once for each layer: optimising takes about as long as it saves.
+    """
+    # Only the arguments that `specs` describes go in: TVM's checks of them are left out.
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        twin = lowering.build_twin_function(stages.with_attr("global_symbol", FUNCTION))
+    return twin.executable.mod, [
+        ([int(size) for size in each.ty.shape], str(each.ty.dtype)) for each in stages.params[1:]
+    ]

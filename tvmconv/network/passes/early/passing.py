@@ -1,0 +1,130 @@
+"""Channels that pass by some layers and are joined with the result, as those of a unit of ShuffleNetV2 are."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from tvm import relax, tirx
+
+from ...graph.constants import Array, constant_value, sizes_of
+from ...graph.graph import Block, call_of, calls, joined_by
+from ...graph.shuffles import channels_of, is_split
+
+
+class Passing(NamedTuple):
+    """Channels of a tensor that pass by the layers that read others of it, and are joined with their result."""
+
+    aside: relax.Var
+    """The channels."""
+    carriers: list[relax.Var]
+    """The variables of the first layer, a convolution of pixels: it and its epilogue."""
+    joined: relax.Var
+    """The variable that joins them with the result."""
+
+
+def passing_channels(block: Block) -> list[Passing]:
+    """Return the channels of a block that the first of the layers that they pass by would leave as they are.
+
+    That is so with identities for them in its weight, as they are not negative.
+
+    Before: `y = R.nn.relu(R.nn.conv2d(x[:, 8:], w))`, `z = R.concat((x[:, :8], f(y)), axis=1)`, with x from a ReLU.
+    """
+    found = []
+    for var, value in block.values.items():
+        fields = parts_of_channels(value)
+        for aside, last in (fields, fields[::-1]) if len(fields) == 2 else ():
+            layers, x = _layers(last, var, block)
+            carriers = _first(layers, block)
+            if carriers and _whole(aside, block).same_as(_whole(x, block)) and _is_not_negative(aside, block):
+                found.append(Passing(aside, carriers, var))
+                break
+    return found
+
+
+def parts_of_channels(value: relax.Expr | None) -> list[relax.Var]:
+    """Return the tensors that a value joins along channels (N, C, H, W); none for any other value."""
+    axis, fields = joined_by(value)
+    return fields if axis == 1 and fields[0].ty.ndim == 4 else []
+
+
+def layer_of(value: relax.Expr | None) -> relax.Call | None:
+    """Return a convolution of planes with a constant weight, dense or of single channels; None for anything else."""
+    conv = call_of(value, "nn.conv2d")
+    if conv is None or constant_value(conv.args[1]) is None or not isinstance(conv.args[0], relax.Var):
+        return None
+    layouts = [conv.attrs.data_layout, conv.attrs.kernel_layout, conv.attrs.out_layout]
+    if layouts != ["NCHW", "OIHW", "NCHW"] or sizes_of(conv.args[0].ty) is None:
+        return None
+    groups, channels, outputs = int(conv.attrs.groups), conv.args[0].ty.shape[1], int(conv.args[1].ty.shape[0])
+    is_taken = isinstance(channels, tirx.IntImm) and groups in (1, int(channels)) and (groups == 1 or outputs == groups)
+    return conv if is_taken else None
+
+
+def vector_of_channels(value: relax.Expr | None) -> Array | None:
+    """Return the numbers (C,) that are multiplied by channels (N, C, H, W), or added to them; None for other values."""
+    found = call_of(value, "add", "multiply")
+    number = None if found is None else constant_value(found.args[1])
+    if number is None or found.ty.ndim != 4 or not isinstance(found.args[0], relax.Var) or number.ndim > 4:
+        return None
+    shape = (1,) * (4 - number.ndim) + number.shape
+    return number.reshape(-1) if shape == (1, number.size, 1, 1) and number.size == found.ty.shape[1] else None
+
+
+def order_of(value: relax.Expr, block: Block) -> Array | None:
+    """Return the channels of a tensor that a value has, which are some of its; None where they are not known."""
+    if isinstance(value, relax.TupleGetItem):
+        split = block.values[value.tuple_value]
+        begins = np.cumsum([0, *(int(part.shape[1]) for part in split.ty.fields)])
+        return np.arange(*list(pairwise(begins))[value.index])
+    if calls(value, "take"):
+        return constant_value(value.args[1])
+    bounds = [list(each.fields) for each in value.args[2:]]
+    if not all(isinstance(number, tirx.IntImm) for each in bounds for number in each):
+        return None
+    order: Array = np.arange(int(value.args[0].ty.shape[1]))[slice(*(int(number) for (number,) in bounds))]
+    return order
+
+
+def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[relax.Var], relax.Var]:
+    """Return the variables of the layers before a reader, in order, and the tensor that the first of them reads.
+
+    Nothing reads one of them but the next.
+    """
+    layers = list[relax.Var]()
+    while (only := block.only_reader(last)) is not None and only.same_as(reader):
+        value = block.values[last]
+        if layer_of(value) is None and vector_of_channels(value) is None and call_of(value, "nn.relu") is None:
+            break
+        layers.insert(0, last)
+        last, reader = value.args[0], last
+    return layers, last
+
+
+def _first(layers: list[relax.Var], block: Block) -> list[relax.Var]:
+    """Return the first of some layers with its epilogue if it is a dense convolution of pixels, and else nothing."""
+    places = [place for place, each in enumerate(layers) if layer_of(block.values[each]) is not None]
+    if not places or places[0] > 0:
+        return []
+    conv = block.values[layers[0]]
+    is_of_pixels = list(conv.args[1].ty.shape)[2:] == [1, 1] and not any(map(int, conv.attrs.padding))
+    if not is_of_pixels or int(conv.attrs.groups) > 1 or any(int(step) > 1 for step in conv.attrs.strides):
+        return []
+    return layers[: places[1] if len(places) > 1 else len(layers)]
+
+
+def _whole(var: relax.Var, block: Block) -> relax.Var:
+    """Return the tensor that a variable has channels of; the variable itself where there is none."""
+    value = block.values.get(var)
+    source = None if value is None or is_split(value) else channels_of(value, block.values)
+    return var if source is None else _whole(source, block)
+
+
+def _is_not_negative(var: relax.Var, block: Block) -> bool:
+    """Return whether the elements of a tensor are zero or more, in whatever order."""
+    value = block.values.get(_whole(var, block))
+    if (pool := call_of(value, "nn.max_pool2d")) is not None:
+        return isinstance(pool.args[0], relax.Var) and _is_not_negative(pool.args[0], block)
+    fields = parts_of_channels(value)
+    return calls(value, "nn.relu") or (bool(fields) and all(_is_not_negative(each, block) for each in fields))

@@ -1,0 +1,72 @@
+"""Numbers that factors of products are multiplied by, as queries are in attention: the product is, in their place."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from ...graph.constants import constant_value
+from ...graph.graph import Block, blocks_of, call_of, calls, rebind
+from ...graph.views import MOVES, moved_to
+
+
+def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with results of products of two computed tensors scaled by the numbers of their factors.
+
+    So a factor is as its layer has stored it, and softmax takes in the number, behind moves of the result. Those are
+    products in float32: in a model in float16 a number below 1 may be what keeps them finite.
+
+    Before: `y = R.multiply(x, 0.125)`, `q = R.permute_dims(y, axes=[0, 2, 1, 3])`, `scores = R.matmul(q, k)`.
+    After: `q = R.permute_dims(x, axes=[0, 2, 1, 3])`, `scores = R.multiply(R.matmul(q, k), 0.125)`.
+    """
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            if not calls(value, "matmul") or str(value.ty.dtype) != "float32":
+                continue
+            if any(constant_value(factor) is not None for factor in value.args):
+                continue
+            factors, scales = list(value.args), []
+            for place, factor in enumerate(value.args):
+                if (found := _scaled(factor, var, block)) is None:
+                    continue
+                scaling, reader = found
+                scales.append(scaling)
+                if reader.same_as(var):
+                    factors[place] = scaling.args[0]
+                else:
+                    moved = block.values[reader]
+                    values[reader] = relax.Call(moved.op, [scaling.args[0], *moved.args[1:]], moved.attrs)
+            if scales:
+                values[var] = relax.Call(value.op, factors, value.attrs)
+                last = moved_to(var, block)
+                result = values.get(last, block.values[last])
+                for scaling in scales:
+                    result = relax.Call(scaling.op, [result, _number(scaling.args[1])], scaling.attrs)
+                values[last] = result
+    return rebind(mod, values)
+
+
+def _scaled(factor: relax.Expr, product: relax.Var, block: Block) -> tuple[relax.Call, relax.Var] | None:
+    """Return the scaling of a tensor that moves alone make a factor of, and its reader; None where there is none.
+
+    Nothing else may read what is scaled.
+    """
+    reader = product
+    while isinstance(factor, relax.Var) and (read := block.only_reader(factor)) is not None and read.same_as(reader):
+        value = block.values.get(factor)
+        if (scaling := call_of(value, "multiply", "divide")) is not None:
+            number = constant_value(scaling.args[1])
+            is_scale = number is not None and number.size == 1 and scaling.args[0].ty.ndim >= number.ndim
+            return (scaling, reader) if is_scale else None
+        if (moved := call_of(value, *MOVES)) is None:
+            return None
+        factor, reader = moved.args[0], factor
+    return None
+
+
+def _number(constant: relax.Expr) -> relax.Expr:
+    """Return a constant of one element as a number."""
+    value = constant_value(constant)
+    assert value is not None
+    return relax.const(value.reshape(()), constant.ty.dtype)

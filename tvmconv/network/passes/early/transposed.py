@@ -1,0 +1,208 @@
+"""Transposed convolutions as convolutions: one set of filters for each phase of the output, then depth to space.
+
+Output o of a transposed convolution of stride s is the sum over taps r of w[r] * x[(o + padding - r * dilation) / s],
+where that is a whole number. Outputs with the same rest by s, which are a phase, use the same taps at the same
+distances: they are a convolution of stride 1, and all phases together are one with as many times the channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import gcd, prod
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...graph.constants import Array, constant_value, sizes_of, static_shape
+from ...graph.convolutions import ASSUMED_SIDE, transposed_obstacle
+from ...graph.graph import Block, blocks_of, calls, free_variables, rebind
+from ...graph.interleaving import Interleaving
+from ...sites.batch_norm import scale_and_shift
+from ...sites.epilogue import vector_of
+from ...sites.integers import in_int8
+from ...sites.quantized import quantized_constant
+from ..convolutions.layouts import BY_ELEMENT, is_scalar
+
+
+def spread_transposed(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with convolutions in the place of transposed ones whose weight is constant.
+
+    What follows channel by channel or element by element, such as bias, batch norm and activation, is computed of the
+    phases, where a kernel's epilogue takes it in. A phase with fewer taps than others multiplies zeros.
+
+    Before: `y = R.nn.conv2d_transpose(x, w, strides=[2, 2])`, `z = R.add(y, bias)`.
+    After: `y = R.nn.conv2d(x, phases)` of four times the channels, `t = R.add(y, bias of each)`, and z is t with the
+    phases of its channels as neighbouring rows and columns, by two reshapes around a permutation of axes.
+    """
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            if calls(value, "nn.conv1d_transpose", "nn.conv2d_transpose") and transposed_obstacle(value) is None:
+                values |= _spread(var, value, block)
+    return rebind(mod, values) if values else mod
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a transposed convolution as one of a convolution of its phases."""
+
+    first: int
+    """The outputs of the phases that are cut off in front."""
+    taps: Array
+    """The taps of each phase, (phases, taps of a filter); -1 is a zero."""
+    dilation: int
+    before: int
+    """The padding in front."""
+    planes: int
+    """The outputs of each phase beyond the inputs."""
+
+    @property
+    def behind(self) -> int:
+        """The padding behind."""
+        return self.planes + (len(self.taps[0]) - 1) * self.dilation - self.before
+
+
+def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], more: int, size: int) -> Axis:
+    """Return an axis of inputs of a size, with the cut in front for which the least is multiplied."""
+    outputs = (kernel - 1) * dilation + 1 - sum(padding) + more  # beyond `stride * (size - 1)`
+
+    def with_cut(first: int) -> Axis:
+        places = {
+            (phase, (phase - first + padding[0] - tap * dilation) // stride): tap
+            for tap in range(kernel)
+            for phase in range(stride)
+            if (phase - first + padding[0] - tap * dilation) % stride == 0
+        }
+        offsets = [offset for _, offset in places]
+        least = min(offsets)
+        step = gcd(*(offset - least for offset in offsets)) or 1
+        taps = np.full((stride, (max(offsets) - least) // step + 1), -1)
+        for (phase, offset), tap in places.items():
+            taps[phase, (offset - least) // step] = tap
+        return Axis(first, taps, step, -least, -(-(outputs + first) // stride) - 1)
+
+    return min(map(with_cut, range(stride)), key=lambda axis: axis.taps.shape[1] * (size + axis.planes))
+
+
+def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, relax.Expr]:
+    """Return the values of a transposed convolution's result and of what is computed of its phases.
+
+    There are none where its weight is computed.
+    """
+    attrs, (_, _, *sizes) = call.attrs, sizes_of(call.args[0].ty) or ()
+    rank, groups = len(sizes), int(attrs.groups)
+    padding = [int(each) for each in attrs.padding]
+    strides, dilations, more = (
+        [int(each) for each in values] for values in (attrs.strides, attrs.dilation, attrs.output_padding)
+    )
+    kernel = (static_shape(call.args[1].ty) or ())[2:]
+    known = [size if isinstance(size, int) else ASSUMED_SIDE for size in sizes]
+    paddings = zip(padding[:rank], padding[rank:], strict=True)
+    axes = [axis_of(*each) for each in zip(kernel, strides, dilations, paddings, more, known, strict=True)]
+    if (filters := _filters(call, partial(_arranged, groups=groups, axes=axes), block)) is None:
+        return {}
+    convolution = (relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d)(
+        call.args[0],
+        filters,
+        padding=[*(axis.before for axis in axes), *(axis.behind for axis in axes)],
+        dilation=[axis.dilation for axis in axes],
+        groups=groups,
+    )
+    values: dict[relax.Var, relax.Expr] = {var: convolution}
+    if (phases := prod(strides)) == 1:
+        return values
+    computed = _values_of_phases(var, groups, phases, block)
+    last = list(computed)[-1] if computed else var
+    values |= computed
+    shape = sizes_of(last.ty) or ()
+    planes = tuple(size + axis.planes for size, axis in zip(sizes, axes, strict=True))
+    first = tuple(axis.first for axis in axes)
+    values[last] = Interleaving(values[last], groups, tuple(strides), planes, first, shape).expression()
+    return values
+
+
+def _filters(call: relax.Call, arranged: Callable[[Array], Array], block: Block) -> relax.Expr | None:
+    """Return the filters of a transposed convolution's phases; None for those of a weight that is computed.
+
+    Integers stay integers, if each filter has one scale, and int8 holds them less their zero points.
+    """
+    weight, dtype = constant_value(call.args[1]), str(call.args[1].ty.dtype)
+    if weight is not None:
+        return relax.const(arranged(weight), dtype)
+    if (quantized := quantized_constant(call.args[1], block.values.get)) is None:
+        return None
+    integers, scales = in_int8(arranged(quantized.centered)), arranged(quantized.scale)
+    scale = scales.max(axis=tuple(range(1, scales.ndim)), keepdims=True)
+    if integers is None or ((scales != scale) & (scales != 0)).any():  # that of a zero is none
+        return relax.const(arranged(quantized.numbers), dtype)
+    scale = np.where(scale == 0, 1, scale).reshape(-1)
+    zero_point = relax.const(np.zeros(len(scale)), "int8")
+    return relax.op.dequantize(relax.const(integers), relax.const(scale, "float32"), zero_point, 0, dtype)
+
+
+def _arranged(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
+    """Return the filters (groups * phases * K, C / groups, ...) of all phases of a weight (C, K / groups, ...)."""
+    taken = np.pad(weight, [(0, 0), (0, 0), *[(0, 1)] * len(axes)])  # tap -1 is 0
+    taken = taken.reshape(groups, -1, *taken.shape[1:])
+    for number, axis in enumerate(axes):
+        taken = np.take(taken, axis.taps, axis=3 + 2 * number)
+    phases, taps = (range(3 + part, taken.ndim, 2) for part in (0, 1))
+    filters: Array = np.ascontiguousarray(taken.transpose(0, *phases, 2, 1, *taps))
+    return filters.reshape(-1, taken.shape[1], *filters.shape[-len(axes) :])
+
+
+def _values_of_phases(var: relax.Var, groups: int, phases: int, block: Block) -> dict[relax.Var, relax.Expr]:
+    """Return the values, for the phases, of what follows a convolution by channel or by element.
+
+    It is as much as ends in one variable: nothing else reads any other of them.
+    """
+    each_phase = partial(_each_phase, groups=groups, phases=phases)
+    found, complete = [var], 0
+    values: list[relax.Expr] = []
+    for each, value in block.values.items():
+        if set(found).isdisjoint(free_variables(value)) or (new := _value_of_phases(value, found, each_phase)) is None:
+            continue
+        values.append(new)
+        if isinstance(each.ty, relax.TensorType) and all(
+            block.is_inner(one) and {*found, each} >= set(block.readers(one)) for one in found
+        ):
+            complete = len(values)
+        found.append(each)
+    return dict(zip(found[1:], values[:complete], strict=False))
+
+
+def _each_phase(vector: relax.Expr, groups: int, phases: int) -> relax.Expr:
+    """Return a constant with a number for each channel with these numbers for each phase."""
+    array = constant_value(vector)
+    assert array is not None
+    parts = array.reshape(groups, 1, -1)
+    every = np.broadcast_to(parts, (groups, phases, parts.shape[2]))
+    shape = [every.size if size == array.size else 1 for size in array.shape]
+    return relax.const(every.reshape(shape), str(vector.ty.dtype))
+
+
+def _value_of_phases(
+    value: relax.Expr, found: Sequence[relax.Var], each_phase: Callable[[relax.Expr], relax.Expr]
+) -> relax.Expr | None:
+    """Return a value with the constants of channels for each phase; None where it is not by channel or by element.
+
+    `found` are the variables that hold phases.
+    """
+    if isinstance(value, relax.TupleGetItem):  # of a batch norm, whose other results are statistics
+        return value if value.index == 0 else None
+    if scale_and_shift(value) is not None:
+        return relax.Call(value.op, [value.args[0], *map(each_phase, value.args[1:])], value.attrs)
+    if not calls(value, *BY_ELEMENT) or value.ty.ndim != found[0].ty.ndim:
+        return None
+    arguments, read = list[relax.Expr](), set(free_variables(value)) & set(found)
+    for each in value.args:
+        if each in read or not isinstance(each.ty, relax.TensorType) or is_scalar(each):
+            arguments.append(each)
+        elif any(vector_of(value.op.name, value, one) is not None for one in read):
+            arguments.append(each_phase(each))
+        else:
+            return None
+    return relax.Call(value.op, arguments, value.attrs)
