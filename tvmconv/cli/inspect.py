@@ -96,7 +96,7 @@ def _show_passes(subject: str, target: tvm.target.Target, precision: str, shapes
     from tvmconv.network.building import modules_behind_passes
 
     path = Path(subject)
-    if not path.is_file():
+    if subject.lstrip().startswith("{") or not path.is_file():
         raise InvalidArgumentError("MODEL", subject, "a file with a model, of which --passes shows the module")
     with progress(f"passes over {path.name}"):
         model = import_model(path, shapes=shapes)
