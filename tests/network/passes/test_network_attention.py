@@ -21,9 +21,10 @@ from tests.shared.sparing import every
 from tvmconv import lowering
 from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_kernel
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
-from tvmconv.network.passes.early.parts import permute_parts, slice_parts
+from tvmconv.network.passes.early.parts import slice_parts
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.early.scales import scale_results
+from tvmconv.network.passes.late.permutations import permute_parts
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
 

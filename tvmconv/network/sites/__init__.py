@@ -55,7 +55,7 @@ class Site:
     sums: relax.Var | None = None
     """The variable that holds the sums of products, which nothing has followed yet."""
     of_integers: bool = False
-    """True for integers in float32, whose sums are to be exact: see `exact_sums`."""
+    """True for integers in float32, whose sums are to be exact: see `with_exact_sums`."""
 
     @property
     def described(self) -> ConvWorkload:
