@@ -11,7 +11,7 @@ from tvmconv.errors import InvalidArgumentError
 from .dtypes import NARROW
 from .epilogue import Epilogue
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
-from .workload import ConvWorkload
+from .workload import ConvWorkload, Operands
 
 OPEN_SIZES = ("batch", "height", "width")
 """The names of the sizes of a workload that can be open."""
@@ -109,7 +109,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.direction != FORWARD
 
     @property
-    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def operands(self) -> Operands:
         """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output.
 
         Those of a convolution are x, w, what its epilogue has, and the output; of a gradient dy, the gradient of that,
@@ -117,7 +117,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         return self.operands_of(self.workload)
 
-    def operands_of(self, workload: ConvWorkload) -> dict[str, tuple[tuple[int, ...], str]]:
+    def operands_of(self, workload: ConvWorkload) -> Operands:
         """Return `operands` for a workload of other sizes or layouts."""
         forward = workload.operands
         if self.direction == "input_gradient":
@@ -125,6 +125,22 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.direction == "weight_gradient":
             return {"dy": forward["output"], "x": forward["x"], "output": forward["w"]}
         return forward
+
+    @property
+    def as_convolution(self) -> Problem:
+        """The convolution of dy that is a gradient by the input, with mirrored taps; the problem itself elsewhere.
+
+        There is one where the stride is 1 and each channel has one output; its padding is such that windows reach all
+        outputs that an element was read for.
+        """
+        workload = self.workload
+        padding = [size - 1 - side for size, side in zip(workload.window * 2, workload.padding, strict=True)]
+        is_one = workload.is_depthwise and workload.stride == (1, 1) and workload.multiplier == 1 and min(padding) >= 0
+        if self.direction != "input_gradient" or not is_one:
+            return self
+        height, width = workload.output_size
+        of_dy = msgspec.structs.replace(workload, height=height, width=width, padding=tuple(padding))
+        return msgspec.structs.replace(self, workload=of_dy, direction=FORWARD, mirrored=True)
 
     @property
     def terms(self) -> int:
