@@ -126,14 +126,15 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        parts = {1, *(1 << number for number in range(10)), default.parts, 2 * default.parts, 3 * default.parts}
+        most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles(workload))
+        parts = {*(1 << number for number in range(10)), *(times * default.parts for times in (1, 2, 3))}
         return {
             "groups": tuple(range(1, min(MOST_WARPS, workload.kernel[0]) + 1)),
             "shares": SHARES,
             "pairs": PAIRS,
             "rows": tuple(heights(workload)),
             "ahead": AHEAD,
-            "parts": tuple(sorted(parts)),
+            "parts": tuple(sorted(count for count in parts if count <= most)),
         }
 
     def heuristics(self, problem: Problem) -> Tests[Config]:

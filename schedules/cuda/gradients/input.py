@@ -20,13 +20,13 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, tile_sizes, wasted
+from ...space import ceil_div, divisors, evenly, named, wasted
 from ...template import Layouts
 from ..depthwise_bands.model import ISSUED
 from ..machine import WARP
 from ..template import GpuTemplate, Tests
 from ..tensor.model import KERNEL, mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle
+from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle, upto, with_default
 
 OUTPUTS = 16
 """The most outputs of a thread in a default configuration."""
@@ -141,24 +141,25 @@ class InputGradient(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         height, width = compute.phase_sizes(problem.workload)
-        return {
-            "threads_z": divisors(problem.workload.in_channels, self.MOST_THREADS_Z),
-            "threads_y": tuple(size for size in tile_sizes(height) if size <= 64),
-            "threads_x": tuple(size for size in tile_sizes(width) if size <= 128),
-            "thread_y": tuple(range(1, min(height, 8) + 1)),
-            "thread_x": tuple(range(1, min(width, 8) + 1)),
+        knobs = {
+            "threads_z": divisors(problem.workload.in_channels, 8),
+            "threads_y": upto(height, 1, 2, 4, 7, 8, 14, 16),
+            "threads_x": upto(width, 4, 7, 8, 14, 16, 28, 32, 56),
+            "thread_y": upto(height, 1, 2, 4, 7, 8),
+            "thread_x": upto(width, 1, 2, 4, 8),
             "load": (0, 1, 2, 4),
         }
+        return with_default(knobs, default)
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
         height, width = compute.phase_sizes(problem.workload)
 
         def full_warps(config: Config) -> bool:
-            return WARP <= config.threads <= 512 and wasted(config.threads, WARP) <= 1.35
+            return 2 * WARP <= config.threads <= 256 and wasted(config.threads, WARP) <= 1.2
 
         def little_waste(config: Config) -> bool:
             rows, columns = config.threads_y * config.thread_y, config.threads_x * config.thread_x
-            return wasted(height, rows) * wasted(width, columns) <= 1.3
+            return wasted(height, rows) * wasted(width, columns) <= 1.2
 
         return named(full_warps, little_waste)
 

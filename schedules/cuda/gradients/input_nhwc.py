@@ -20,13 +20,13 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, tile_sizes, wasted
+from ...space import ceil_div, divisors, evenly, named, wasted
 from ...template import Layouts
 from ..depthwise_bands.model import ISSUED
-from ..machine import WARP
+from ..machine import SECTOR, WARP
 from ..template import GpuTemplate, Tests
 from ..tensor.model import KERNEL, mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle_in_nhwc
+from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle_in_nhwc, upto, with_default
 
 MOST_TAPS = 100
 """The most taps: of larger kernels a thread would read an element for each product."""
@@ -142,27 +142,33 @@ class InputGradientNhwc(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         height, width = compute.phase_sizes(problem.workload)
-        return {
+        knobs = {
             "vector": VECTORS,
-            "threads_c": divisors(problem.workload.in_channels, 64),
-            "threads_y": tuple(size for size in tile_sizes(height) if size <= 32),
-            "threads_x": tuple(size for size in tile_sizes(width) if size <= 32),
-            "thread_y": tuple(range(1, min(height, 8) + 1)),
-            "thread_x": tuple(range(1, min(width, 4) + 1)),
+            "threads_c": divisors(problem.workload.in_channels, WARP),
+            "threads_y": upto(height, 1, 2, 4, 7, 8),
+            "threads_x": upto(width, 1, 2, 4, 7, 8, 14),
+            "thread_y": upto(height, 1, 2, 3, 4, 7, 8),
+            "thread_x": upto(width, 1, 2, 3, 4),
             "in_registers": (True, False),
         }
+        return with_default(knobs, default)
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
-        height, width = compute.phase_sizes(problem.workload)
+        workload, (height, width) = problem.workload, compute.phase_sizes(problem.workload)
+
+        def whole_sectors(config: Config) -> bool:
+            """Return whether neighbouring threads read a sector together, if there are so many channels."""
+            least = min(SECTOR, workload.in_channels * workload.itemsize)
+            return config.vector * config.threads_c * workload.itemsize >= least
 
         def full_warps(config: Config) -> bool:
-            return WARP <= config.threads <= 512 and wasted(config.threads, WARP) <= 1.35
+            return 2 * WARP <= config.threads <= 256 and wasted(config.threads, WARP) <= 1.2
 
         def little_waste(config: Config) -> bool:
             rows, columns = config.threads_y * config.thread_y, config.threads_x * config.thread_x
-            return wasted(height, rows) * wasted(width, columns) <= 1.3
+            return wasted(height, rows) * wasted(width, columns) <= 1.2
 
-        return named(full_warps, little_waste)
+        return named(whole_sectors, full_warps, little_waste)
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
         """Return the clocks that the kernel should take, by its instructions or by the memory."""

@@ -30,7 +30,7 @@ from ...template import Layouts
 from ..machine import WARP
 from ..template import GpuTemplate, Tests
 from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
-from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle
+from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle, upto, with_default
 
 SUMS = 49
 """The most sums that a thread has in registers, for as many taps."""
@@ -182,23 +182,25 @@ class WeightGradient(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        block_r, block_s = ({evenly(size, most) for most in range(1, size + 1)} for size in workload.kernel)
-        parts = {1, *(_in_turns(1 << number) for number in range(10)), default.parts, 2 * default.parts}
-        return {
-            "block_r": tuple(sorted(block_r)),
-            "block_s": tuple(sorted(block_s)),
+        block_r, block_s = ({ceil_div(size, blocks) for blocks in (1, 2, 3, 4, size)} for size in workload.kernel)
+        most = max(1, ceil_div(workload.batch * prod(workload.output_size), WARP))
+        parts = {*(1 << number for number in range(10)), default.parts, 2 * default.parts}
+        knobs = {
+            "block_r": tuple(block_r),
+            "block_s": tuple(block_s),
             "rows": tuple(range(1, min(workload.output_size[0], 8) + 1)),
-            "images": tuple(sorted({0, 1, 2, 4, 8, default.images} - set(range(workload.batch + 1, 9)))),
-            "warps": tuple(sorted({1, 2, 3, 4, 6, 8, 12, 16, default.warps})),
-            "parts": tuple(sorted({_in_turns(each) for each in parts})),
+            "images": (0, *upto(workload.batch, 1, 2, 4, 8)),
+            "warps": (1, 2, 3, 4, 6, 8, 12, 16),
+            "parts": tuple(_in_turns(count) for count in parts if count <= most),
         }
+        return with_default(knobs, default)
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
         workload = problem.workload
 
         def many_sums(config: Config) -> bool:
             rows, columns = config.shares.blocks(workload)
-            return config.sums <= 2 * SUMS and rows * columns <= 2 * ceil_div(prod(workload.kernel), SUMS)
+            return config.sums <= SUMS and rows * columns <= 2 * ceil_div(prod(workload.kernel), SUMS)
 
         def little_waste(config: Config) -> bool:
             return wasted(workload.output_size[0], config.rows) <= 1.3

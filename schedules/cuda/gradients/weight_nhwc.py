@@ -27,7 +27,7 @@ from ...space import ceil_div, divisors, named, wasted
 from ...template import Layouts
 from ..machine import WARP
 from ..template import GpuTemplate, Tests
-from . import obstacle_in_nhwc
+from . import obstacle_in_nhwc, with_default
 from .weight_nhwc_tiles import (
     COLUMNS,
     LANES,
@@ -123,11 +123,11 @@ class WeightGradientNhwc(GpuTemplate[Config]):
             "threads_c": divisors(workload.out_channels, LANES),
             "rows": tuple(range(1, min(height, ROWS) + 1)),
             "columns": tuple(range(1, min(width, COLUMNS) + 1)),
-            "threads_y": tuple(size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)),
+            "threads_y": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
             "parts": tuple(ceil_div(each, adders(each)) * adders(each) for each in parts),
             "ahead": (False, True),
         }
-        return {name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()}
+        return with_default(knobs, default)
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
         workload = problem.workload
