@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import SparseTemplate, Template
@@ -99,9 +99,16 @@ def _changed() -> None:
     changes += 1
 
 
-def dense_algorithms() -> tuple[str, ...]:
-    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration."""
-    dense = (name for name, template in _registered.items() if template not in SPARSE.values())
+def dense_algorithms(directions: Sequence[str] = DIRECTIONS) -> tuple[str, ...]:
+    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration.
+
+    Each takes problems of one of the directions.
+    """
+    dense = (
+        name
+        for name, template in _registered.items()
+        if template not in SPARSE.values() and not set(directions).isdisjoint(directions_of(template))
+    )
     return tuple(dict.fromkeys(map(algorithm_of, dense)))
 
 
