@@ -18,7 +18,7 @@ OPEN_SIZES = ("batch", "height", "width")
 
 FORWARD = "forward"
 DIRECTIONS = (FORWARD, "input_gradient", "weight_gradient")
-"""What a kernel computes of a convolution: its output, or the gradient by its input or by its weight."""
+"""The results that a kernel may compute: a convolution, or its gradient by its input or by its weight."""
 
 IMAGES = {FORWARD: ("x", "residual", "output"), "input_gradient": ("dy", "output"), "weight_gradient": ("dy", "x")}
 """The operands of a kernel that are images, and its output if it is one, by direction."""
@@ -81,7 +81,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """True if the weight is laid out before the kernel runs, as in a network: calls do not move its bytes then."""
 
     direction: str = FORWARD
-    """What the kernel computes, one of `DIRECTIONS`."""
+    """The result that the kernel computes, one of `DIRECTIONS`."""
 
     def __post_init__(self) -> None:
         require_precision(self.precision)

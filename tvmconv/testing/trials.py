@@ -101,7 +101,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     open_sizes: tuple[str, ...] = ()
     """The sizes that are known only when the kernel runs; it is tried with several of each."""
     direction: str = FORWARD
-    """What is computed of the convolution, one of `tvmconv.problem.DIRECTIONS`."""
+    """The result that the kernel computes, one of `tvmconv.problem.DIRECTIONS`."""
 
     @property
     def problem(self) -> Problem:

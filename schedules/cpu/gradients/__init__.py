@@ -23,7 +23,7 @@ MOST_UNROLLED = 2048
 
 
 def obstacle(problem: Problem) -> str | None:
-    """Return why there is no gradient of a problem's workload; None for a depthwise one."""
+    """Return why a problem's workload has no gradient here; None for a depthwise one."""
     return None if problem.is_depthwise else "is for depthwise convolutions"
 
 

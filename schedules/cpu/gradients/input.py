@@ -164,7 +164,7 @@ class InputGradient(CpuTemplate[Config]):
 
     def ablations(self, config: Config) -> Mapping[str, Config]:
         return {
-            "micro-kernel": replace(config, rows=1, tiles=config.band),
+            "micro-kernel": replace(config, rows=1),
             "unrolling": replace(config, unroll=0),
             "threads": replace(config, parallel=False),
         }

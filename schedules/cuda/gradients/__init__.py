@@ -18,15 +18,15 @@ OTHER_REGISTERS = 24
 
 
 def obstacle(problem: Problem) -> str | None:
-    """Return why there is no gradient of a problem's workload; None for a depthwise one."""
+    """Return why a problem's workload has no gradient here; None for a depthwise one."""
     return None if problem.is_depthwise else "is for depthwise convolutions"
 
 
 def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
-    """Return why there is no gradient of a problem's workload in NHWC, with all sums in registers; None for one."""
+    """Return why registers do not hold the sums of a gradient in NHWC; None where they do."""
     workload = problem.workload
-    if (found := obstacle(problem)) is not None:
-        return found
+    if (reason := obstacle(problem)) is not None:
+        return reason
     if workload.multiplier > 1:
         return f"takes one output for each channel, not {workload.multiplier}"
     taps = workload.kernel[0] * workload.kernel[1]

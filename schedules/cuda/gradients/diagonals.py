@@ -50,7 +50,7 @@ from .diagonals_tiles import (
 from .weight import add_up_parts
 
 IN_MEMORY = 4
-"""The last dimensions of what is in shared memory, of which a warp finds its own."""
+"""The last dimensions of what is in shared memory, by which a warp finds the elements that it multiplies."""
 
 
 class WeightGradientDiagonals(GpuTemplate[Config]):
@@ -73,8 +73,8 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take windows whose columns lie side by side, and rows that fit a block."""
-        if (found := obstacle_on_tensor_cores(problem, target)) is not None:
-            return found
+        if (reason := obstacle_on_tensor_cores(problem, target)) is not None:
+            return reason
         workload = problem.workload
         if workload.kernel[1] == 1:  # TVM cannot tell what a loop over a single column of taps reads
             return "takes kernels of several columns"

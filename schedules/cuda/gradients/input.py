@@ -83,8 +83,8 @@ class InputGradient(GpuTemplate[Config]):
     examples: ClassVar[tuple[Problem, ...]] = tuple(
         Problem(workload, direction="input_gradient")
         for workload in (
-            ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), stride=2),
-            ConvWorkload.depthwise((1, 2, 9, 12), (2, 2, 5, 3), dtype="float16"),
+            ConvWorkload.depthwise((2, 4, 32, 31), (4, 1, 3, 3), stride=2),
+            ConvWorkload.depthwise((1, 4, 19, 24), (4, 2, 5, 3), dtype="float16"),
         )
     )
 
@@ -177,7 +177,7 @@ class InputGradient(GpuTemplate[Config]):
         height, width = compute.phase_sizes(workload)
         return {
             "sums": prod(config.tile) * prod(workload.stride),
-            "window": window(workload, config),
+            "window": max(1, window(workload, config)),
             "products": products(workload, config),
             "waste_y": wasted(height, config.threads_y * config.thread_y),
             "waste_x": wasted(width, config.threads_x * config.thread_x),

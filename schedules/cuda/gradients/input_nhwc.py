@@ -91,8 +91,8 @@ class InputGradientNhwc(GpuTemplate[Config]):
     examples: ClassVar[tuple[Problem, ...]] = tuple(
         Problem(workload.in_nhwc(), direction="input_gradient")
         for workload in (
-            ConvWorkload.depthwise((2, 8, 12, 11), (8, 1, 3, 3), stride=2),
-            ConvWorkload.depthwise((1, 6, 9, 12), (6, 1, 5, 3), dtype="float16"),
+            ConvWorkload.depthwise((2, 16, 16, 15), (16, 1, 3, 3), stride=2),
+            ConvWorkload.depthwise((1, 24, 9, 12), (24, 1, 5, 3), dtype="float16"),
         )
     )
 
@@ -157,7 +157,7 @@ class InputGradientNhwc(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, compute.phase_sizes(problem.workload)
 
         def whole_sectors(config: Config) -> bool:
-            """Return whether neighbouring threads read a sector together, if there are so many channels."""
+            """Return whether neighbouring threads read a sector together, or all channels."""
             least = min(SECTOR, workload.in_channels * workload.itemsize)
             return config.vector * config.threads_c * workload.itemsize >= least
 

@@ -39,13 +39,13 @@ ROOM = 150
 """The most registers for sums, and for a tile with its window."""
 
 WARPS = 32
-"""The warps for each multiprocessor: twice as many as are there at once."""
+"""The warps for each multiprocessor: twice as many as it runs at once."""
 
 WHOLE = 16
 """The most warps of a block that has all tiles of a channel, so that no second kernel adds up what blocks have."""
 
 FEW_SUMS = 25
-"""The most sums with which so many warps have registers for what they read; with more, planes are in shared memory."""
+"""The most sums with which `WHOLE` warps have registers for what they read; with more, planes are in shared memory."""
 
 PLANES_BYTES = 32 << 10
 """The most shared memory for the planes of a block, of which several share a multiprocessor."""
@@ -237,8 +237,8 @@ class WeightGradient(GpuTemplate[Config]):
 
     def ablations(self, config: Config) -> Mapping[str, Config]:
         return {
-            "several rows": replace(config, rows=1),
-            "planes in shared memory": replace(config, images=0),
+            "several rows, planes in shared memory": replace(config, rows=1, images=0),
+            "several warps": replace(config, rows=1, images=0, warps=1),
             "several parts": replace(config, parts=1),
         }
 
@@ -387,7 +387,7 @@ def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
 
 
 def _into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
-    """Put a stage of so many axes into registers."""
+    """Put a stage, whose last `axes` loops are unrolled, into registers."""
     sch.set_scope(block, 0, "local")
     for loop in sch.get_loops(block)[-axes:]:
         sch.unroll(loop)

@@ -141,7 +141,7 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
 
 
 def registers_of(numbers: int) -> int:
-    """Return the registers that a thread of so many numbers gets."""
+    """Return the registers of a thread that holds `numbers` float32 numbers."""
     return min(MOST_REGISTERS, REGISTERS // _crowd(numbers))
 
 
@@ -151,12 +151,12 @@ def resident_blocks(config: Config, numbers: int) -> int:
 
 
 def _crowd(numbers: int) -> int:
-    """Return the threads that share a multiprocessor."""
+    """Return the threads that share a multiprocessor, of `numbers` float32 numbers each."""
     return next((count for limit, count in CROWDS if numbers <= limit), FEWEST)
 
 
 def adders(parts: int) -> int:
-    """Return the threads of the second kernel that add up so many parts of a tap of a channel."""
+    """Return the threads of the second kernel that add up `parts` sums of a tap of a channel."""
     return next(count for count in (1, 2, 4, 8, ADDERS) if parts <= PARTS_EACH * count or count == ADDERS)
 
 
