@@ -1,10 +1,10 @@
 """Tuning logs: one line of JSON for each trial, in the layout of AutoTVM's log version 0.2 with more fields.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
-its only argument, and as keyword arguments the share of zeros of a sparse kernel and a precision other than float32,
-or the arguments of a template of one's own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp",
-"re" and "an"; costs in seconds, error number, seconds of the trial and the time of day. `device`, `versions`, `status`,
-`reason` and `stage` are what AutoTVM left out.
+its only argument, and as keyword arguments the share of zeros of a sparse kernel, a precision other than float32 and
+the direction of a gradient, or the arguments of a template of one's own; knobs as `[name, "ot", value]`, of such a
+template also of the kinds "sp", "re" and "an"; costs in seconds, error number, seconds of the trial and the time of
+day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import Problem
+from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts
@@ -45,10 +45,11 @@ Result = tuple[tuple[float, ...], int, float, float]
 
 
 class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The arguments of a template beside the workload: `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
+    """The arguments of a template beside the workload, such as `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
 
     sparsity: float | None = None
     precision: str = DEFAULT
+    direction: str = FORWARD
 
 
 Input = tuple[str, str, tuple[ConvWorkload | bool | int | float | str | tuple[Any, ...] | None, ...], Keywords]
@@ -124,7 +125,8 @@ class Record(msgspec.Struct, frozen=True):
         """The problem that the kernel solves, or the call of a template of one's own."""
         arguments = self.input[2]
         if arguments and isinstance(arguments[0], ConvWorkload):
-            return Problem(arguments[0], self.sparsity, self.input[3].precision)
+            keywords = self.input[3]
+            return Problem(arguments[0], self.sparsity, keywords.precision, direction=keywords.direction)
         return Call(self.template, msgspec.json.encode(arguments).decode())
 
     @property
@@ -195,7 +197,7 @@ def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
     """Return the arguments of a template for a problem."""
     if isinstance(problem, Call):
         return problem.args, Keywords()
-    return (problem.workload,), Keywords(problem.sparsity, problem.precision)
+    return (problem.workload,), Keywords(problem.sparsity, problem.precision, problem.direction)
 
 
 def encode(record: Record) -> bytes:
@@ -223,7 +225,7 @@ def decode(line: bytes) -> Record:
     if not is_convolution:
         return record
     try:
-        record.problem  # noqa: B018, a precision that there is not
+        record.problem  # noqa: B018, a precision or a direction that there is not
     except InvalidArgumentError as error:
         raise msgspec.ValidationError(str(error)) from None
     return _with_present_names(record)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import Problem
+from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import SparseTemplate, Template
@@ -31,7 +31,9 @@ TEMPLATES: dict[str, Template] = {
     "cpu/direct": cpu.direct.template,
     "cpu/dot": cpu.dot.template,
     "cpu/im2win": cpu.im2win.template,
+    "cpu/input_gradient": cpu.input_gradient.template,
     "cpu/pointwise": cpu.pointwise.template,
+    "cpu/weight_gradient": cpu.weight_gradient.template,
     "cpu/winograd": cpu.winograd.template,
     "cuda/depthwise": cuda.depthwise.template,
     "cuda/depthwise_bands": cuda.depthwise_bands.template,
@@ -40,9 +42,14 @@ TEMPLATES: dict[str, Template] = {
     "cuda/direct": cuda.direct.template,
     "cuda/grouped": cuda.grouped.template,
     "cuda/im2win": cuda.im2win.template,
+    "cuda/input_gradient": cuda.input_gradient.template,
+    "cuda/input_gradient_nhwc": cuda.input_gradient_nhwc.template,
     "cuda/matvec": cuda.matvec.template,
     "cuda/shallow": cuda.shallow.template,
     "cuda/tensor": cuda.tensor.template,
+    "cuda/weight_gradient": cuda.weight_gradient.template,
+    "cuda/weight_gradient_diagonals": cuda.weight_gradient_diagonals.template,
+    "cuda/weight_gradient_nhwc": cuda.weight_gradient_nhwc.template,
     "cuda/winograd": cuda.winograd.template,
     "cuda/linear": cuda.linear.template,  # behind `cuda/tensor`, which is taken where estimates are equal
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
@@ -92,9 +99,16 @@ def _changed() -> None:
     changes += 1
 
 
-def dense_algorithms() -> tuple[str, ...]:
-    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration."""
-    dense = (name for name, template in _registered.items() if template not in SPARSE.values())
+def dense_algorithms(directions: Sequence[str] = DIRECTIONS) -> tuple[str, ...]:
+    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration.
+
+    Each takes problems of one of the directions.
+    """
+    dense = (
+        name
+        for name, template in _registered.items()
+        if template not in SPARSE.values() and not set(directions).isdisjoint(directions_of(template))
+    )
     return tuple(dict.fromkeys(map(algorithm_of, dense)))
 
 
@@ -114,10 +128,18 @@ def _obstacles(problem: Problem, target: tvm.target.Target) -> dict[str, str | N
 
 
 def _obstacle(template: Template, problem: Problem, target: tvm.target.Target) -> str | None:
+    if problem.direction not in (directions := directions_of(template)):
+        return f"computes {' and '.join(directions)}, not {problem.direction}"
     for size in problem.open_sizes:
         if size not in template.OPEN_SIZES:
             return f"takes no {size} that is left open"
     return template.LAYOUTS.obstacle(problem.workload) or template.obstacle(problem, target)
+
+
+def directions_of(template: Template) -> tuple[str, ...]:
+    """Return the directions of problems that a template takes."""
+    directions: tuple[str, ...] = getattr(template, "DIRECTIONS", (FORWARD,))
+    return directions
 
 
 def _templates_on(target: tvm.target.Target) -> dict[str, Template]:
@@ -136,8 +158,9 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     templates, obstacles, kind = _templates_on(target), _obstacles(problem, target), target.kind.name
     known = [each for each, why in obstacles.items() if why is None]
     if not known:
-        has_layouts = [each for each in templates if templates[each].LAYOUTS.obstacle(problem.workload) is None]
-        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in has_layouts or templates])
+        in_direction = [each for each in templates if problem.direction in directions_of(templates[each])]
+        has_layouts = [each for each in in_direction if templates[each].LAYOUTS.obstacle(problem.workload) is None]
+        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in has_layouts or in_direction])
     if algorithm not in ("auto", *known):
         why = f": {_told(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}{why}"
