@@ -10,10 +10,10 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmconv.lowering.gpu.intrinsics import COMMIT_SOURCE, COPY_SOURCE, cuda_call
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
 from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.schedules.cuda.statements import COMMIT_SOURCE, COPY_SOURCE, cuda_call
 
-from ...between.gpu.plan import INDEX, index_variable, loop, sequence, tested
 from .fragments import EIGHT, FRAGMENT, address, word
 from .shapes import COPY_BYTES, Attention, Tile, padded, part_bytes, stage_bytes
 

@@ -10,13 +10,12 @@ from tvm.ir import Expr
 
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
+from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
 from tvmconv.lowering import as_scheduled, with_launch_bounds
-from tvmconv.lowering.gpu.intrinsics import READY_SOURCE, cuda_call
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.schedules.cuda.statements import READY_SOURCE, cuda_call, exchange
 
-from ...between.gpu.exchanges import exchange
-from ...between.gpu.plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT
 from .half import HalfProducts

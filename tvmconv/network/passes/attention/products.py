@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from tvm import tirx
 from tvm.ir import Expr
 
-from ...between.gpu.plan import tested
+from tvmconv.compute.statements import tested
+
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT, address, store_words, word_of
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.ir import Expr, Var
 
-from ...between.gpu.plan import index_variable, loop, sequence
+from tvmconv.compute.statements import index_variable, loop, sequence
+
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT, address, in_parts, load_columns, load_matrices, multiply, rest, rounded, word_of
 from .products import Products

@@ -12,15 +12,14 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvmconv.compute.functions import activated
+from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
 from tvmconv.lowering.signatures import as_scheduled
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.schedules.cuda.statements import exchange, halves
 from tvmconv.schedules.cuda.tensor.model import KERNEL
 from tvmconv.targets.devices import Gpu
-
-from ...between.gpu.exchanges import exchange, halves
-from ...between.gpu.plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
 
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
 """The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
