@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import tvm
+from tvmconv.network.passes.attention.shapes import Attention as Fused
+from tvmconv.network.passes.attention.shapes import Tile
 
 from tests.open_sizes.batches import with_twins
 from tvmconv import lowering
-from tvmconv.lowering import Place
-from tvmconv.network.passes.attention.shapes import Attention as Fused
-from tvmconv.network.passes.attention.shapes import Tile
 from tvmconv.problem.dtypes import STORAGE_TYPES
+from tvmconv.problem.places import Place
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")

@@ -7,8 +7,8 @@ from tvm.ir import Expr
 
 from tvmconv.compute.statements import INDEX, index_variable, loop, sequence
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.schedules.cuda.statements import exchanged
 
+from ..statements import exchanged
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT, address, load_matrices, multiply, pair
 from .products import Products

@@ -11,11 +11,11 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
-from tvmconv.schedules.cuda.machine import WARP
-from tvmconv.schedules.cuda.statements import COMMIT_SOURCE, COPY_SOURCE, cuda_call
 
+from ..machine import WARP
+from ..statements import COMMIT_SOURCE, COPY_SOURCE, cuda_call
 from .fragments import EIGHT, FRAGMENT, address, word
-from .shapes import COPY_BYTES, Attention, Tile, padded, part_bytes, stage_bytes
+from .tiles import COPY_BYTES, Attention, Tile, padded, part_bytes, stage_bytes
 
 
 class AttentionBlock:

@@ -11,25 +11,26 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvmconv.lowering import Place
+from tvmconv.lowering import as_scheduled, with_launch_bounds
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS
+from tvmconv.problem.places import Place
 from tvmconv.problem.precision import DEFAULT
+from tvmconv.schedules.cuda.attention.kernel import attention_kernel
+from tvmconv.schedules.cuda.attention.tiles import MOST_DEPTH, Attention, Tile, tile_for, vector
 from tvmconv.schedules.cuda.tensor.tiles import tf32_products
 from tvmconv.targets import backend_of, tensor_instructions
 from tvmconv.targets.devices import gpu_of
 
-from ...graph.constants import Array, constant_value, static_shape
-from ...graph.graph import Block, blocks_of, call_of, calls, rebind
-from ...graph.layers import Convolution, Layer
-from ...graph.views import Steps, in_a_row, moved_to, reshaped, view_of
-from ..products import convolution_of, found_product, surroundings
-from ..products.forms import Form, form_for, transposed
-from ..products.places import place_of, stored
-from ..products.product import Product
-from ..safe_softmax import NAME, SOFTMAX
-from .kernel import attention_kernel
-from .shapes import MOST_DEPTH, Attention, Tile, tile_for, vector
+from ..graph.constants import Array, constant_value, static_shape
+from ..graph.graph import Block, blocks_of, call_of, calls, rebind
+from ..graph.layers import Convolution, Layer
+from ..graph.views import Steps, in_a_row, moved_to, reshaped, view_of
+from .products import convolution_of, found_product, surroundings
+from .products.forms import Form, form_for, transposed
+from .products.places import place_of, stored
+from .products.product import Product
+from .safe_softmax import NAME, SOFTMAX
 
 KERNEL_NAME = "tvmconv cuda/attention"
 """The name of the kernel in the descriptions of layers."""
@@ -92,7 +93,9 @@ def use_attention(
             tile = tile_for(attention, gpu_of(target))
             if attention not in functions:
                 name = f"tvmconv_attention_{len(functions)}"
-                functions[attention] = builder.add_func(attention_kernel(attention, tile, name), name)
+                functions[attention] = builder.add_func(
+                    as_scheduled(with_launch_bounds(attention_kernel(attention, tile)), name), name
+                )
             result = relax.TensorType((attention.output.elements,), attention.out_dtype)
             call = relax.call_tir(functions[attention], operands, result)
             values[output] = relax.op.reshape(call, output.ty.shape)

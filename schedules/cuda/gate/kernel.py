@@ -13,13 +13,13 @@ from tvm.ir import Expr
 
 from tvmconv.compute.functions import activated
 from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
-from tvmconv.lowering.signatures import as_scheduled
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda.machine import WARP
-from tvmconv.schedules.cuda.statements import exchange, halves
-from tvmconv.schedules.cuda.tensor.model import KERNEL
 from tvmconv.targets.devices import Gpu
+
+from ..machine import WARP
+from ..statements import exchange, halves
+from ..tensor.model import KERNEL
 
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
 """The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
@@ -79,7 +79,7 @@ def clocks(gate: Gate, gpu: Gpu) -> float:
     return KERNEL + ceil(first.batch / gpu.multiprocessors) * (WAITING + weights / rate)
 
 
-def gate_kernel(gate: Gate, name: str, batch: Expr | int) -> tirx.PrimFunc:
+def gate_kernel(gate: Gate, batch: Expr | int) -> tirx.PrimFunc:
     """Return the function of a gate, with a block for each image; all sums are in float32.
 
     Before: `h = act(conv(x, w) + b)`, `y = act(conv(h, v) + c)`, of images of one pixel.
@@ -88,10 +88,8 @@ def gate_kernel(gate: Gate, name: str, batch: Expr | int) -> tirx.PrimFunc:
     """
     kernel = _Kernel(gate, batch)
     body = sequence([*kernel.fetched(), barrier(), *kernel.squeezed(), barrier(), *kernel.excited()])
-    func = tirx.PrimFunc(
-        kernel.params, launched(body, {kernel.thread: kernel.threads, kernel.image: batch}, kernel.buffers)
-    )
-    return as_scheduled(func.with_attrs({"tirx.noalias": True, "s_tir": True}), name)
+    root = launched(body, {kernel.thread: kernel.threads, kernel.image: batch}, kernel.buffers)
+    return tirx.PrimFunc(kernel.params, root).with_attrs({"tirx.noalias": True, "s_tir": True})
 
 
 class _Kernel:

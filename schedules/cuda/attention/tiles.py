@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tvmconv.lowering import Place
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
-from tvmconv.schedules.cuda.machine import BLOCK_BYTES, REGISTERS, WARP
-from tvmconv.schedules.cuda.tensor.model import L2_BYTES, mostly_largest
+from tvmconv.problem.places import Place
 from tvmconv.targets.devices import Gpu
 
+from ..machine import BLOCK_BYTES, REGISTERS, WARP
+from ..tensor.model import L2_BYTES, mostly_largest
 from .fragments import FRAGMENT
 
 COPY_BYTES = 16

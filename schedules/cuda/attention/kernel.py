@@ -11,26 +11,25 @@ from tvm.ir import Expr
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
 from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
-from tvmconv.lowering import as_scheduled, with_launch_bounds
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.schedules.cuda.machine import WARP
-from tvmconv.schedules.cuda.statements import READY_SOURCE, cuda_call, exchange
 
+from ..machine import WARP
+from ..statements import READY_SOURCE, cuda_call, exchange
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT
 from .half import HalfProducts
-from .shapes import Attention, Tile, resident_blocks
 from .tf32 import Tf32Products
+from .tiles import Attention, Tile, resident_blocks
 
 
-def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFunc:
+def attention_kernel(attention: Attention, tile: Tile) -> tirx.PrimFunc:
     """Return the function of attention, with a block for each tile of queries, and the softmax of the keys so far.
 
     Before: `s = q k^T * scale`, `y = softmax(s) v`.
     After: `for tile of keys: wait; copy the next tile; s = q k^T; m, before = max(m, s), m; p = 2^(s - m);
     sum = sum * 2^(before - m) + p; y = y * 2^(before - m) + p v`, and `y / sum` at the end.
     """
-    return AttentionLoops(attention, tile).function(name)
+    return AttentionLoops(attention, tile).function()
 
 
 class AttentionLoops(AttentionBlock):
@@ -40,7 +39,7 @@ class AttentionLoops(AttentionBlock):
         super().__init__(attention, tile)
         self.products = HalfProducts(self) if attention.dtype in NARROW else Tf32Products(self)
 
-    def function(self, name: str) -> tirx.PrimFunc:
+    def function(self) -> tirx.PrimFunc:
         """Return the function of the kernel."""
         turn = index_variable("turn")
         whole, rest = divmod(self.attention.keys, self.tile.turn)
@@ -56,8 +55,7 @@ class AttentionLoops(AttentionBlock):
         threads, grid = self.tile.threads, self.attention.matrices * self.blocks
         together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
         root = launched(body, {self.thread: threads, self.block: grid}, self.buffers, together)
-        func = tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
-        return as_scheduled(with_launch_bounds(func), name)
+        return tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
 
     def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""

@@ -10,15 +10,16 @@ import tvm
 from tvm import relax, tirx
 
 from tvmconv.dispatch import algorithms_for, least_cycles
+from tvmconv.lowering import as_scheduled
 from tvmconv.problem.dtypes import FLOATS
 from tvmconv.problem.precision import DEFAULT
+from tvmconv.schedules.cuda.gate.kernel import MOST_CHANNELS, MOST_SQUEEZED, Gate, clocks, gate_kernel
 from tvmconv.targets import backend_of
 from tvmconv.targets.devices import gpu_of
 
-from ...graph.constants import same_sizes
-from ...graph.graph import Block, blocks_of, calls
-from ...sites import Site
-from .kernel import MOST_CHANNELS, MOST_SQUEEZED, Gate, clocks, gate_kernel
+from ..graph.constants import same_sizes
+from ..graph.graph import Block, blocks_of, calls
+from ..sites import Site
 
 KERNEL_NAME = "tvmconv cuda/gate"
 """The name of the kernel in the descriptions of layers."""
@@ -120,7 +121,7 @@ class GateKernels:
         if (gate, is_open) not in self._functions:
             name = f"tvmconv_gate_{len(self._functions)}"
             batch = tirx.Var("batch", "int64") if is_open else gate.first.batch
-            self._functions[gate, is_open] = self._builder.add_func(gate_kernel(gate, name, batch), name)
+            self._functions[gate, is_open] = self._builder.add_func(as_scheduled(gate_kernel(gate, batch), name), name)
         batch = sites.first.sizes.get("batch", gate.first.batch)
         *shapes, (output, dtype) = [
             ((batch, *shape[1:]) if len(shape) == 4 else shape, dtype) for shape, dtype in gate.operands
