@@ -1,10 +1,12 @@
 """Schedules for NVIDIA GPUs."""
 
 from . import (
+    attention,
     depthwise,
     depthwise_bands,
     depthwise_nhwc,
     depthwise_planes,
+    gate,
     gradients,
     grouped,
     matvec,
@@ -17,11 +19,13 @@ from .simt import direct, im2win
 from .tensor import linear, winograd
 
 __all__ = [
+    "attention",
     "depthwise",
     "depthwise_bands",
     "depthwise_nhwc",
     "depthwise_planes",
     "direct",
+    "gate",
     "gradients",
     "gradients_nhwc",
     "grouped",

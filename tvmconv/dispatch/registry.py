@@ -12,7 +12,7 @@ from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
-from tvmconv.schedules.template import SparseTemplate, Template
+from tvmconv.schedules.template import Fused, SparseTemplate, Template
 from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
 
 from . import pickling
@@ -33,11 +33,13 @@ TEMPLATES: dict[str, Template] = {
     "cpu/im2win": cpu.im2win.template,
     "cpu/pointwise": cpu.pointwise.template,
     "cpu/winograd": cpu.winograd.template,
+    "cuda/attention": cuda.attention.template,
     "cuda/depthwise": cuda.depthwise.template,
     "cuda/depthwise_bands": cuda.depthwise_bands.template,
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc.template,
     "cuda/depthwise_planes": cuda.depthwise_planes.template,
     "cuda/direct": cuda.direct.template,
+    "cuda/gate": cuda.gate.template,
     "cuda/grouped": cuda.grouped.template,
     "cuda/im2win": cuda.im2win.template,
     "cuda/matvec": cuda.matvec.template,
@@ -93,14 +95,19 @@ def _changed() -> None:
 
 
 def dense_algorithms() -> tuple[str, ...]:
-    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration."""
-    dense = (name for name, template in _registered.items() if template not in SPARSE.values())
+    """Return the algorithms of convolutions whose weights are operands, for any kind of target, as registered."""
+    dense = (name for name, each in _registered.items() if each not in SPARSE.values() and not _is_fused(each))
     return tuple(dict.fromkeys(map(algorithm_of, dense)))
 
 
 def algorithms_on(target: tvm.target.Target) -> tuple[str, ...]:
-    """Return the algorithms with a template for a kind of target."""
-    return tuple(_templates_on(target))
+    """Return the algorithms of convolutions with a template for a kind of target."""
+    return tuple(algorithm for algorithm, each in _templates_on(target).items() if not _is_fused(each))
+
+
+def _is_fused(template: Template) -> bool:
+    """Return whether a template is for attention or gates."""
+    return isinstance(template.LAYOUTS, Fused)
 
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ import msgspec
 
 from tvmconv.errors import InvalidArgumentError
 
+from .attention import Attention
 from .dtypes import NARROW
+from .gate import Gate
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload
 
@@ -167,4 +169,47 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def from_json(cls, text: str) -> Problem:
         """Return the problem that `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
+        kind = FusedProblem if msgspec.json.decode(text, type=_Tagged).workload.type else Problem
+        return msgspec.json.decode(text, type=kind)
+
+
+class FusedProblem(Problem, frozen=True, omit_defaults=True):
+    """The problem of a kernel that computes several layers: attention, or a gate.
+
+    What templates of convolutions ask of a workload is not there: `Template.LAYOUTS` tells which kind one takes.
+    """
+
+    workload: Attention | Gate  # type: ignore[assignment]
+
+    @property
+    def _has_words(self) -> bool:
+        """True where the precision makes a difference: gates are sums of float32 multiply-adds, whatever the word."""
+        return isinstance(self.workload, Attention) and super()._has_words
+
+    @property
+    def is_depthwise(self) -> bool:
+        return False
+
+    @property
+    def is_dense(self) -> bool:
+        return False
+
+
+Workload = ConvWorkload | Attention | Gate
+"""What kernels compute: each has its operands, its FLOPs and a description in words."""
+
+
+def problem_of(workload: Workload, sparsity: float | None = None, precision: str = DEFAULT) -> Problem:
+    """Return the problem of a workload of any kind."""
+    if isinstance(workload, ConvWorkload):
+        return Problem(workload, sparsity, precision)
+    return FusedProblem(workload, sparsity, precision)
+
+
+class _Tag(msgspec.Struct):
+    type: str = ""
+    """The tag of the workload of several layers; none for a convolution."""
+
+
+class _Tagged(msgspec.Struct):
+    workload: _Tag

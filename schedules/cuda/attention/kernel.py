@@ -11,6 +11,7 @@ from tvm.ir import Expr
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
 from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 
 from ..machine import WARP
@@ -19,25 +20,26 @@ from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT
 from .half import HalfProducts
 from .tf32 import Tf32Products
-from .tiles import Attention, Tile, resident_blocks
+from .tiles import Config, least_resident
 
 
-def attention_kernel(attention: Attention, tile: Tile) -> tirx.PrimFunc:
+def attention_kernel(problem: Problem, tile: Config) -> tirx.PrimFunc:
     """Return the function of attention, with a block for each tile of queries, and the softmax of the keys so far.
 
     Before: `s = q k^T * scale`, `y = softmax(s) v`.
     After: `for tile of keys: wait; copy the next tile; s = q k^T; m, before = max(m, s), m; p = 2^(s - m);
     sum = sum * 2^(before - m) + p; y = y * 2^(before - m) + p v`, and `y / sum` at the end.
     """
-    return AttentionLoops(attention, tile).function()
+    return AttentionLoops(problem, tile).function()
 
 
 class AttentionLoops(AttentionBlock):
     """The loops of a block over keys, and what it does with its sums behind them."""
 
-    def __init__(self, attention: Attention, tile: Tile) -> None:
-        super().__init__(attention, tile)
-        self.products = HalfProducts(self) if attention.dtype in NARROW else Tf32Products(self)
+    def __init__(self, problem: Problem, tile: Config) -> None:
+        super().__init__(problem, tile)
+        self.least_resident = least_resident(problem, tile)
+        self.products = HalfProducts(self) if self.attention.dtype in NARROW else Tf32Products(self)
 
     def function(self) -> tirx.PrimFunc:
         """Return the function of the kernel."""
@@ -53,7 +55,7 @@ class AttentionLoops(AttentionBlock):
             steps += self._turn(tirx.const(whole, INDEX), rest)
         body = sequence([*steps, *self._ended()])
         threads, grid = self.tile.threads, self.attention.matrices * self.blocks
-        together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
+        together = {MIN_BLOCKS: self.least_resident}
         root = launched(body, {self.thread: threads, self.block: grid}, self.buffers, together)
         return tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
 

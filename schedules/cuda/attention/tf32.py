@@ -46,7 +46,7 @@ class Tf32Products(Products):
 
     def __init__(self, block: AttentionBlock) -> None:
         super().__init__(block)
-        self.parts = self.attention.parts
+        self.parts = block.parts_of_factors
         count, scores = self.fragments, self.fragments * block.tile.keys // 2
         self.columns = self.registers("columns", TOGETHER * 4, "uint32")
         self.queries = self.registers("queries", count * 4, "uint32")
