@@ -61,7 +61,9 @@ class Fused(NamedTuple):
 class Template(Protocol):
     """A way to schedule the problems that it takes, with knobs to tune.
 
-    The functions take problems without an obstacle, and configurations that are legal for the problem.
+    The functions take problems without an obstacle, and configurations that are legal for the problem. A template may
+    have `DIRECTIONS`, the directions of problems that it takes, of `tvmconv.problem.DIRECTIONS`; one without it takes
+    "forward" alone.
     """
 
     VERSION: int

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tvm
 
-from tvmconv.problem import Problem
+from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.workload import ConvWorkload
 
 from ..space import Space
-from ..template import Layouts, Template
+from ..template import Fused, Layouts, Template
 from .machine import PARALLEL_FLOPS
 
 
@@ -38,8 +38,9 @@ class CpuTemplate(Template, Generic[C]):
     """
 
     VERSION: int = 1
+    DIRECTIONS: ClassVar[tuple[str, ...]] = (FORWARD,)
     OPEN_SIZES: tuple[str, ...] = ()
-    LAYOUTS: Layouts
+    LAYOUTS: Layouts | Fused
     LEAST: C
     Config: type[Any]
     """The class of `LEAST`."""

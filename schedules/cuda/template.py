@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tvm
 
 from tvmconv.errors import NoValidConfigurationError
-from tvmconv.problem import Problem
+from tvmconv.problem import FORWARD, Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
@@ -43,6 +43,7 @@ class GpuTemplate(Template, Generic[C]):
     """
 
     VERSION: int = 1
+    DIRECTIONS: ClassVar[tuple[str, ...]] = (FORWARD,)
     OPEN_SIZES: tuple[str, ...] = ()
     LAYOUTS: Layouts | Fused
     LEAST: C

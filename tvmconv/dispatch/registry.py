@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import Problem
+from tvmconv.problem import FORWARD, Problem
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Fused, SparseTemplate, Template
@@ -121,10 +121,18 @@ def _obstacles(problem: Problem, target: tvm.target.Target) -> dict[str, str | N
 
 
 def _obstacle(template: Template, problem: Problem, target: tvm.target.Target) -> str | None:
+    if problem.direction not in (directions := directions_of(template)):
+        return f"computes {' and '.join(directions)}, not {problem.direction}"
     for size in problem.open_sizes:
         if size not in template.OPEN_SIZES:
             return f"takes no {size} that is left open"
     return template.LAYOUTS.obstacle(problem.workload) or template.obstacle(problem, target)
+
+
+def directions_of(template: Template) -> tuple[str, ...]:
+    """Return the directions of problems that a template takes."""
+    directions: tuple[str, ...] = getattr(template, "DIRECTIONS", (FORWARD,))
+    return directions
 
 
 def _templates_on(target: tvm.target.Target) -> dict[str, Template]:
@@ -143,8 +151,9 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     templates, obstacles, kind = _templates_on(target), _obstacles(problem, target), target.kind.name
     known = [each for each, why in obstacles.items() if why is None]
     if not known:
-        has_layouts = [each for each in templates if templates[each].LAYOUTS.obstacle(problem.workload) is None]
-        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in has_layouts or templates])
+        in_direction = [each for each in templates if problem.direction in directions_of(templates[each])]
+        has_layouts = [each for each in in_direction if templates[each].LAYOUTS.obstacle(problem.workload) is None]
+        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in has_layouts or in_direction])
     if algorithm not in ("auto", *known):
         why = f": {_told(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}{why}"

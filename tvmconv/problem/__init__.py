@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
 
 from .attention import Attention
 from .dtypes import NARROW
+from .epilogue import Epilogue
 from .gate import Gate
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload
@@ -15,6 +18,12 @@ from .workload import ConvWorkload
 OPEN_SIZES = ("batch", "height", "width")
 """The names of the sizes of a workload that can be open."""
 
+FORWARD = "forward"
+DIRECTIONS = (FORWARD, "input_gradient", "weight_gradient")
+"""What a kernel computes of a convolution: its output, or the gradient by its input or by its weight."""
+
+IMAGES = {FORWARD: ("x", "residual", "output"), "input_gradient": ("dy", "output"), "weight_gradient": ("dy", "x")}
+"""The operands of a kernel that are images, and its output if it is one, by direction."""
 
 ASSUMED_BATCH = 1
 """The batch that kernels are chosen for where it is known only when they run.
@@ -34,10 +43,11 @@ LEAST_LENGTH = 16
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A workload, the sparsity of its weight, and the precision; one configuration is the best for each problem.
+    """A workload, the sparsity of its weight, the precision, and the direction; each has one best configuration.
 
-    Raises `InvalidArgumentError` for a precision that is none of `WORDS`, and for "strict" with narrow storage, whose
-    products tensor cores may add up.
+    Raises `InvalidArgumentError` for a precision that is none of `WORDS`, for "strict" with narrow storage, whose
+    products tensor cores may add up, and for a direction that is none of `DIRECTIONS`. A gradient is that of a
+    convolution without an epilogue, in one dtype, whose weight is an operand.
     """
 
     workload: ConvWorkload
@@ -72,8 +82,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     constant_weight: bool = False
     """True if the weight is laid out before the kernel runs, as in a network: calls do not move its bytes then."""
 
+    direction: str = FORWARD
+    """What the kernel computes, one of `DIRECTIONS`."""
+
     def __post_init__(self) -> None:
         require_precision(self.precision)
+        self._require_direction()
         if not set(OPEN_SIZES).issuperset(self.open_sizes):
             raise InvalidArgumentError("open_sizes", self.open_sizes, f"names of {', '.join(OPEN_SIZES)}")
         dtype = self.workload.dtype
@@ -82,6 +96,47 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
             raise InvalidArgumentError("precision", self.precision, f"{others}: tensor cores may add up {dtype}")
         if not self._has_words:
             msgspec.structs.force_setattr(self, "precision", DEFAULT)
+
+    def _require_direction(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise InvalidArgumentError("direction", self.direction, f"one of {', '.join(DIRECTIONS)}")
+        plain = self.sparsity is None and self.workload.epilogue == Epilogue()
+        if self.is_gradient and not (plain and self.workload.out_dtype is msgspec.UNSET):
+            expected = f"{FORWARD} for a sparse weight, an epilogue, or an output of another dtype"
+            raise InvalidArgumentError("direction", self.direction, expected)
+
+    @property
+    def is_gradient(self) -> bool:
+        """True if the kernel computes a gradient."""
+        return self.direction != FORWARD
+
+    @property
+    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output.
+
+        Those of a convolution are x, w, what its epilogue has, and the output; of a gradient dy, the gradient of that,
+        with w or with x, and the gradient by the other one of these.
+        """
+        return self.operands_of(self.workload)
+
+    def operands_of(self, workload: ConvWorkload) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return `operands` for a workload of other sizes or layouts."""
+        forward = workload.operands
+        if self.direction == "input_gradient":
+            return {"dy": forward["output"], "w": forward["w"], "output": forward["x"]}
+        if self.direction == "weight_gradient":
+            return {"dy": forward["output"], "x": forward["x"], "output": forward["w"]}
+        return forward
+
+    @property
+    def terms(self) -> int:
+        """The number of products in a sum, at most."""
+        workload = self.workload
+        if self.direction == "input_gradient":
+            return workload.multiplier * prod(workload.kernel)
+        if self.direction == "weight_gradient":
+            return workload.batch * prod(workload.output_size)
+        return workload.terms
 
     @property
     def _has_words(self) -> bool:
@@ -111,7 +166,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         """The names of what is given as tensors of torch in channels_last, operands and the output."""
         if not self.channels_last:
             return ()
-        return ("x", "residual", "output", *(("w",) if self.workload.w_layout == "KRSC" else ()))
+        return *IMAGES[self.direction], *(("w",) if self.workload.w_layout == "KRSC" else ())
 
     @property
     def has_open_planes(self) -> bool:
@@ -135,7 +190,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         workload = self.workload
         is_of_rows = self.is_depthwise and workload.is_in_nchw and workload.height == workload.window[0] == 1
-        if not is_of_rows or workload.width < LEAST_LENGTH:
+        if self.is_gradient or not is_of_rows or workload.width < LEAST_LENGTH:
             return None
         short, long = ASSUMED_LENGTHS
         width = short if workload.width < 4 * short else long
@@ -160,7 +215,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         sizes = "".join(f", any {name}" for name in self.open_sizes)
         order = ", taps mirrored" if self.mirrored else ""
         given = ", given in channels_last" if self.channels_last else ""
-        return f"{self.workload}{zeros}{word}{sizes}{order}{given}"
+        direction = f", {self.direction.replace('_', ' ')}" if self.is_gradient else ""
+        return f"{self.workload}{direction}{zeros}{word}{sizes}{order}{given}"
 
     def to_json(self) -> str:
         """Return one line of JSON, for another process."""
@@ -180,6 +236,10 @@ class FusedProblem(Problem, frozen=True, omit_defaults=True):
     """
 
     workload: Attention | Gate  # type: ignore[assignment]
+
+    def _require_direction(self) -> None:
+        if self.is_gradient:
+            raise InvalidArgumentError("direction", self.direction, f"{FORWARD} for several layers in one kernel")
 
     @property
     def _has_words(self) -> bool:
