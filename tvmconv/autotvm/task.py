@@ -25,14 +25,21 @@ from tvmconv.dispatch.registry import (
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Model, import_model
+from tvmconv.network.graph.graph import blocks_of
 from tvmconv.network.graph.shuffles import gather_shuffles
+from tvmconv.network.passes.attention import attention_of
 from tvmconv.network.passes.carrying import carry_channels
 from tvmconv.network.passes.gates import gates_of
 from tvmconv.network.passes.half import with_precision
 from tvmconv.network.passes.kernels import sites_for
 from tvmconv.network.passes.layouts import choose_layouts
 from tvmconv.network.passes.matrices import with_rows_in_matrices
-from tvmconv.problem import Problem
+from tvmconv.network.passes.parts import slice_parts
+from tvmconv.network.passes.safe_softmax import with_safe_softmax
+from tvmconv.network.passes.scales import scale_results
+from tvmconv.problem import Problem, Workload, problem_of
+from tvmconv.problem.attention import Attention
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.suites import load_suite
 from tvmconv.problem.workload import ConvWorkload
@@ -53,9 +60,9 @@ OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 
 @dataclass(frozen=True)
 class ConvTask(Task):
-    """A workload to tune for a target, by a schedule of tvmconv's."""
+    """A workload to tune for a target, by a schedule of tvmconv's: a convolution, attention, or a gate."""
 
-    workload: ConvWorkload
+    workload: Workload
     target: tvm.target.Target
     weight: int = 1
     algorithm: str = "auto"
@@ -68,7 +75,7 @@ class ConvTask(Task):
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity, self.precision)
+        return problem_of(self.workload, self.sparsity, self.precision)
 
     @cached_property
     def template(self) -> Template:
@@ -109,7 +116,7 @@ class ConvTask(Task):
 
 @overload
 def create(
-    workload: ConvWorkload,
+    workload: Workload,
     target: Any,
     algorithm: str = "auto",
     sparsity: float | None = None,
@@ -137,21 +144,23 @@ def create(*what: Any, **options: Any) -> Task:
 
 
 def _create(
-    workload: ConvWorkload,
+    workload: Workload,
     target: Any,
     algorithm: str = "auto",
     sparsity: float | None = None,
     precision: str = DEFAULT,
 ) -> ConvTask:
-    if not isinstance(workload, ConvWorkload):
+    if not isinstance(workload, ConvWorkload | Attention | Gate):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, or the name of a template")
     if sparsity is None:
-        problem = Problem(workload, precision=precision)
+        problem = problem_of(workload, precision=precision)
         return ConvTask(workload, resolve_target(target), algorithm=algorithm, precision=problem.precision)
     if algorithm != "auto":
         raise InvalidArgumentError("algorithm", algorithm, "auto for a sparse kernel")
     if precision != DEFAULT:
         raise InvalidArgumentError("precision", precision, f"{DEFAULT} for a sparse kernel")
+    if not isinstance(workload, ConvWorkload):
+        raise InvalidArgumentError("sparsity", sparsity, f"None for {workload}")
     if not 0 <= sparsity <= 1:
         raise InvalidArgumentError("sparsity", sparsity, "a share of zeros from 0 to 1")
     return ConvTask(workload.without_scale(), resolve_target(target), sparsity=sparsity)
@@ -182,12 +191,14 @@ def extract_from_model(
 ) -> list[ConvTask]:
     """Return a task for each different convolution and linear layer of a model that has a template, in order.
 
+    For a GPU, without a sparsity, those of gates and attention that one kernel computes follow.
+
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
     epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
     of layers with that workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks
     are those of the layers whose weights are constants, whatever zeros these have. `precision` is as for `build`.
     """
-    return _extracted(model, target, algorithm, sparsity, precision, OP_LAYOUTS.values())
+    return _extracted(model, target, algorithm, sparsity, precision, OP_LAYOUTS)
 
 
 def extract_from_program(
@@ -202,38 +213,55 @@ def extract_from_program(
         raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")
     if target is None:
         raise InvalidArgumentError("target", target, "what the model is tuned for, such as 'llvm' or 'cuda'")
-    names = OP_LAYOUTS if ops is None else [getattr(op, "name", op) for op in ops]
+    names = [*OP_LAYOUTS] if ops is None else [getattr(op, "name", op) for op in ops]
     if unknown := [name for name in names if name not in OP_LAYOUTS]:
         raise InvalidArgumentError("ops", unknown[0], f"operators that are tuned: {', '.join(OP_LAYOUTS)}")
-    return _extracted(mod, target, "auto", None, DEFAULT, [OP_LAYOUTS[name] for name in names])
+    return _extracted(mod, target, "auto", None, DEFAULT, names)
 
 
 def _extracted(
-    model: Any, target: Any, algorithm: str, sparsity: float | None, precision: str, layouts: Collection[str]
+    model: Any, target: Any, algorithm: str, sparsity: float | None, precision: str, ops: Collection[str]
 ) -> list[ConvTask]:
-    """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
+    """Return the tasks of `extract_from_model` for some of the operators in `OP_LAYOUTS`; gates and attention for all.
+
+    These are of several operators.
+    """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
     mod = source.mod if sparsity is not None else carry_channels(source.mod, resolved, precision)
+    fused: list[Problem] = []
+    if sparsity is None and len(ops) == len(OP_LAYOUTS):
+        fused += _attention(source.mod, resolved, precision)
     mod, precision = with_precision(with_rows_in_matrices(mod, resolved), resolved, precision)
     mod = gather_shuffles(mod) if backend_of(resolved).on_gpu else mod
     sites = sites_for(mod, resolved)
     if sparsity is None:  # sparse kernels read and write NCHW
-        gated = {
-            site.output for pair in gates_of(mod, sites, resolved, precision) for site in (pair.first, pair.second)
-        }
+        gates = gates_of(mod, sites, resolved, precision)
+        fused[:0] = [pair.problem for pair in gates] if len(ops) == len(OP_LAYOUTS) else []
+        gated = {site.output for pair in gates for site in (pair.first, pair.second)}
         sites, _ = choose_layouts(mod, sites, resolved, gated, precision)
         sites = [site for site in sites if site.output not in gated]
-    tasks = [
-        _task(site.problem(precision), resolved, algorithm, sparsity)
+    layouts = {OP_LAYOUTS[name] for name in ops}
+    problems = [
+        site.problem(precision)
         for site in sites
         if site.workload is not None
         and site.convolution.layout in layouts
         and (sparsity is None or site.weight is not None)
     ]
+    tasks = [_task(problem, resolved, algorithm, sparsity) for problem in (*problems, *fused)]
     layers = Counter(task.problem for task in tasks)
     different = {task.problem: task for task in tasks}
     return [replace(task, weight=layers[problem]) for problem, task in different.items()]
+
+
+def _attention(mod: tvm.IRModule, target: tvm.target.Target, precision: str) -> list[Problem]:
+    """Return the problems of the attention of a model that one kernel computes on a GPU."""
+    if not backend_of(target).on_gpu:
+        return []
+    mod = with_rows_in_matrices(with_safe_softmax(scale_results(slice_parts(mod))), target)
+    mod, precision = with_precision(mod, target, precision)
+    return [found.problem for block in blocks_of(mod) for found in attention_of(block, target, precision)]
 
 
 def _task(problem: Problem, target: tvm.target.Target, algorithm: str, sparsity: float | None) -> ConvTask:

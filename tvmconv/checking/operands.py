@@ -15,7 +15,7 @@ from tvmconv.compute import conv2d_reference, to_logical
 from tvmconv.compute.epilogue import rounded_reference
 from tvmconv.compute.functions import Float64
 from tvmconv.compute.reference import finished, sums_of_products
-from tvmconv.problem import Problem
+from tvmconv.problem import Problem, Workload
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.precision import DEFAULT
@@ -37,7 +37,7 @@ is another number.
 """
 
 
-def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarray]:
+def random_operands(workload: Workload, seed: int = 0) -> dict[str, np.ndarray]:
     """Return random operands by name, and an output in which elements left unwritten show: see `unwritten`.
 
     They are normally distributed, and integers evenly; see `random_operand`. After `DISTINCT` elements an operand
@@ -50,7 +50,7 @@ def random_operands(workload: ConvWorkload, seed: int = 0) -> dict[str, np.ndarr
     return {**arrays, output: np.full(output_shape, unwritten(output_dtype), output_dtype)}
 
 
-def random_operand(workload: ConvWorkload, name: str, rng: np.random.Generator, count: int) -> np.ndarray:
+def random_operand(workload: Workload, name: str, rng: np.random.Generator, count: int) -> np.ndarray:
     """Return so many elements of an operand.
 
     Behind sums of integers the scale is such that outputs are about as large as numbers of their type, by half.
@@ -59,7 +59,7 @@ def random_operand(workload: ConvWorkload, name: str, rng: np.random.Generator, 
     if bounds := STORAGE_TYPES[dtype].bounds:
         return rng.integers(*bounds, count, dtype, endpoint=True)
     drawn = rng.standard_normal(count)
-    if workload.storage.bounds is not None:
+    if isinstance(workload, ConvWorkload) and workload.storage.bounds is not None:
         usual = 1.0 if workload.output_storage.bounds is None else 64.0
         drawn *= usual / (workload.terms**0.5 * TYPICAL**2) if name == "scale" else usual
     return drawn.astype(dtype)

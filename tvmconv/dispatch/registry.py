@@ -110,6 +110,11 @@ def _is_fused(template: Template) -> bool:
     return isinstance(template.LAYOUTS, Fused)
 
 
+def is_for_fused(name: str) -> bool:
+    """Return whether a name is that of a template for attention or gates."""
+    return name in _registered and _is_fused(_registered[name])
+
+
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:
     """Return the algorithms with a template that takes a problem on a target."""
     return tuple(algorithm for algorithm, why in _obstacles(problem, target).items() if why is None)

@@ -259,6 +259,16 @@ Workload = ConvWorkload | Attention | Gate
 """What kernels compute: each has its operands, its FLOPs and a description in words."""
 
 
+def workload_from(text: str) -> Workload:
+    """Return the workload that `to_json` wrote of any kind; raise `InvalidArgumentError` for other text."""
+    try:
+        if not msgspec.json.decode(text, type=_Tag).type:
+            return ConvWorkload.from_json(text)
+        return msgspec.json.decode(text, type=Attention | Gate)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidArgumentError("workload", text, f"a workload in JSON ({error})") from None
+
+
 def problem_of(workload: Workload, sparsity: float | None = None, precision: str = DEFAULT) -> Problem:
     """Return the problem of a workload of any kind."""
     if isinstance(workload, ConvWorkload):

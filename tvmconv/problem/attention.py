@@ -79,8 +79,8 @@ class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fie
 
     @property
     def terms(self) -> int:
-        """The products that an output takes: those of its query's scores, and of these with values."""
-        return self.keys * (self.depth + 1)
+        """The products that an output takes, with its share of those that all outputs of a query have in common."""
+        return self.keys * (self.depth + self.width) // self.width
 
     @property
     def flops(self) -> int:
@@ -91,6 +91,10 @@ class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fie
     def is_in_nchw(self) -> bool:
         """True: rows have no other layout than their places."""
         return True
+
+    def to_json(self) -> str:
+        """Return one line of JSON with every field and the kind of workload."""
+        return msgspec.json.encode(self).decode()
 
     def without_epilogue(self) -> Attention:
         """Return the attention itself, which has no epilogue."""

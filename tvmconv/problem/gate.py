@@ -61,8 +61,8 @@ class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
 
     @property
     def terms(self) -> int:
-        """The products that an output takes, those of the first layer among them."""
-        return (self.first.terms + 1) * self.second.terms
+        """The products that an output takes, with its share of those that all outputs of an image have in common."""
+        return self.first.out_channels * (self.first.in_channels + self.second.out_channels) // self.second.out_channels
 
     @property
     def flops(self) -> int:
@@ -78,6 +78,10 @@ class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
     def output_layout(self) -> Layout:
         """The order of the dimensions of the output."""
         return data_layout("NCHW")
+
+    def to_json(self) -> str:
+        """Return one line of JSON with every field and the kind of workload."""
+        return msgspec.json.encode(self).decode()
 
     def without_epilogue(self) -> Gate:
         """Return the gate itself: its activations are part of what it computes."""

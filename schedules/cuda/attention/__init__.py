@@ -137,12 +137,12 @@ class FusedAttention(GpuTemplate[Config]):
 
         With long rows in float32 tiles have fewer keys, for which there are registers.
         """
-        attention, shapes, keys = attention_of(problem), SHAPES, KEYS
+        attention, shapes, keys = attention_of(problem), [*SHAPES], KEYS
         is_wide = max(attention.depth, attention.width) > MOST_DEPTH // 2
         if attention.dtype not in NARROW:
             keys = KEYS // 2 if is_wide else KEYS
         elif not is_wide:
-            shapes = (*SHAPES, (2, 4, 1))
+            shapes.append((2, 4, 1))
         for fragments, warps, splits in shapes:
             tile = Config(fragments, STAGES, keys, warps, splits)
             yield replace(tile, stages=min(STAGES, turns_of(attention, tile)))

@@ -17,7 +17,7 @@ from tvmconv.compute import with_sizes
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.folding.constants import COMPILED_IN
 from tvmconv.lowering.workspace import Workspace, take_out
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.dtypes import FLOATS, NARROW
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
@@ -26,11 +26,11 @@ from tvmconv.targets import backend_of, multiplies, resolve_target
 from ..graph.constants import same_sizes
 from ..graph.convolutions import GIVE_SIZES
 from ..graph.graph import rebind
-from ..graph.layers import Layer
+from ..graph.layers import Convolution, Layer
 from ..graph.shuffles import expand_shuffles, gather_shuffles
 from ..sites import Site, find_convolutions
 from .exact_sums import with_exact_sums
-from .gates import KERNEL_NAME, GateKernels, gates_of
+from .gates import gates_of
 from .joints import Joint, Slice, joints_of, pooled_parts, slices_of
 from .layouts import choose_layouts
 from .packing import Packing, split_packing
@@ -47,6 +47,18 @@ class NetworkKernel(NamedTuple):
     packings: tuple[Packing | None, ...]
     """The functions that lay a constant weight out, one for each range of batches; nothing for a computed weight."""
     workspace: Workspace
+
+
+class FusedKernel(NamedTuple):
+    """A function of the module that computes attention or a gate."""
+
+    function: relax.GlobalVar
+    selection: dispatch.Selection
+
+    def layer(self, convolution: Convolution, reason: str) -> Layer:
+        """Return the layer of one of the convolutions that the kernel computes."""
+        config, function = msgspec.to_builtins(self.selection.config), str(self.function.name_hint)
+        return Layer(convolution, f"tvmconv {self.selection.name}", config, reason, function)
 
 
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
@@ -115,8 +127,8 @@ def use_kernels(
     gated = {site.output: pair for pair in gates for site in (pair.first, pair.second)}
     in_nchw = [*(sites[place].output for place in chosen), *gated]
     sites, calls = choose_layouts(mod, sites, target, in_nchw, precision)
-    gate_kernels = GateKernels(builder)
-    calls.update({pair.second.output: gate_kernels.call(pair) for pair in gates})
+    fused = {pair.problem: add_fused(builder, pair.problem, target) for pair in gates}
+    calls.update({pair.second.output: pair.call(fused[pair.problem].function) for pair in gates})
     own = [site for place, site in enumerate(sites) if place not in chosen and site.output not in gated]
     choices = _choices([site for site in own if site.workload is not None], target, precision)
     reading = [site for site in own if _is_by(READING_APART, choices.get(site.output))]
@@ -135,9 +147,8 @@ def use_kernels(
             layers.append(Layer(site.convolution, f"tvmconv {choice.template}", choice.config, reason, choice.name))
             continue
         if pair := gated.get(site.output):
-            layers.append(
-                Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site), gate_kernels.name_of(pair))
-            )
+            kernel = fused[pair.problem]
+            layers.append(kernel.layer(site.convolution, _why(f"{pair.reason}; {kernel.selection.reason}", site)))
             continue
         problem, weight, joint = site.problem(precision), site.weight, joints.get(site.output)
         ranges = choices[site.output]
@@ -241,6 +252,13 @@ def add_kernel(
         kept = [each and (lowering.bitcode(each.code), each.specs, each.keeps_weight) for each in packings]
         func = lowering.declare(key, func, workspace, kept)
     return NetworkKernel(builder.add_func(func, name), tuple(packings), workspace)
+
+
+def add_fused(builder: relax.BlockBuilder, problem: FusedProblem, target: tvm.target.Target) -> FusedKernel:
+    """Add a function with the kernel of attention or a gate to the module."""
+    selection = dispatch.select(problem, target)
+    ranges, kind = [dispatch.Range(1, problem, selection)], dispatch.algorithm_of(selection.name)
+    return FusedKernel(add_kernel(builder, ranges, target, kind, False).function, selection)
 
 
 def _name_to_keep(

@@ -12,20 +12,22 @@ from tvm import tirx
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
 from tests.emulated.memory import HazardError
-from tests.network.passes.attention_cases import KERNELS, SM_90, Kernel
+from tests.schedules.cases.attention import KERNELS, Kernel
 from tests.shared.sparing import every
 from tvmconv import lowering
-from tvmconv.network.passes.attention.kernel import AttentionLoops, attention_kernel
-from tvmconv.network.passes.attention.shapes import resident_blocks, shared_bytes, tile_for
-from tvmconv.network.passes.attention.tf32 import PAIRS
+from tvmconv.dispatch import select
+from tvmconv.schedules.cuda.attention.kernel import AttentionLoops
+from tvmconv.schedules.cuda.attention.tf32 import PAIRS
+from tvmconv.schedules.cuda.attention.tiles import least_resident, shared_bytes
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import gpu_of
+
+SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
 def emulated(case: Kernel) -> tuple[np.ndarray, Emulator]:
     """Return what the kernel of a case computes, and its run."""
-    func = attention_kernel(case.attention, case.tile, "attention")
-    (kernel,) = device_functions(func, SM_90)
+    (kernel,) = device_functions(case.function(SM_90), SM_90)
     arrays = case.operands()
     arrays["output"] = np.full(case.attention.output.elements, np.nan, case.attention.out_dtype)
     with np.errstate(invalid="ignore"):  # of what threads have that are not active
@@ -39,10 +41,10 @@ def test_numbers(name: str) -> None:
     case = KERNELS[name]
     found, machine = emulated(case)
     case.check(found)
-    turns = -(-case.attention.keys // case.tile.turn)
+    turns = -(-case.attention.keys // case.config.turn)
     assert len(machine.copied) == turns
-    assert max(machine.under_way) == (turns if turns <= case.tile.stages else case.tile.stages - 1)
-    assert machine.shared_bytes == shared_bytes(case.attention, case.tile)
+    assert max(machine.under_way) == (turns if turns <= case.config.stages else case.config.stages - 1)
+    assert machine.shared_bytes == shared_bytes(case.attention, case.config)
 
 
 def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,16 +63,17 @@ def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("parts", [1, 2])
 def test_tiles_of_float32(matrices: int, splits: int, parts: int) -> None:
     """They are those that were the fastest of three on an H100."""
-    attention = Kernel(matrices, 197, 197, 64, 64, "float32", "float32", parts=parts).attention
-    assert tile_for(attention, gpu_of(SM_90)).splits == splits
+    problem = Kernel(matrices, 197, 197, 64, 64, "float32", "float32", parts=parts).problem
+    assert select(problem, SM_90).config.splits == splits
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_tiles_of_long_rows_find_room(dtype: str, arch: str) -> None:
-    attention = Kernel(192, 197, 197, 128, 128, dtype, dtype).attention
-    gpu = gpu_of(resolve_target({"kind": "cuda", "arch": arch}))
-    assert shared_bytes(attention, tile_for(attention, gpu)) < gpu.shared_bytes
+    target = resolve_target({"kind": "cuda", "arch": arch})
+    problem = Kernel(192, 197, 197, 128, 128, dtype, dtype).problem
+    config = select(problem, target).config
+    assert shared_bytes(problem.workload, config) < gpu_of(target).shared_bytes
 
 
 @pytest.mark.parametrize("missing", PAIRS[2], ids=str)
@@ -93,11 +96,11 @@ CODE = [
 def test_machine_code(name: str, arch: str) -> None:
     """Nothing is spilled, blocks find room as they are meant to, and the instructions are those of tensor cores."""
     case, target = KERNELS[name], resolve_target({"kind": "cuda", "arch": arch})
-    func = attention_kernel(case.attention, case.tile, "attention")
-    source = str(lowering.build(tvm.IRModule({"attention": func}), target).mod.imports[0].inspect_source())
+    executable = lowering.build(tvm.IRModule({"attention": case.function(target)}), target)
+    source = str(executable.mod.imports[0].inspect_source())
     (kernel,), ptx, _ = cuda.assembled(source, arch)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    threads = case.tile.threads * resident_blocks(case.attention, case.tile)
+    threads = case.config.threads * least_resident(case.problem, case.config)
     assert kernel.registers * threads <= 65536
     kind, depth = {"float16": ("f16", 16), "bfloat16": ("bf16", 16), "float32": ("tf32", 8)}[case.attention.dtype]
     for instruction in (
