@@ -232,7 +232,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 class FusedProblem(Problem, frozen=True, omit_defaults=True):
     """The problem of a kernel that computes several layers: attention, or a gate.
 
-    What templates of convolutions ask of a workload is not there: `Template.LAYOUTS` tells which kind one takes.
+    Its workload has less than a convolution's: `Template.LAYOUTS` tells which kind of workload a template takes.
     """
 
     workload: Attention | Gate  # type: ignore[assignment]
@@ -256,7 +256,7 @@ class FusedProblem(Problem, frozen=True, omit_defaults=True):
 
 
 Workload = ConvWorkload | Attention | Gate
-"""What kernels compute: each has its operands, its FLOPs and a description in words."""
+"""The workload of a kernel, of any kind: it has operands, FLOPs and a description in words."""
 
 
 def workload_from(text: str) -> Workload:
