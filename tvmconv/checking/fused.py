@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from tvmconv.compute.functions import Float64
 from tvmconv.compute.fused import Weighed, attention_reference, gate_reference
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.attention import Attention
@@ -82,28 +83,32 @@ class FusedSample:
 
     def _check_gate(self, gate: Gate, got: np.ndarray) -> None:
         """Check all results; the second layer's weight passes on what the first one may have wrong."""
-        hidden, expected = (each[:, :, 0, 0] for each in gate_reference(gate, self._operands))
+        operands, magnitudes = self._operands, {name: np.abs(each) for name, each in self._operands.items()}
         plain = Gate(*(_without_activation(each) for each in (gate.first, gate.second)))
-        sums, _ = gate_reference(plain, {name: np.abs(each) for name, each in self._operands.items()})
-        slope, weight = _steepest(gate.second), np.abs(self._operands["v"].astype(np.float64))
-        error = _steepest(gate.first) * (gate.first.terms + 4) * FLOAT32_UNIT * sums[:, :, 0, 0]
-        error = slope * (error + _evaluation(gate, gate.first, hidden)) @ weight
-        magnitude = slope * (np.abs(hidden) @ weight + np.abs(self._operands.get("c", 0)))
-        evaluation = error + _evaluation(gate, gate.second, expected)
-        assert_close(got[:, :, 0, 0], expected, magnitude, gate.second.terms, evaluation=evaluation)
+        hidden, expected = (each[:, :, 0, 0] for each in gate_reference(gate, operands))
+        sums = gate_reference(plain, magnitudes)[0][:, :, 0, 0]
+        before = gate_reference(Gate(gate.first, plain.second), operands)[1][:, :, 0, 0]
+        steepest = gate.first.epilogue.row.steepest(*gate.first.epilogue.parameters)
+        weight = magnitudes["v"].astype(np.float64)
+        error = steepest * (gate.first.terms + 4) * FLOAT32_UNIT * sums @ weight
+        error += DEVIATIONS * np.sqrt(_evaluation(gate, gate.first, hidden) ** 2 @ weight**2)
+        error += (gate.second.terms + 4) * FLOAT32_UNIT * (np.abs(hidden) @ weight + magnitudes.get("c", 0))
+        ends = (np.abs(_activated(gate.second, before + each) - expected) for each in (-error, error))
+        evaluation = np.maximum(*ends) + _evaluation(gate, gate.second, expected)
+        assert_close(got[:, :, 0, 0], expected, np.zeros_like(expected), 0, evaluation=evaluation)
 
 
 def _without_activation(layer: ConvWorkload) -> ConvWorkload:
     return msgspec.structs.replace(layer, epilogue=layer.epilogue.without_activation())
 
 
-def _steepest(layer: ConvWorkload) -> float:
-    """Return the steepest slope of a layer's activation."""
-    return layer.epilogue.row.steepest(*layer.epilogue.parameters)
+def _activated(layer: ConvWorkload, sums: np.ndarray) -> np.ndarray:
+    """Return a layer's activation of its sums, in float64."""
+    return np.asarray(layer.epilogue.row.definition(Float64(), sums, *layer.epilogue.parameters))
 
 
 def _evaluation(gate: Gate, layer: ConvWorkload, results: np.ndarray) -> np.ndarray:
     """Return the error of a layer's activation, which is approximate where outputs are stored in half precision."""
-    output = gate.second.output_storage
-    unit = layer.epilogue.row.roundings * FLOAT32_UNIT + (output.unit if output.name in NARROW else 0.0)
-    return np.asarray(unit * np.maximum(np.abs(results), _steepest(layer)))
+    approximate = STORAGE_TYPES["float16"].unit if gate.second.output_storage.name in NARROW else 0.0
+    unit = (layer.epilogue.row.roundings + 1) * FLOAT32_UNIT + approximate
+    return np.asarray(unit * np.maximum(np.abs(results), 1))

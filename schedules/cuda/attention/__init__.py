@@ -193,8 +193,8 @@ class FusedAttention(GpuTemplate[Config]):
     def ablations(self, config: Config) -> Mapping[str, Config]:
         return {
             "two fragments": replace(config, fragments=1),
-            "a third stage": replace(config, stages=min(STAGES, config.stages)),
-            "warps that share queries": replace(config, splits=1),
+            "warps that share queries": replace(config, splits=1, stages=STAGES),
+            "many keys in a turn": replace(config, keys=FRAGMENT, stages=STAGES),
         }
 
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:

@@ -115,7 +115,7 @@ class FusedGate(GpuTemplate[Config]):
         }
 
     def ablations(self, config: Config) -> Mapping[str, Config]:
-        return {"many threads": Config(FEW_THREADS)}
+        return {"many threads": Config(FEW_THREADS // 2)}
 
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
         gate = with_sizes(gate_of(problem), {name: VARIABLES[name] for name in problem.open_sizes})

@@ -15,10 +15,15 @@ from tests.emulated.memory import HazardError
 from tests.schedules.cases.attention import KERNELS, Kernel
 from tests.shared.sparing import every
 from tvmconv import lowering
+from tvmconv.checking.fused import FusedSample
+from tvmconv.checking.operands import random_operands
 from tvmconv.dispatch import select
+from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem import FusedProblem
+from tvmconv.schedules.cuda.attention import template
 from tvmconv.schedules.cuda.attention.kernel import AttentionLoops
 from tvmconv.schedules.cuda.attention.tf32 import PAIRS
-from tvmconv.schedules.cuda.attention.tiles import least_resident, shared_bytes
+from tvmconv.schedules.cuda.attention.tiles import Config, least_resident, shared_bytes
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import gpu_of
 
@@ -45,6 +50,52 @@ def test_numbers(name: str) -> None:
     assert len(machine.copied) == turns
     assert max(machine.under_way) == (turns if turns <= case.config.stages else case.config.stages - 1)
     assert machine.shared_bytes == shared_bytes(case.attention, case.config)
+
+
+SMALL = {
+    "float16": Kernel(2, 37, 197, 24, 40),
+    "float32": Kernel(2, 37, 197, 24, 40, "float32", "float32", parts=2),
+    "tf32": Kernel(2, 37, 197, 24, 40, "float32", "float32", bias=True),
+}
+CONFIGS = [(name, number) for name in SMALL for number in range(40)]
+
+
+@pytest.mark.parametrize(("name", "number"), every(9, CONFIGS))
+def test_configurations_of_the_space(name: str, number: int) -> None:
+    """Any that a tuner may try is right by the check that it makes."""
+    problem = SMALL[name].problem
+    configs = template.space(problem, SM_90).configs
+    selection = select(problem, SM_90, configs[number % len(configs)])
+    (kernel,) = device_functions(lowering.lower(problem, selection, SM_90, "attention"), SM_90)
+    arrays = random_operands(problem.workload)
+    with np.errstate(invalid="ignore"):
+        Emulator(kernel, arrays)
+    FusedSample(problem, arrays, np.random.default_rng(0), 2**16).check(arrays["output"])
+
+
+def test_a_configuration_without_room_for_a_copy_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="stages"):
+        select(KERNELS["many-tiles"].problem, SM_90, Config(1, 1))
+
+
+REFUSED = {
+    "rows": (Kernel(1, 9, 9, 20, 16), SM_90, "multiples of 8, not 20"),
+    "long rows": (Kernel(1, 9, 9, 16, 136), SM_90, "up to 128 elements"),
+    "no tensor cores": (KERNELS["vit"], resolve_target({"kind": "cuda", "arch": "sm_75"}), "sm_80 or later"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_it_does_not_take(name: str) -> None:
+    case, target, why = REFUSED[name]
+    with pytest.raises(InvalidArgumentError, match=why):
+        select(case.problem, target)
+
+
+def test_tensor_cores_do_not_keep_strict() -> None:
+    problem = FusedProblem(KERNELS["tf32"].attention, precision="strict")
+    with pytest.raises(InvalidArgumentError, match="is not for the precision strict"):
+        select(problem, SM_90)
 
 
 def test_a_copy_before_its_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
