@@ -6,8 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from tvmconv.problem import Problem
+from tvmconv.problem import Problem, Workload
+from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
 
 from .space import Space
@@ -33,8 +35,10 @@ class Layouts(NamedTuple):
     strided_output: tuple[str, ...] = ()
     """The layouts in which kernels can store the output as such channels; of a CPU's templates in any."""
 
-    def obstacle(self, workload: ConvWorkload) -> str | None:
+    def obstacle(self, workload: Workload) -> str | None:
         """Return which operand of a workload is in none of them, as `Template.obstacle` does; None without one."""
+        if not isinstance(workload, ConvWorkload):
+            return "is for convolutions"
         if workload.dtype not in self.dtypes:
             return f"takes {one_of(self.dtypes)}, not {workload.dtype}"
         named = workload.x_layout.name, workload.weight_layout.name, workload.output_layout.name
@@ -42,6 +46,19 @@ class Layouts(NamedTuple):
             if name not in known:
                 return f"takes {operand} in {' or '.join(known)}, not {name}"
         return None
+
+
+class Fused(NamedTuple):
+    """The kind of workload of several layers that a template takes, and the types that it takes of its operands."""
+
+    kind: type[Attention] | type[Gate]
+    dtypes: tuple[str, ...] = FLOATS
+
+    def obstacle(self, workload: Workload) -> str | None:
+        """Return why a workload is none of these, as `Template.obstacle` does; None where it is one."""
+        if not isinstance(workload, self.kind):
+            return f"is for {self.kind.__struct_config__.tag}"
+        return None if workload.dtype in self.dtypes else f"takes {one_of(self.dtypes)}, not {workload.dtype}"
 
 
 @runtime_checkable
@@ -61,8 +78,11 @@ class Template(Protocol):
     older records stay true. For one that gets another name it has a `FORMER_NAMES`, a class variable: the present names
     by the former ones, so that records that have these are read."""
 
-    LAYOUTS: Layouts
-    """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it."""
+    LAYOUTS: Layouts | Fused
+    """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it.
+
+    A template of attention or of gates has `Fused` here: a convolution never comes to it, nor they to others.
+    """
 
     OPEN_SIZES: tuple[str, ...]
     """The sizes that may be known only when its kernels run, of `tvmconv.problem.OPEN_SIZES`; it defines its

@@ -22,7 +22,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import cpu_of
 
 from ..space import ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from ..template import Layouts
+from ..template import Fused, Layouts
 from .machine import PARALLEL_FLOPS, native_lanes, vector_registers
 from .template import CpuTemplate, Tests
 
@@ -77,7 +77,7 @@ def _unroll(sch: Schedule, *others: LoopRV, k: LoopRV) -> None:
 class Sparse(CpuTemplate[Config]):
     """Convolution by a weight that is compiled in, on a CPU."""
 
-    LAYOUTS = Layouts()
+    LAYOUTS: Layouts | Fused = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(1, 1, 1, 1, parallel=False)
 

@@ -12,7 +12,7 @@ from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.workload import ConvWorkload
 
 from ..space import Space
-from ..template import Layouts, Template
+from ..template import Fused, Layouts, Template
 from .machine import PARALLEL_FLOPS
 
 
@@ -40,7 +40,7 @@ class CpuTemplate(Template, Generic[C]):
     VERSION: int = 1
     DIRECTIONS: ClassVar[tuple[str, ...]] = (FORWARD,)
     OPEN_SIZES: tuple[str, ...] = ()
-    LAYOUTS: Layouts
+    LAYOUTS: Layouts | Fused
     LEAST: C
     Config: type[Any]
     """The class of `LEAST`."""

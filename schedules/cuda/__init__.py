@@ -1,10 +1,12 @@
 """Schedules for NVIDIA GPUs."""
 
 from . import (
+    attention,
     depthwise,
     depthwise_bands,
     depthwise_nhwc,
     depthwise_planes,
+    gate,
     grouped,
     matvec,
     shallow,
@@ -20,11 +22,13 @@ from .simt import direct, im2win
 from .tensor import linear, winograd
 
 __all__ = [
+    "attention",
     "depthwise",
     "depthwise_bands",
     "depthwise_nhwc",
     "depthwise_planes",
     "direct",
+    "gate",
     "grouped",
     "im2win",
     "input_gradient",

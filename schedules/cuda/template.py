@@ -15,7 +15,7 @@ from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..space import Space, ceil_div, ceil_to, named
-from ..template import Layouts, Template
+from ..template import Fused, Layouts, Template
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, WARP
 
 
@@ -45,7 +45,7 @@ class GpuTemplate(Template, Generic[C]):
     VERSION: int = 1
     DIRECTIONS: ClassVar[tuple[str, ...]] = (FORWARD,)
     OPEN_SIZES: tuple[str, ...] = ()
-    LAYOUTS: Layouts
+    LAYOUTS: Layouts | Fused
     LEAST: C
     Config: type[Any]
     """The class of `LEAST`."""

@@ -1,4 +1,4 @@
-"""The functions of `network.passes.attention.fragments` on an emulated machine: fragments of matrices in registers.
+"""The functions of `schedules.cuda.attention.fragments` on an emulated machine: fragments of matrices in registers.
 
 They are those of the PTX ISA: what a lane has of a matrix, and in which register.
 """

@@ -98,7 +98,7 @@ class Machine:
             raise IndexError(f"a read of bytes {address.min()} to {address.max()} of {size}")
         if memory.shared:
             piece = address // VECTOR
-            if memory.written[row, piece].max() >= self.barriers:
+            if (self.active & (memory.written[row, piece] >= self.barriers)).any():
                 raise HazardError("a read of what has not arrived for all threads")
             memory.read[row, piece] = self.barriers
         if len(memory.bytes) == 1:

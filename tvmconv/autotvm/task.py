@@ -25,8 +25,13 @@ from tvmconv.dispatch.registry import (
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Model, import_model, passes
+from tvmconv.network.graph.graph import blocks_of
+from tvmconv.network.passes.attention import attention_of
 from tvmconv.network.passes.context import Context
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.network.passes.convolutions.gates import gate_problem
+from tvmconv.problem import FORWARD, Problem, Workload, problem_of
+from tvmconv.problem.attention import Attention
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.suites import load_suite
 from tvmconv.problem.workload import ConvWorkload
@@ -47,9 +52,9 @@ OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 
 @dataclass(frozen=True)
 class ConvTask(Task):
-    """A workload to tune for a target, by a schedule of tvmconv's."""
+    """A workload to tune for a target, by a schedule of tvmconv's: a convolution, attention, or a gate."""
 
-    workload: ConvWorkload
+    workload: Workload
     target: tvm.target.Target
     weight: int = 1
     algorithm: str = "auto"
@@ -64,7 +69,7 @@ class ConvTask(Task):
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity, self.precision, direction=self.direction)
+        return problem_of(self.workload, self.sparsity, self.precision, self.direction)
 
     @cached_property
     def template(self) -> Template:
@@ -106,7 +111,7 @@ class ConvTask(Task):
 
 @overload
 def create(
-    workload: ConvWorkload,
+    workload: Workload,
     target: Any,
     algorithm: str = "auto",
     sparsity: float | None = None,
@@ -137,17 +142,17 @@ def create(*what: Any, **options: Any) -> Task:
 
 
 def _create(
-    workload: ConvWorkload,
+    workload: Workload,
     target: Any,
     algorithm: str = "auto",
     sparsity: float | None = None,
     precision: str = DEFAULT,
     direction: str = FORWARD,
 ) -> ConvTask:
-    if not isinstance(workload, ConvWorkload):
+    if not isinstance(workload, ConvWorkload | Attention | Gate):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, or the name of a template")
     if sparsity is None:
-        problem = Problem(workload, precision=precision, direction=direction).as_convolution
+        problem = problem_of(workload, precision=precision, direction=direction).as_convolution
         task = ConvTask(problem.workload, resolve_target(target), algorithm=algorithm)
         return task.for_problem(problem)
     if algorithm != "auto":
@@ -156,6 +161,8 @@ def _create(
         raise InvalidArgumentError("precision", precision, f"{DEFAULT} for a sparse kernel")
     if direction != FORWARD:
         raise InvalidArgumentError("direction", direction, f"{FORWARD} for a sparse kernel")
+    if not isinstance(workload, ConvWorkload):
+        raise InvalidArgumentError("sparsity", sparsity, f"None for {workload}")
     if not 0 <= sparsity <= 1:
         raise InvalidArgumentError("sparsity", sparsity, "a share of zeros from 0 to 1")
     return ConvTask(workload.without_scale(), resolve_target(target), sparsity=sparsity)
@@ -189,12 +196,14 @@ def extract_from_model(
 ) -> list[ConvTask]:
     """Return a task for each different convolution and linear layer of a model that has a template, in order.
 
+    For a GPU, without a sparsity, those of gates and attention that one kernel computes follow.
+
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
     epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
     of layers with that workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks
     are those of the layers whose weights are constants, whatever zeros these have. `precision` is as for `build`.
     """
-    return _extracted(model, target, algorithm, sparsity, precision, OP_LAYOUTS.values())
+    return _extracted(model, target, algorithm, sparsity, precision, OP_LAYOUTS)
 
 
 def extract_from_program(
@@ -209,27 +218,40 @@ def extract_from_program(
         raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")
     if target is None:
         raise InvalidArgumentError("target", target, "what the model is tuned for, such as 'llvm' or 'cuda'")
-    names = OP_LAYOUTS if ops is None else [getattr(op, "name", op) for op in ops]
+    names = [*OP_LAYOUTS] if ops is None else [getattr(op, "name", op) for op in ops]
     if unknown := [name for name in names if name not in OP_LAYOUTS]:
         raise InvalidArgumentError("ops", unknown[0], f"operators that are tuned: {', '.join(OP_LAYOUTS)}")
-    return _extracted(mod, target, "auto", None, DEFAULT, [OP_LAYOUTS[name] for name in names])
+    return _extracted(mod, target, "auto", None, DEFAULT, names)
 
 
 def _extracted(
-    model: Any, target: Any, algorithm: str, sparsity: float | None, precision: str, layouts: Collection[str]
+    model: Any, target: Any, algorithm: str, sparsity: float | None, precision: str, ops: Collection[str]
 ) -> list[ConvTask]:
-    """Return the tasks of `extract_from_model` for the convolutions whose data came in one of some layouts."""
+    """Return the tasks of `extract_from_model` for some of the operators in `OP_LAYOUTS`; gates and attention for all.
+
+    These are of several operators.
+    """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    is_dense = sparsity is None
-    context = Context(resolved, precision, "never" if is_dense else "always")
-    planning = passes.PLANNING if is_dense else ()  # sparse kernels read and write NCHW
-    passes.run((*passes.PREPARING, *passes.FINDING, *planning), source.mod, context)
-    tasks = [
-        _task(layer.site.problem(context.precision), resolved, algorithm, sparsity)
+    context, layouts = Context(resolved, precision), {OP_LAYOUTS[name] for name in ops}
+    context.sparse = "never" if sparsity is None else "always"
+    mod = passes.run((*passes.PREPARING, *passes.FINDING), source.mod, context)
+    if sparsity is None:  # sparse kernels read and write NCHW
+        passes.run(passes.PLANNING, mod, context)
+    problems = [
+        layer.site.problem(context.precision)
         for layer in context.plan.layers
-        if layer.is_dense and layer.site.convolution.layout in layouts and (is_dense or layer.site.weight is not None)
+        if layer.is_dense
+        and layer.site.convolution.layout in layouts
+        and (sparsity is None or layer.site.weight is not None)
     ]
+    if sparsity is None and len(ops) == len(OP_LAYOUTS):
+        gates = [(layer.site, layer.gate) for layer in context.plan.layers if layer.gate]
+        problems += [gate_problem(pair) for site, pair in gates if site.output.same_as(pair.first.output)]
+        problems += [
+            each.problem for block in blocks_of(mod) for each in attention_of(block, resolved, context.precision)
+        ]
+    tasks = [_task(problem, resolved, algorithm, sparsity) for problem in problems]
     layers = Counter(task.problem for task in tasks)
     different = {task.problem: task for task in tasks}
     return [replace(task, weight=layers[problem]) for problem, task in different.items()]

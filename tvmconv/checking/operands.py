@@ -21,7 +21,7 @@ from tvmconv.compute import (
 from tvmconv.compute.epilogue import rounded_reference
 from tvmconv.compute.functions import Float64
 from tvmconv.compute.reference import finished, sums_of_products
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import FORWARD, Problem, Workload, problem_of
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.layout import Layout
@@ -51,7 +51,7 @@ GRADIENTS: dict[str, Callable[..., np.ndarray]] = {
 """The float64 references of gradients, by direction, of a workload in NCHW and the operands."""
 
 
-def random_operands(workload: ConvWorkload, seed: int = 0, direction: str = FORWARD) -> dict[str, np.ndarray]:
+def random_operands(workload: Workload, seed: int = 0, direction: str = FORWARD) -> dict[str, np.ndarray]:
     """Return random operands of a direction by name, and an output in which elements left unwritten show.
 
     For what the output holds see `unwritten`, for directions `tvmconv.problem.DIRECTIONS`.
@@ -59,7 +59,7 @@ def random_operands(workload: ConvWorkload, seed: int = 0, direction: str = FORW
     They are normally distributed, and integers evenly; see `random_operand`. After `DISTINCT` elements an operand
     repeats.
     """
-    rng, problem = np.random.default_rng(seed), Problem(workload, direction=direction)
+    rng, problem = np.random.default_rng(seed), problem_of(workload, direction=direction)
     *inputs, (output, (output_shape, output_dtype)) = problem.operands.items()
     arrays = {name: random_operand(problem, name, rng, min(prod(shape), DISTINCT)) for name, (shape, _) in inputs}
     arrays = {name: np.resize(arrays[name], shape) for name, (shape, _) in inputs}
@@ -75,7 +75,7 @@ def random_operand(problem: Problem, name: str, rng: np.random.Generator, count:
     if bounds := STORAGE_TYPES[dtype].bounds:
         return rng.integers(*bounds, count, dtype, endpoint=True)
     drawn = rng.standard_normal(count)
-    if workload.storage.bounds is not None:
+    if isinstance(workload, ConvWorkload) and workload.storage.bounds is not None:
         usual = 1.0 if workload.output_storage.bounds is None else 64.0
         drawn *= usual / (workload.terms**0.5 * TYPICAL**2) if name == "scale" else usual
     return drawn.astype(dtype)

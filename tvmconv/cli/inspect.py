@@ -17,16 +17,10 @@ from .console import print_json, print_table, progress
 from .options import (
     POSITIVE,
     Shapes,
-<<<<<<< HEAD
-    input_shapes_option,
-    json_option,
-    network_precision_option,
-=======
     direction_option,
     input_shapes_option,
     json_option,
-    precision_option,
->>>>>>> gradients
+    network_precision_option,
     records_option,
     target_option,
 )
@@ -50,13 +44,9 @@ if TYPE_CHECKING:
     "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
     "reports.",
 )
-<<<<<<< HEAD
 @click.option("--passes", is_flag=True, help="Show a whole MODEL's Relax module behind each pass instead.")
 @network_precision_option
-=======
-@precision_option
 @direction_option
->>>>>>> gradients
 @input_shapes_option
 @records_option
 @json_option

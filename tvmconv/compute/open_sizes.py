@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import TypeVar
 
 import msgspec
 from tvm import tirx
 from tvm.sym.analyzer import Analyzer
 
 from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
 
 VARIABLES = {name: tirx.Var(name, "int32") for name in OPEN_SIZES}
@@ -66,8 +68,13 @@ def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
     return whole_tiles(size, step) * step
 
 
-def with_sizes(workload: ConvWorkload, sizes: Mapping[str, tirx.PrimExpr]) -> ConvWorkload:
-    """Return a workload with expressions in the place of its sizes of these names."""
+W = TypeVar("W", ConvWorkload, Gate)
+
+
+def with_sizes(workload: W, sizes: Mapping[str, tirx.PrimExpr]) -> W:
+    """Return a workload, or a gate of workloads, with expressions in the place of its sizes of these names."""
+    if isinstance(workload, Gate):
+        return Gate(with_sizes(workload.first, sizes), with_sizes(workload.second, sizes))
     return OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes}) if sizes else workload
 
 

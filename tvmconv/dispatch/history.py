@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 import tvm
 
-from tvmconv.problem import Problem
-from tvmconv.problem.workload import ConvWorkload
+from tvmconv.problem import Problem, Workload, problem_of
 from tvmconv.schedules.template import Template
 from tvmconv.targets import DeviceFacts, backend_named, device_facts, is_for, resolve_target
 
@@ -113,7 +112,7 @@ def _pooled(records: Sequence[Record]) -> Record:
     return msgspec.structs.replace(last, result=(costs, *last.result[1:]))
 
 
-_Key = tuple[ConvWorkload, str, str]
+_Key = tuple[Workload, str, str]
 """The workload, the precision and the direction of problems, which differ in sparsity alone."""
 
 
@@ -178,7 +177,7 @@ class History:
 
         The default is that of what was measured, which for a network or for open sizes may be another one.
         """
-        measured = Problem(problem.workload, record.sparsity, problem.precision, direction=problem.direction)
+        measured = problem_of(problem.workload, record.sparsity, problem.precision, problem.direction)
         config = default_config(template, measured, str(target))
         same, _ = sifted(self._records[_key(problem)][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)

@@ -1,10 +1,11 @@
 """Tuning logs: one line of JSON for each trial, in the layout of AutoTVM's log version 0.2 with more fields.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
-its only argument, and as keyword arguments the share of zeros of a sparse kernel, a precision other than float32 and
-the direction of a gradient, or the arguments of a template of one's own; knobs as `[name, "ot", value]`, of such a
-template also of the kinds "sp", "re" and "an"; costs in seconds, error number, seconds of the trial and the time of
-day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM left out.
+its only argument, that of attention and gates as JSON in a string, and as keyword arguments the share of zeros of a
+sparse kernel, a precision other than float32 and the direction of a gradient, or the arguments of a template of one's
+own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs in seconds, error
+number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM
+left out.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from typing import Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import FORWARD, FusedProblem, Problem, Workload, problem_of, workload_from
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts
 from tvmconv.version import __version__
 
 from .call import Call
-from .registry import knob_name
+from .registry import is_for_fused, knob_name
 from .task import Entity
 from .trial import MeasureInput, MeasureResult, Stage, Status
 
@@ -124,17 +125,19 @@ class Record(msgspec.Struct, frozen=True):
     def problem(self) -> Problem | Call:
         """The problem that the kernel solves, or the call of a template of one's own."""
         arguments = self.input[2]
-        if arguments and isinstance(arguments[0], ConvWorkload):
-            keywords = self.input[3]
-            return Problem(arguments[0], self.sparsity, keywords.precision, direction=keywords.direction)
+        workload, keywords = arguments[0] if arguments else None, self.input[3]
+        if isinstance(workload, str) and is_for_fused(self.template):
+            return problem_of(workload_from(workload), precision=keywords.precision)
+        if isinstance(workload, ConvWorkload):
+            return Problem(workload, self.sparsity, keywords.precision, direction=keywords.direction)
         return Call(self.template, msgspec.json.encode(arguments).decode())
 
     @property
-    def workload(self) -> ConvWorkload:
-        """The workload of a convolution; a record of a template of one's own has none."""
+    def workload(self) -> Workload:
+        """The workload of a kernel; a record of a template of one's own has none."""
         problem = self.problem
         if isinstance(problem, Call):
-            raise InvalidArgumentError("record", str(problem), "one of a convolution")
+            raise InvalidArgumentError("record", str(problem), "one of a convolution, attention or a gate")
         return problem.workload
 
     @property
@@ -197,7 +200,8 @@ def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
     """Return the arguments of a template for a problem."""
     if isinstance(problem, Call):
         return problem.args, Keywords()
-    return (problem.workload,), Keywords(problem.sparsity, problem.precision, problem.direction)
+    workload = problem.workload.to_json() if isinstance(problem, FusedProblem) else problem.workload
+    return (workload,), Keywords(problem.sparsity, problem.precision, problem.direction)
 
 
 def encode(record: Record) -> bytes:
@@ -212,27 +216,27 @@ def decode(line: bytes) -> Record:
         raise msgspec.ValidationError(f"layout {record.version}")
     if record.status is Status.OK and not (record.costs and min(record.costs) > 0):
         raise msgspec.ValidationError(f"costs {record.costs}")
-    is_convolution = any(isinstance(argument, ConvWorkload) for argument in record.input[2])
-    if is_convolution and len(record.input[2]) > 1:
+    is_ours = is_for_fused(record.template) or any(isinstance(each, ConvWorkload) for each in record.input[2])
+    if is_ours and len(record.input[2]) > 1:
         raise msgspec.ValidationError(f"arguments {record.input[2]}")
     for name, kind, value in record.config.entity:
-        if kind not in ({"ot"} if is_convolution else KINDS) or isinstance(value, tuple) is (kind == "ot"):
+        if kind not in ({"ot"} if is_ours else KINDS) or isinstance(value, tuple) is (kind == "ot"):
             raise msgspec.ValidationError(f"knob {name} of kind {kind}")
     try:
         msgspec.json.decode(record.target, type=_Target)
     except msgspec.DecodeError:
         raise msgspec.ValidationError(f"target {record.target}") from None
-    if not is_convolution:
+    if not is_ours:
         return record
     try:
-        record.problem  # noqa: B018, a precision or a direction that there is not
+        record.problem  # noqa: B018, a precision or a direction that there is not, or a workload that makes no sense
     except InvalidArgumentError as error:
         raise msgspec.ValidationError(str(error)) from None
     return _with_present_names(record)
 
 
 def _with_present_names(record: Record) -> Record:
-    """Return the record of a convolution with the names that its template's knobs have now."""
+    """Return a record with the names that the knobs of its template, one of tvmconv's, have now."""
     entity = tuple((knob_name(record.template, name), kind, value) for name, kind, value in record.config.entity)
     return msgspec.structs.replace(record, config=msgspec.structs.replace(record.config, entity=entity))
 

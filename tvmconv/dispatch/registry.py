@@ -12,7 +12,7 @@ from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
-from tvmconv.schedules.template import SparseTemplate, Template
+from tvmconv.schedules.template import Fused, SparseTemplate, Template
 from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
 
 from . import pickling
@@ -35,11 +35,13 @@ TEMPLATES: dict[str, Template] = {
     "cpu/pointwise": cpu.pointwise.template,
     "cpu/weight_gradient": cpu.weight_gradient.template,
     "cpu/winograd": cpu.winograd.template,
+    "cuda/attention": cuda.attention.template,
     "cuda/depthwise": cuda.depthwise.template,
     "cuda/depthwise_bands": cuda.depthwise_bands.template,
     "cuda/depthwise_nhwc": cuda.depthwise_nhwc.template,
     "cuda/depthwise_planes": cuda.depthwise_planes.template,
     "cuda/direct": cuda.direct.template,
+    "cuda/gate": cuda.gate.template,
     "cuda/grouped": cuda.grouped.template,
     "cuda/im2win": cuda.im2win.template,
     "cuda/input_gradient": cuda.input_gradient.template,
@@ -102,19 +104,31 @@ def _changed() -> None:
 def dense_algorithms(directions: Sequence[str] = DIRECTIONS) -> tuple[str, ...]:
     """Return the algorithms for weights that are operands, for any kind of target, in the order of registration.
 
-    Each takes problems of one of the directions.
+    Each takes convolutions, or gradients, of one of the directions.
     """
     dense = (
         name
         for name, template in _registered.items()
-        if template not in SPARSE.values() and not set(directions).isdisjoint(directions_of(template))
+        if template not in SPARSE.values()
+        and not _is_fused(template)
+        and not set(directions).isdisjoint(directions_of(template))
     )
     return tuple(dict.fromkeys(map(algorithm_of, dense)))
 
 
 def algorithms_on(target: tvm.target.Target) -> tuple[str, ...]:
-    """Return the algorithms with a template for a kind of target."""
-    return tuple(_templates_on(target))
+    """Return the algorithms of convolutions with a template for a kind of target."""
+    return tuple(algorithm for algorithm, each in _templates_on(target).items() if not _is_fused(each))
+
+
+def _is_fused(template: Template) -> bool:
+    """Return whether a template is for attention or gates."""
+    return isinstance(template.LAYOUTS, Fused)
+
+
+def is_for_fused(name: str) -> bool:
+    """Return whether a name is that of a template for attention or gates."""
+    return name in _registered and _is_fused(_registered[name])
 
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:

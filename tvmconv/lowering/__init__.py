@@ -17,7 +17,7 @@ from .modules import build
 from .open_sizes.divisions import with_nonnegative_dividends
 from .open_sizes.planes import MOST_TILES
 from .open_sizes.ranges import MOST_BYTES, Part, join, limited
-from .places import AnyPlace, Interleaved, Place, Span, with_places
+from .places import AnyPlace, Interleaved, Span, with_places
 from .signatures import OPAQUE, as_scheduled, given_in_channels_last, is_scheduled, with_alignment, with_launch_bounds
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Interleaved",
     "Kernel",
     "Part",
-    "Place",
     "Span",
     "as_scheduled",
     "bitcode",

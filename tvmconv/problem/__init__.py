@@ -8,8 +8,10 @@ import msgspec
 
 from tvmconv.errors import InvalidArgumentError
 
+from .attention import Attention
 from .dtypes import NARROW
 from .epilogue import Epilogue
+from .gate import Gate
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload, Operands
 
@@ -239,4 +241,63 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def from_json(cls, text: str) -> Problem:
         """Return the problem that `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
+        kind = FusedProblem if msgspec.json.decode(text, type=_Tagged).workload.type else Problem
+        return msgspec.json.decode(text, type=kind)
+
+
+class FusedProblem(Problem, frozen=True, omit_defaults=True):
+    """The problem of a kernel that computes several layers: attention, or a gate.
+
+    Its workload has less than a convolution's: `Template.LAYOUTS` tells which kind of workload a template takes.
+    """
+
+    workload: Attention | Gate  # type: ignore[assignment]
+
+    def _require_direction(self) -> None:
+        if self.is_gradient:
+            raise InvalidArgumentError("direction", self.direction, f"{FORWARD} for several layers in one kernel")
+
+    @property
+    def _has_words(self) -> bool:
+        """True where the precision makes a difference: gates are sums of float32 multiply-adds, whatever the word."""
+        return isinstance(self.workload, Attention) and super()._has_words
+
+    @property
+    def is_depthwise(self) -> bool:
+        return False
+
+    @property
+    def is_dense(self) -> bool:
+        return False
+
+
+Workload = ConvWorkload | Attention | Gate
+"""The workload of a kernel, of any kind: it has operands, FLOPs and a description in words."""
+
+
+def workload_from(text: str) -> Workload:
+    """Return the workload that `to_json` wrote of any kind; raise `InvalidArgumentError` for other text."""
+    try:
+        if not msgspec.json.decode(text, type=_Tag).type:
+            return ConvWorkload.from_json(text)
+        return msgspec.json.decode(text, type=Attention | Gate)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidArgumentError("workload", text, f"a workload in JSON ({error})") from None
+
+
+def problem_of(
+    workload: Workload, sparsity: float | None = None, precision: str = DEFAULT, direction: str = FORWARD
+) -> Problem:
+    """Return the problem of a workload of any kind."""
+    if isinstance(workload, ConvWorkload):
+        return Problem(workload, sparsity, precision, direction=direction)
+    return FusedProblem(workload, sparsity, precision, direction=direction)
+
+
+class _Tag(msgspec.Struct):
+    type: str = ""
+    """The tag of the workload of several layers; none for a convolution."""
+
+
+class _Tagged(msgspec.Struct):
+    workload: _Tag

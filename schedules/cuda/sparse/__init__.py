@@ -27,7 +27,7 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ...space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
-from ...template import Layouts
+from ...template import Fused, Layouts
 from ..machine import MOST_REGISTERS, REGISTERS, WARP
 from ..template import GpuTemplate, Tests
 from .model import clocks, instructions, loads, resident_blocks
@@ -52,7 +52,7 @@ FLATTERED = 1.2
 class Sparse(GpuTemplate[Config]):
     """Convolution by a weight that is compiled in, on CUDA cores."""
 
-    LAYOUTS = Layouts()
+    LAYOUTS: Layouts | Fused = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(1, 1, 1, 1, 1, 1, 1, num_stages=1)
 

@@ -16,7 +16,6 @@ from tests.network.passes.attention_cases import LLVM, SM_90, Block, factors
 from tests.shared.between_cases import Function
 from tests.shared.network_graph import Graph, operators
 from tests.shared.passes import use_attention, use_kernels, use_products, with_precision
-from tvmconv.network.passes.attention import KERNEL_NAME
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.parts import slice_parts
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
@@ -53,7 +52,7 @@ MODULES = {"own": Block(64, 2), "torch": Block(64, 2, scaled=True), "multihead":
 def test_blocks_of_transformers(name: str, word: str) -> None:
     """Between the layers there is one kernel, which reads and stores where these do."""
     mod, layers = use_attention(prepared(MODULES[name].eval(), (torch.zeros(2, 21, 64),), word), SM_90)
-    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     assert [layer.convolution.workload.dtype for layer in layers] == [word] * 2
     names = operators(mod)
     places = [place for place, name in enumerate(names) if name == "relax.call_tir"]
@@ -115,7 +114,7 @@ def test_attention_of_inputs(name: str, word: str) -> None:
     inputs = tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     model = tvmconv.import_model(Function(function), inputs)
     mod, layers = use_attention(slice_parts(model.mod), SM_90, "float32" if word == "float16" else word)
-    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     found = run(lowered(mod), [each.numpy() for each in inputs])
     assert sum("attention" in kernel for kernel in found.kernels) == 1
     expected = function(*(each.double() for each in inputs)).numpy()
@@ -137,7 +136,7 @@ def test_attention_of_torch(options: dict[str, Any]) -> None:
 
     x = torch.randn(2, 21, 144, generator=torch.Generator().manual_seed(3))
     mod, layers = use_attention(prepared(Function(attention), (x,)), SM_90)
-    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     (y,) = run(lowered(mod), [x.numpy()]).outputs
     expected = attention(x.double()).numpy()
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
@@ -159,7 +158,7 @@ def test_attention_of_onnx(name: str) -> None:
     graph, exact = (Graph((2, 3, 9, 16), dtype, opset=23) for dtype in ("float32", "float64"))
     models = [g.model(g.node("Attention", "x", "x", "x", *masks(g), **attributes)) for g in (graph, exact)]
     mod, layers = use_attention(prepared(models[0], None), SM_90)
-    assert [layer.kernel for layer in layers] == [KERNEL_NAME] * 2
+    assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     x = np.random.default_rng(3).standard_normal((2, 3, 9, 16)).astype("float16").astype("float64")
     (y,) = run(lowered(mod), [x.astype("float32")]).outputs
     (expected,) = ReferenceEvaluator(models[1]).run(None, {"x": x})
@@ -217,7 +216,7 @@ def test_network(word: str) -> None:
     model = tvmconv.import_model(Block(64, 2).eval(), (torch.zeros(2, 21, 64),))
     network = tvmconv.build(model, SM_90, precision=word)
     names = [layer.kernel for layer in network.layers]
-    assert names == ["tvmconv cuda/tensor"] * 2 + [KERNEL_NAME] * 2
+    assert names == ["tvmconv cuda/tensor"] * 2 + ["tvmconv cuda/attention"] * 2
     assert all(layer.config["keys"] == 64 and "softmax" in layer.reason for layer in network.layers[2:])
     sources = cuda.sources(network._executable.mod)
     kernels = [kernel for source in sources for kernel in cuda.kernel_resources(source, "sm_90")]

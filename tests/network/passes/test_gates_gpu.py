@@ -6,7 +6,6 @@ import pytest
 
 import tvmconv
 from tests.network.passes.gate_cases import CASES, torch
-from tvmconv.network.passes.gates import KERNEL_NAME
 from tvmconv.targets import has_gpu
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -33,7 +32,7 @@ def test_any_batch() -> None:
     sizes = {0: torch.export.Dim("n", min=1, max=500)}
     program = torch.export.export(case.module, (case.x,), dynamic_shapes=(sizes,))
     network = tvmconv.build(tvmconv.import_model(program), "cuda")
-    assert [layer.kernel for layer in network.layers] == [KERNEL_NAME] * 2
+    assert [layer.kernel for layer in network.layers] == ["tvmconv cuda/gate"] * 2
     for batch in (1, 7, 300):
         x = case._replace(batch=batch).x.cuda()
         with torch.no_grad():

@@ -20,6 +20,7 @@ import numpy as np
 import tvm
 from tvm.runtime import Device, Module, Tensor
 
+from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import CHECKED_OUTPUTS, Sample, random_operand
 from tvmconv.checking.pruning import operands_for, random_constants
 from tvmconv.dispatch import select
@@ -30,7 +31,7 @@ from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
 from tvmconv.lowering.folding.constants import COMPILED_IN
 from tvmconv.lowering.kernels import kept_skeleton
 from tvmconv.lowering.workspace import Workspace
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 from tvmconv.runtime import storage
 from tvmconv.targets import DeviceFacts, backend_named, backend_on, cuda, cuda_arch, has_gpu, kernel_cache
 
@@ -148,7 +149,11 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
     arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
     outputs = min(CHECKED_OUTPUTS, CHECKED_PRODUCTS // problem.terms)
-    Sample(problem, operands, rng, outputs).check(memory.tensors["output"].numpy())
+    got = memory.tensors["output"].numpy()
+    if isinstance(problem, FusedProblem):
+        FusedSample(problem, operands, rng, outputs).check(got)
+    else:
+        Sample(problem, operands, rng, outputs).check(got)
     return arguments
 
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tvmconv.errors import InvalidArgumentError, NoValidConfigurationError
-from tvmconv.problem import FORWARD
+from tvmconv.problem import FORWARD, workload_from
 from tvmconv.problem.dtypes import DTYPES
 from tvmconv.problem.precision import DEFAULT
-from tvmconv.problem.workload import ConvWorkload
 
 from ..console import note, progress
 from ..interrupts import interrupts
@@ -181,6 +180,8 @@ def tune(
 ) -> None:
     """Find fast configurations for the convolutions of MODEL, an ONNX or .pt2 file, and log every trial.
 
+    For a GPU those of its attention and its gates too.
+
     Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
     whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
     configuration is measured too, and it and the best few again at the end: the best is never slower than the default.
@@ -269,7 +270,7 @@ def find_tasks(
     if suite is not None:
         return task.extract_from_suite(suite, target, batch, dtype, algorithm, sparsity, precision, direction)
     if workload is not None:
-        return [task.create(ConvWorkload.from_json(workload), target, algorithm, sparsity, precision, direction)]
+        return [task.create(workload_from(workload), target, algorithm, sparsity, precision, direction)]
     assert model is not None
     with progress(f"importing {model.name}"):
         imported = import_model(model, shapes=shapes)

@@ -11,46 +11,15 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.compute.annotations import CLUSTER_AXIS, COPY, FETCH, MATRICES, PRODUCT, RING, STORE
 from tvmconv.compute.substitution import substitute
+from tvmconv.schedules.cuda.statements import COMMIT_SOURCE, COPY_SOURCE, READY_SOURCE, WAIT, cuda_call
 
 from .operands import Operand
 from .specialization import specialized
-
-COPY_SOURCE = """
-__device__ __forceinline__ void tvmconv_copy_{bytes}(void* shared, const void* global, int inside) {{
-  unsigned address = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
-    :: "r"(address), "l"(global), "r"(inside ? {bytes} : 0) : "memory");
-}}
-"""
-"""An asynchronous copy of 16, 8 or 4 bytes, or of none: what is missing then is zeros, and nothing is read."""
-
-COMMIT_SOURCE = """
-__device__ __forceinline__ void tvmconv_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-"""
-
-WAIT = """
-  switch (pending) {
-    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-    case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
-    default: asm volatile("cp.async.wait_group 6;" ::: "memory");
-  }
-"""
-
-READY_SOURCE = f"""
-__device__ __forceinline__ void tvmconv_ready(int pending) {{{WAIT}  __syncthreads();
-}}
-"""
-"""The chunk that was copied `pending` chunks before the last one is in shared memory, for all threads."""
 
 READY_FOR_WGMMA_SOURCE = f"""
 __device__ __forceinline__ void tvmconv_ready_for_wgmma(int pending) {{{WAIT}\
@@ -299,7 +268,3 @@ def _opaque(name: str, body: tirx.Stmt, like: SBlockRealize | None = None) -> SB
         reads = [substitute(region, bound) for region in like.block.reads]
         writes = [substitute(region, bound) for region in like.block.writes]
     return SBlockRealize([], tirx.const(True, "bool"), SBlock([], reads, writes, name, body))
-
-
-def cuda_call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:
-    return tirx.Evaluate(cuda_func_call(name, *arguments, source_code=source))

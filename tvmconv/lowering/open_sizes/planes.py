@@ -32,6 +32,8 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     After: `for t in range((width + 7) // 8): if t * 8 + 7 < width: for i in T.vectorized(8): output[t * 8 + i] = ...`,
     and `else: for i in range(8): if t * 8 + i < width: output[t * 8 + i] = ...`.
     """
+    if not problem.open_sizes:
+        return func
     workload, rounded = with_open_sizes(problem), func.params[-1]
     shape, dtype = problem.operands_of(workload)["output"]
     most_columns = int(func.attrs.get(MOST_COLUMNS, MOST_TILES))

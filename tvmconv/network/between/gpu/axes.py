@@ -10,10 +10,11 @@ from tvm import tirx
 from tvm.ir import Expr, Range, Var
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import index_variable
 from tvmconv.compute.substitution import substitute
 
 from ..stages import Stage, flat_index, loads_in, step_of, variables_in, with_loads
-from .plan import Axes, Domain, index_variable, size_of, split_index
+from .plan import Axes, Domain, size_of, split_index
 
 
 def with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:

@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr, Range
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import INDEX
 from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.workload import MAX_ELEMENTS
 from tvmconv.schedules.cuda.machine import WARP
@@ -16,7 +17,7 @@ from tvmconv.targets.devices import Gpu
 
 from ..stages import Stage, loads_in, runs_along, variables_in
 from .domain import run_of, tile_of
-from .plan import INDEX, TILE, VECTOR_BYTES, Domain, Plan, assumed, size_of
+from .plan import TILE, VECTOR_BYTES, Domain, Plan, assumed, size_of
 from .windows import are_side_by_side, sliding_of
 
 TILE_BYTES = 8

@@ -16,12 +16,13 @@ from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import INDEX, index_variable
 from tvmconv.compute.substitution import CHOICE, substitute
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.schedules.cuda.machine import WARP
 
 from ..stages import Stage, loads_in, parts_of
-from .plan import INDEX, Axes, Domain, Plan, index_variable
+from .plan import Axes, Domain, Plan
 
 NUMBERS = (tirx.FloatImm, tirx.IntImm)
 """The kinds of expressions that are numbers."""

@@ -14,6 +14,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
 from tvmconv.compute.substitution import substitute
 from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.workload import MAX_ELEMENTS
@@ -21,7 +22,7 @@ from tvmconv.problem.workload import MAX_ELEMENTS
 from ..stages import flat_index, loads_in, parts_of, variables_in, with_loads
 from .choices import Choice, choices_in
 from .kernel import Ahead, Chosen, Kernel
-from .plan import INDEX, VECTOR_BYTES, index_variable, loop, sequence, split_index, tested
+from .plan import VECTOR_BYTES, split_index
 
 SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
 """The kinds of expressions whose values, of rows, are kept: functions, quotients, and what these are cast to."""

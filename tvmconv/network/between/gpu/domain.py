@@ -11,11 +11,12 @@ from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import INDEX, index_variable
 from tvmconv.compute.substitution import substitute
 from tvmconv.lowering.signatures import itemsize
 
 from ..stages import Stage, loads_in, runs_along, stride, variables_in
-from .plan import INDEX, LINE, TILE, Axes, Domain, assumed, index_variable, size_of, split_index
+from .plan import LINE, TILE, Axes, Domain, assumed, size_of, split_index
 
 CHUNK = 4096
 """The most elements for which a block computes anew a reduction that more elements depend on, if each is as many."""

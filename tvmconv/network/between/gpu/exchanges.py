@@ -7,14 +7,12 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Expr
 
+from tvmconv.compute.statements import INDEX, barrier, loop
 from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.schedules.cuda.statements import exchange, halves
 
 from ..stages import Join
 from .kernel import Kernel
-from .plan import INDEX, barrier, loop
-
-ALL_LANES = 0xFFFFFFFF
-"""The mask of a warp's threads for an exchange between all of them."""
 
 ZERO = tirx.const(0, INDEX)
 
@@ -69,21 +67,6 @@ def joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> list
         loop(element, plan.vector, begin),
         loop(kernel.step, parts, loop(element, plan.vector, update)),
     ]
-
-
-def halves(count: int) -> list[int]:
-    """Return the powers of two below a power of two, the largest first."""
-    return [1 << bit for bit in reversed(range(count.bit_length() - 1))]
-
-
-def exchange(register: Any, join: Join, distance: int, place: Expr = ZERO) -> tirx.Stmt:
-    """Return the statement that joins a thread's value with that of the lane whose number differs in one bit."""
-    return tirx.BufferStore(register, join(register[place], exchanged(register[place], distance)), [place])
-
-
-def exchanged(value: Expr, distance: int) -> Expr:
-    """Return the value that the lane has whose number differs in one bit."""
-    return tirx.op.tvm_warp_shuffle_xor(tirx.const(ALL_LANES, "uint32"), value, distance, WARP, WARP)
 
 
 def _is_zero(value: Expr) -> Expr:

@@ -10,8 +10,10 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import index_variable
+
 from ..stages import Stage, variables_in
-from .plan import Domain, Plan, index_variable, size_of
+from .plan import Domain, Plan, size_of
 
 
 @dataclass

@@ -5,10 +5,11 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import launched, sequence
 from tvmconv.lowering import OPAQUE
 
 from .kernel import Kernel
-from .plan import launched, sequence, size_of
+from .plan import size_of
 from .statements import Statements
 
 

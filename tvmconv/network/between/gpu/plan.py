@@ -1,4 +1,4 @@
-"""The rows, the columns and the threads of a GPU's kernel between convolutions, and statements that its loops share.
+"""The rows, the columns and the threads of a GPU's kernel between convolutions.
 
 A kernel computes rows, each of which has columns: what a reduction joins, and what is computed of its result. Threads
 own vectors of neighbouring columns, or of neighbouring rows where these are what lies one behind the other in memory.
@@ -10,20 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.ir import Expr, Var
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import INDEX
 from tvmconv.compute.substitution import substitute
 
 from ..stages import variables_in
-
-INDEX = "int64"
-"""The type of indices, which is that of the sizes in TVM's functions; TVM takes a narrower one where it is enough."""
 
 VECTOR_BYTES = 16
 """The bytes that a thread loads at once at most."""
@@ -148,48 +143,3 @@ def assumed(size: Expr) -> int:
     if isinstance(size, tirx.IntImm):
         return int(size)
     return int(Analyzer().simplify(substitute(size, dict.fromkeys(variables_in([size]), 16))))
-
-
-def index_variable(name: str) -> Var:
-    """Return a new variable for an index."""
-    return Var(name, tvm.ir.PrimType(INDEX))
-
-
-def barrier() -> tirx.Stmt:
-    """Return the statement with which all threads of a block wait for each other."""
-    return tirx.Evaluate(tirx.op.tvm_storage_sync("shared"))
-
-
-def tested(tests: list[Expr], body: tirx.Stmt) -> tirx.Stmt:
-    """Return a statement that is run where all tests hold."""
-    left = [test for test in tests if not (isinstance(test, tirx.IntImm) and int(test))]
-    return tirx.IfThenElse(tirx.all(*left), body, None) if left else body
-
-
-def sequence(steps: list[tirx.Stmt]) -> tirx.Stmt:
-    """Return statements as one."""
-    return steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
-
-
-def loop(var: Var, extent: Any, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKind.UNROLLED) -> tirx.Stmt:
-    """Return a loop of a variable of its own in the place of `var`; no loop for a single turn."""
-    extent = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
-    if isinstance(extent, tirx.IntImm) and int(extent) == 1:
-        return substitute(body, {var: 0})
-    fresh = index_variable(var.name)
-    return tirx.For(fresh, tirx.const(0, INDEX), extent, kind, substitute(body, {var: fresh}))
-
-
-def launched(
-    body: tirx.Stmt, extents: Mapping[Var, Expr | int], buffers: list[Any], annotations: Any = None
-) -> SBlockRealize:
-    """Return the body of a kernel that a thread runs: for so many threads of a block, the first, and so many blocks.
-
-    Annotations are those of the loop of threads.
-    """
-    for (var, extent), tag in zip(extents.items(), ("threadIdx.x", "blockIdx.x"), strict=True):
-        axis = tirx.IterVar(None, index_variable(tag), tirx.IterVar.ThreadIndex, tag)
-        count = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
-        body = tirx.For(var, tirx.const(0, INDEX), count, tirx.ForKind.THREAD_BINDING, body, axis, annotations)
-        annotations = None
-    return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=buffers))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.ir import Expr, Range
 
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
 from tvmconv.compute.substitution import substitute
 from tvmconv.lowering.signatures import itemsize
 
 from .columns import Columns
 from .exchanges import joined_across, joined_along
-from .plan import INDEX, index_variable, loop, sequence, tested
 from .tiles import stored_through_tiles
 from .windows import reduced_by_sliding
 

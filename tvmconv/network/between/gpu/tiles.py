@@ -10,12 +10,12 @@ from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import INDEX, barrier, index_variable, loop, sequence, tested
 from tvmconv.compute.substitution import substitute
 from tvmconv.lowering.signatures import itemsize
 
 from ..stages import with_loads
 from .columns import Columns
-from .plan import INDEX, barrier, index_variable, loop, sequence, tested
 
 WORD = 4
 """The bytes of a bank of shared memory."""

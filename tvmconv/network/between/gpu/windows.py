@@ -13,11 +13,12 @@ from tvm.ir import Expr, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence
 from tvmconv.compute.substitution import substitute
 
 from ..stages import Join, Stage, loads_in, stride, variables_in, with_loads
 from .columns import Columns
-from .plan import INDEX, Domain, Slide, Sliding, assumed, index_variable, loop, sequence, size_of, split_index
+from .plan import Domain, Slide, Sliding, assumed, size_of, split_index
 
 PATCH, VECTORS = 64, 42
 """The most elements that a thread loads for its windows, and the most vectors, which are of 16 bytes.

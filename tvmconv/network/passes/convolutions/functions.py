@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+import msgspec
 import tvm
 from tvm import relax
 
 from tvmconv import dispatch, lowering
 from tvmconv.lowering.workspace import Workspace, take_out
+from tvmconv.problem import FusedProblem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, resolve_target
 
+from ...graph.layers import Convolution, Layer
 from .packing import Packing, split_packing
 
 
@@ -24,6 +27,18 @@ class NetworkKernel(NamedTuple):
     packings: tuple[Packing | None, ...]
     """The functions that lay a constant weight out, one for each range of batches; nothing for a computed weight."""
     workspace: Workspace
+
+
+class FusedKernel(NamedTuple):
+    """A function of the module that computes attention or a gate."""
+
+    function: relax.GlobalVar
+    selection: dispatch.Selection
+
+    def layer(self, convolution: Convolution, reason: str) -> Layer:
+        """Return the layer of one of the convolutions that the kernel computes."""
+        config, function = msgspec.to_builtins(self.selection.config), str(self.function.name_hint)
+        return Layer(convolution, f"tvmconv {self.selection.name}", config, reason, function)
 
 
 def add_kernel(
@@ -63,6 +78,13 @@ def add_kernel(
         kept = [each and (lowering.bitcode(each.code), each.specs, each.keeps_weight) for each in packings]
         func = lowering.declare(key, func, workspace, kept)
     return NetworkKernel(builder.add_func(func, name), tuple(packings), workspace)
+
+
+def add_fused(builder: relax.BlockBuilder, problem: FusedProblem, target: tvm.target.Target) -> FusedKernel:
+    """Add a function with the kernel of attention or a gate to the module."""
+    selection = dispatch.select(problem, target)
+    ranges, kind = [dispatch.Range(1, problem, selection)], dispatch.algorithm_of(selection.name)
+    return FusedKernel(add_kernel(builder, ranges, target, kind, False).function, selection)
 
 
 def _name_to_keep(

@@ -19,8 +19,9 @@ from tvmconv import dispatch
 from tvmconv.compute import with_sizes
 from tvmconv.lowering import build_kernel
 from tvmconv.lowering.folding.constants import COMPILED_IN
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.dtypes import FLOATS
+from tvmconv.schedules.template import Layouts
 from tvmconv.targets import backend_of
 from tvmconv.targets.threads import usable_cpus
 
@@ -28,9 +29,9 @@ from ...graph.constants import same_sizes
 from ...graph.graph import rebind
 from ...graph.layers import Layer
 from ...sites import Site
-from ..context import Context, LayerPlan, SparseChoice
-from ..gates import KERNEL_NAME, GateKernels, gates_of
-from .functions import NetworkKernel, add_kernel, output_of, reason_of
+from ..context import Context, GateSites, LayerPlan, SparseChoice
+from .functions import FusedKernel, NetworkKernel, add_fused, add_kernel, output_of, reason_of
+from .gates import gate_call, gate_problem, gates_of
 from .joints import joints_of, pooled_parts, slices_of
 from .layouts import choose_layouts
 from .sparse_kernels import SparseKernels
@@ -91,7 +92,7 @@ def plan_slices(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def _reads_slices(kernel: dispatch.Range) -> bool:
-    return kernel.problem.workload.layout in kernel.selection.template.LAYOUTS.strided_x
+    return kernel.problem.workload.layout in _layouts(kernel).strided_x
 
 
 def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
@@ -106,7 +107,13 @@ def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def _stores_slices(kernel: dispatch.Range) -> bool:
-    return kernel.problem.workload.out_layout in kernel.selection.template.LAYOUTS.strided_output
+    return kernel.problem.workload.out_layout in _layouts(kernel).strided_output
+
+
+def _layouts(kernel: dispatch.Range) -> Layouts:
+    layouts = kernel.selection.template.LAYOUTS
+    assert isinstance(layouts, Layouts)  # of convolutions
+    return layouts
 
 
 def call_kernels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
@@ -131,7 +138,7 @@ class _Calls:
         self.values: dict[relax.Var, relax.Expr] = {}
         """The new values of variables."""
         self._context = context
-        self._gates = GateKernels(self.builder)
+        self._gates: dict[FusedProblem, FusedKernel] = {}
         self._kernels: dict[tuple[object, ...], NetworkKernel] = {}
 
     def layer(self, plan: LayerPlan) -> Layer:
@@ -141,17 +148,22 @@ class _Calls:
             return Layer(site.convolution, "TVM", None, _why(str(site.convolution.obstacle), site))
         if plan.sparse is not None:
             return self._sparse(site, plan.sparse)
-        if (pair := plan.gate) is not None:
-            if pair.first.output.same_as(site.output):
-                self.values[pair.second.output] = self._gates.call(pair)
-            name = self._gates.name_of(pair)
-            return Layer(site.convolution, KERNEL_NAME, None, _why(pair.reason, site), name)
+        if plan.gate is not None:
+            return self._gate(site, plan.gate)
         return self._dense(plan)
 
     def _sparse(self, site: Site, choice: SparseChoice) -> Layer:
         self.values[site.output] = _sparse_call(site, choice)
         config, why = msgspec.to_builtins(choice.selection.config), _why(choice.reason, site)
         return Layer(site.convolution, f"tvmconv {choice.selection.name}", config, why, choice.name)
+
+    def _gate(self, site: Site, pair: GateSites) -> Layer:
+        if (problem := gate_problem(pair)) not in self._gates:
+            self._gates[problem] = add_fused(self.builder, problem, self._context.target)
+        kernel = self._gates[problem]
+        if site.output.same_as(pair.first.output):
+            self.values[pair.second.output] = gate_call(pair, kernel.function)
+        return kernel.layer(site.convolution, _why(f"{pair.reason}; {kernel.selection.reason}", site))
 
     def _dense(self, plan: LayerPlan) -> Layer:
         site, joint, selection = plan.site, plan.joint, plan.ranges[0].selection

@@ -25,9 +25,9 @@ from ...sites.epilogue import padding_before
 from ...sites.half import in_half
 from ...sites.quantized import MOVING
 from ..context import Context
+from ..convolutions.gates import gates_of
 from ..convolutions.layers import sites_for
 from ..convolutions.layouts import BY_ELEMENT, inner_layout, with_layout
-from ..gates import gates_of
 from ..products import products_of_halves
 from ..quantized.integers import CHOOSING
 from .safe_softmax import SOFTMAX

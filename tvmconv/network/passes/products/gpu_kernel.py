@@ -10,9 +10,9 @@ import tvm
 from tvm import tirx
 from tvm.ir import Expr
 
+from tvmconv.compute.statements import barrier, index_variable, launched, loop, sequence, tested
 from tvmconv.lowering import as_scheduled, with_alignment
 
-from ...between.gpu.plan import barrier, index_variable, launched, loop, sequence, tested
 from .product import OpenFactors, Product
 
 SIDE = 64

@@ -13,10 +13,10 @@ from tvm import tirx
 from tvm.ir import Expr, Var
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence
 from tvmconv.compute.substitution import substitute
 from tvmconv.targets.devices import Cpu
 
-from ...between.gpu.plan import INDEX, index_variable, loop, sequence
 from ...recurrence.cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
 MOST_ACCUMULATORS = 0.75

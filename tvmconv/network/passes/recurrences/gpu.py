@@ -15,7 +15,8 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from ...between.gpu.plan import INDEX, index_variable, loop, sequence
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence
+
 from ...recurrence.cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
 MOST_THREADS = 1024

@@ -10,40 +10,50 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmconv.lowering.gpu.intrinsics import COMMIT_SOURCE, COPY_SOURCE, cuda_call
-from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
+from tvmconv.problem import Problem
 
-from ...between.gpu.plan import INDEX, index_variable, loop, sequence, tested
+from ..machine import WARP
+from ..statements import COMMIT_SOURCE, COPY_SOURCE, cuda_call
 from .fragments import EIGHT, FRAGMENT, address, word
-from .shapes import COPY_BYTES, Attention, Tile, padded, part_bytes, stage_bytes
+from .tiles import (
+    COPY_BYTES,
+    Config,
+    attention_of,
+    padded,
+    part_bytes,
+    parts_of,
+    pitch,
+    stage_bytes,
+    turns_of,
+    vector,
+)
 
 
 class AttentionBlock:
     """A block of threads that computes attention for a tile of queries."""
 
-    def __init__(self, attention: Attention, tile: Tile) -> None:
-        self.attention, self.tile = attention, tile
+    def __init__(self, problem: Problem, tile: Config) -> None:
+        self.attention, self.tile, self.parts_of_factors = attention_of(problem), tile, parts_of(problem)
+        attention = self.attention
+        self.vector = vector(attention)
+        """The elements of a copy to shared memory."""
+        self.terms = 2 * self.vector
+        """The terms that an instruction adds up, which are 32 bytes."""
         self.depth, self.width = padded(attention.depth), padded(attention.width)
-        self.turns = -(-attention.keys // tile.turn)
+        self.turns = turns_of(attention, tile)
         self.ahead = self.turns if self.turns <= tile.stages else tile.stages - 1
         """The turns that copies are ahead."""
         self.blocks = -(-attention.queries // tile.queries)
         """The blocks of a matrix."""
-        places = {"q": attention.q, "k": attention.k, "v": attention.v}
-        types = {**dict.fromkeys(places, attention.dtype), "output": attention.out_dtype}
-        places |= {f"bias_{number}": place for number, place in enumerate(attention.biases)}
-        places["output"] = attention.output
-        self.places = places
-        self.named = {
-            name: tirx.decl_buffer((place.elements,), types.get(name, "float32"), name)
-            for name, place in places.items()
-        }
+        self.places = attention.places
+        self.named = {name: tirx.decl_buffer(*operand, name) for name, operand in attention.operands.items()}
         self.buffers: list[Any] = []
         count = tile.fragments
         self.stage = stage_bytes(attention, tile) // attention.itemsize
         """The elements of the keys and values of a turn."""
         self.ring = self.buffer("ring", tile.stages * self.stage, attention.dtype, "shared.dyn")
-        self.steps = self.depth // attention.terms
+        self.steps = self.depth // self.terms
         """The steps in which instructions add up the terms of a score."""
         self.factor = self.buffer("factor", count * self.steps * 4, "uint32")
         self.scores = self.buffer("scores", count * tile.keys // 2, "float32")
@@ -79,22 +89,22 @@ class AttentionBlock:
     def in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
         """Return where the keys and values of a turn begin in shared memory."""
         begin = tirx.floormod(turn, self.tile.stages) * self.stage
-        return begin, begin + self.tile.turn * self.attention.pitch(self.attention.depth)
+        return begin, begin + self.tile.turn * pitch(self.attention, self.attention.depth)
 
     def copied(self, turn: Expr) -> tirx.Stmt:
         """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
         steps = []
         sizes = self.attention.depth, self.attention.width
         for name, begin, columns in zip("kv", self.in_ring(turn), sizes, strict=True):
-            vector, threads = self.attention.vector, self.tile.threads
-            step, vectors = index_variable("step"), padded(columns) // vector
+            threads = self.tile.threads
+            step, vectors = index_variable("step"), padded(columns) // self.vector
             number = step * threads + self.thread
-            row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * vector
+            row, column = tirx.floordiv(number, vectors), tirx.floormod(number, vectors) * self.vector
             key = turn * self.tile.turn + row
             tests = [key < self.attention.keys] if self.attention.keys % self.tile.turn else []
             tests += [column < columns] if columns % FRAGMENT else []
             inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
-            target = address(self.ring, begin + row * self.attention.pitch(columns) + column)
+            target = address(self.ring, begin + row * pitch(self.attention, columns) + column)
             source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
             copy = cuda_call(
                 f"tvmconv_copy_{COPY_BYTES}", COPY_SOURCE.format(bytes=COPY_BYTES, cache="cg"), target, source, inside
@@ -107,10 +117,9 @@ class AttentionBlock:
     def begun(self) -> list[tirx.Stmt]:
         """Return the statements that load the queries of a thread, and begin sums."""
         fragment, step, half, row = (index_variable(name) for name in ("fragment", "step", "half", "row"))
-        vector = self.attention.vector
-        first = step * self.attention.terms + half * vector
+        first = step * self.terms + half * self.vector
         query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
-        place = self.places["q"].at(self.matrix, query, first + tirx.floormod(self.lane, 4) * (vector // 4))
+        place = self.places["q"].at(self.matrix, query, first + tirx.floormod(self.lane, 4) * (self.vector // 4))
         value = word(tirx.address_of(self.named["q"][place]))
         if self.attention.depth % FRAGMENT:
             value = tirx.if_then_else(first < self.attention.depth, value, tirx.const(0, "uint32"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import tvm
@@ -12,18 +10,13 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvmconv.compute.functions import activated
-from tvmconv.lowering.signatures import as_scheduled
+from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda.machine import WARP
-from tvmconv.schedules.cuda.tensor.model import KERNEL
-from tvmconv.targets.devices import Gpu
 
-from ...between.gpu.exchanges import exchange, halves
-from ...between.gpu.plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
-
-MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
-"""The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
+from ..machine import WARP
+from ..statements import exchange, halves
 
 WIDE = 4
 """The elements of a row of the first weight that a thread loads at once."""
@@ -34,83 +27,33 @@ PAIR = 2
 UNROLLED = 64
 """The most turns of a loop that is unrolled."""
 
-SMALL = 2**14
-"""The products of a layer up to which a block has fewer threads."""
 
-THREADS, FEW_THREADS = 1024, 256
-"""The threads of a block, and of one for a small layer."""
-
-WAITING = 3000.0
-"""The clocks in which a block waits for its first loads and at its barriers, beside those of a kernel that begins."""
-
-SM_BYTES = 64.0
-"""The bytes that a multiprocessor reads in a clock from the L2 cache at most."""
-
-L2_FACTOR = 2.0
-"""The number of times as many bytes that the L2 cache moves as memory does, for all multiprocessors."""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """Two layers, the second of which alone reads what the first computes."""
-
-    first: ConvWorkload
-    second: ConvWorkload
-
-    @property
-    def operands(self) -> list[tuple[tuple[int, ...], str]]:
-        """The shapes and types of x, the weights (S, C) and (S, K), each with its shift, and the output."""
-        squeezed, channels, outputs = self.first.out_channels, self.first.in_channels, self.second.out_channels
-        *_, output = self.second.operands.values()
-        found: list[tuple[tuple[int, ...], str]] = [((self.first.batch, channels, 1, 1), self.first.dtype)]
-        for layer, shape in ((self.first, (squeezed, channels)), (self.second, (squeezed, outputs))):
-            found.append((shape, layer.dtype))
-            found += [((layer.out_channels,), "float32")] if layer.epilogue.shift else []
-        return [*found, ((self.first.batch, outputs, 1, 1), output[1])]
-
-
-def clocks(gate: Gate, gpu: Gpu) -> float:
-    """Return the clocks that the kernel is estimated to take: each image's block reads both weights."""
-    first, second = gate.first, gate.second
-    weights = first.out_channels * (
-        first.in_channels * first.storage.itemsize + second.out_channels * second.storage.itemsize
-    )
-    blocks = min(first.batch, gpu.multiprocessors)
-    rate = min(SM_BYTES, L2_FACTOR * gpu.bytes_per_clock / blocks)
-    return KERNEL + ceil(first.batch / gpu.multiprocessors) * (WAITING + weights / rate)
-
-
-def gate_kernel(gate: Gate, name: str, batch: Expr | int) -> tirx.PrimFunc:
+def gate_kernel(gate: Gate, threads: int) -> tirx.PrimFunc:
     """Return the function of a gate, with a block for each image; all sums are in float32.
 
     Before: `h = act(conv(x, w) + b)`, `y = act(conv(h, v) + c)`, of images of one pixel.
     After: `for n in blocks: shared x[n]; wait; for s in warps: h[s] = act(sum over lanes of x * w[s] + b[s]); wait; for
     k in threads: y[n, k] = act(sum of h[s] * v[s, k] + c[k])`.
     """
-    kernel = _Kernel(gate, batch)
+    kernel = _Kernel(gate, threads)
     body = sequence([*kernel.fetched(), barrier(), *kernel.squeezed(), barrier(), *kernel.excited()])
-    func = tirx.PrimFunc(
-        kernel.params, launched(body, {kernel.thread: kernel.threads, kernel.image: batch}, kernel.buffers)
-    )
-    return as_scheduled(func.with_attrs({"tirx.noalias": True, "s_tir": True}), name)
+    root = launched(body, {kernel.thread: kernel.threads, kernel.image: kernel.images}, kernel.buffers)
+    return tirx.PrimFunc(list(kernel.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
 
 
 class _Kernel:
     """The parts of the kernel of a gate."""
 
-    def __init__(self, gate: Gate, batch: Expr | int) -> None:
-        self.gate, self.first, self.second = gate, gate.first, gate.second
+    def __init__(self, gate: Gate, threads: int) -> None:
+        self.threads, self.first, self.second = threads, gate.first, gate.second
         self.channels, self.between, self.outputs = (
             gate.first.in_channels,
             gate.first.out_channels,
             gate.second.out_channels,
         )
-        size = max(self.channels, self.outputs) * self.between
-        self.threads = FEW_THREADS if size <= SMALL else THREADS
-        names = ["x", "w"] + ["b"] * gate.first.epilogue.shift + ["v"] + ["c"] * gate.second.epilogue.shift + ["y"]
-        shapes = [((batch, *shape[1:]) if len(shape) == 4 else shape, dtype) for shape, dtype in gate.operands]
-        self.params = [tirx.decl_buffer(shape, dtype, name) for name, (shape, dtype) in zip(names, shapes, strict=True)]
-        self.named = dict(zip(names, self.params, strict=True))
+        batch: Any = gate.first.batch
+        self.images = batch if isinstance(batch, int) else batch.astype(INDEX)
+        self.named = {name: tirx.decl_buffer(*operand, name) for name, operand in gate.operands.items()}
         self.buffers: list[Any] = []
         self.image, self.thread = index_variable("image"), index_variable("thread")
         self.x = self._buffer("x_shared", -(-self.channels // WIDE) * WIDE, "float32", "shared")
@@ -158,7 +101,7 @@ class _Kernel:
         vector = PAIR if self.outputs % PAIR == 0 else 1
         turn, step, element = (index_variable(name) for name in ("turn", "step", "element"))
         place = (turn * self.threads + self.thread) * vector
-        sums, output = self._buffer("totals", vector, "float32"), self.named["y"]
+        sums, output = self._buffer("totals", vector, "float32"), self.named["output"]
         kept = self._buffer("row", vector, str(self.named["v"].ty.dtype))
         out = self._buffer("out", vector, str(output.ty.dtype))
         zero = tirx.const(0, INDEX)
@@ -181,7 +124,7 @@ class _Kernel:
     def _activated(self, layer: ConvWorkload, shift: str, value: Expr, place: Expr) -> Expr:
         """Return an output of a layer, in float32, from its sum."""
         value = value + self.named[shift][place] if layer.epilogue.shift else value
-        return activated(layer.epilogue, value, str(self.named["y"].ty.dtype) in NARROW)
+        return activated(layer.epilogue, value, str(self.named["output"].ty.dtype) in NARROW)
 
 
 def _turns(var: tvm.ir.Var, size: int, width: int, place: Expr, body: tirx.Stmt) -> tirx.Stmt:

@@ -6,22 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
+from tvmconv.compute import with_sizes
 from tvmconv.dispatch import algorithms_for, least_cycles
+from tvmconv.problem import FusedProblem
 from tvmconv.problem.dtypes import FLOATS
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import backend_of
-from tvmconv.targets.devices import gpu_of
 
 from ...graph.constants import same_sizes
 from ...graph.graph import Block, blocks_of, calls
 from ...sites import Site
 from ..context import GateSites
-from .kernel import MOST_CHANNELS, MOST_SQUEEZED, Gate, clocks, gate_kernel
-
-KERNEL_NAME = "tvmconv cuda/gate"
-"""The name of the kernel in the descriptions of layers."""
 
 
 def gates_of(
@@ -47,11 +45,35 @@ def gates_of(
     return found
 
 
+def gate_problem(pair: GateSites) -> FusedProblem:
+    """Return the problem of one kernel for both layers."""
+    return _problem(pair.first, pair.second)
+
+
+def gate_call(pair: GateSites, function: relax.GlobalVar) -> relax.Expr:
+    """Return the expression that computes the second layer's output from the first one's input by a function."""
+    first, second = pair.first, pair.second
+    gate = with_sizes(Gate(first.described, second.described), first.sizes)
+    (shape, _), *_, output = gate.operands.values()
+    x = first.operands[0]
+    x = x if same_sizes(x.ty, shape) else relax.op.reshape(x, shape)
+    constants = [each for site in (first, second) for each in _constants(site, site is second)]
+    call = relax.call_tir(function, [x, *constants], relax.TensorType(*output))
+    wanted = second.output.ty
+    return call if same_sizes(wanted, output[0]) else relax.op.reshape(call, wanted.shape)
+
+
+def _problem(first: Site, second: Site) -> FusedProblem:
+    """Return the problem of one kernel for two layers."""
+    return FusedProblem(Gate(first.described, second.described), open_sizes=first.convolution.open_sizes)
+
+
 def _reason(first: Site, second: Site, target: tvm.target.Target, precision: str) -> str | None:
-    """Return the reason why one kernel computes two layers; None where two kernels should take less time."""
+    """Return the reason why one kernel computes two layers; None where no template does, or two should take less."""
+    if not algorithms_for(fused := _problem(first, second), target):
+        return None
     problems = [site.problem(precision) for site in (first, second)]
-    together = clocks(Gate(first.described, second.described), gpu_of(target))
-    apart = None
+    together, apart = least_cycles(fused, target), None
     if all(algorithms_for(problem, target) for problem in problems):
         apart = sum(least_cycles(problem, target) for problem in problems)
     if apart is not None and together >= apart:
@@ -75,13 +97,10 @@ def _is_small(site: Site) -> bool:
 
 
 def _fits(first: Site, second: Site) -> bool:
-    """Return whether a kernel can compute a layer that reads what the first one computes."""
+    """Return whether the sizes of a layer are those of one that reads what the first one computes."""
     one, other = first.described, second.described
-    same = (one.batch, one.out_channels) == (
-        other.batch,
-        other.in_channels,
-    ) and first.sizes.keys() == second.sizes.keys()
-    return same and one.in_channels <= MOST_CHANNELS and one.out_channels <= MOST_SQUEEZED
+    same = (one.batch, one.out_channels) == (other.batch, other.in_channels)
+    return same and first.sizes.keys() == second.sizes.keys()
 
 
 def _feeds(output: relax.Var, site: Site, block: Block) -> bool:
@@ -90,40 +109,6 @@ def _feeds(output: relax.Var, site: Site, block: Block) -> bool:
     while len(readers) == 1 and calls(block.values[readers[0]], "astype", "reshape", "squeeze", "flatten"):
         readers = block.readers(readers[0]) if block.is_inner(readers[0]) else []
     return len(readers) == 1 and site.sums is not None and readers[0].same_as(site.sums)
-
-
-def _gate(sites: GateSites) -> Gate:
-    return Gate(sites.first.described, sites.second.described)
-
-
-class GateKernels:
-    """The kernels of gates that a module has, one for all equal gates."""
-
-    def __init__(self, builder: relax.BlockBuilder) -> None:
-        self._builder = builder
-        self._functions: dict[tuple[Gate, bool], relax.GlobalVar] = {}
-
-    def call(self, sites: GateSites) -> relax.Expr:
-        """Return the expression that computes the second layer's output from the first one's input."""
-        gate, is_open = _gate(sites), bool(sites.first.sizes)
-        if (gate, is_open) not in self._functions:
-            name = f"tvmconv_gate_{len(self._functions)}"
-            batch = tirx.Var("batch", "int64") if is_open else gate.first.batch
-            self._functions[gate, is_open] = self._builder.add_func(gate_kernel(gate, name, batch), name)
-        batch = sites.first.sizes.get("batch", gate.first.batch)
-        *shapes, (output, dtype) = [
-            ((batch, *shape[1:]) if len(shape) == 4 else shape, dtype) for shape, dtype in gate.operands
-        ]
-        x = sites.first.operands[0]
-        x = x if same_sizes(x.ty, shapes[0][0]) else relax.op.reshape(x, shapes[0][0])
-        constants = [each for site in (sites.first, sites.second) for each in _constants(site, site is sites.second)]
-        call = relax.call_tir(self._functions[gate, is_open], [x, *constants], relax.TensorType(output, dtype))
-        shape = sites.second.output.ty.shape
-        return call if same_sizes(sites.second.output.ty, output) else relax.op.reshape(call, shape)
-
-    def name_of(self, sites: GateSites) -> str:
-        """Return the name of the function that `call` calls."""
-        return str(self._functions[_gate(sites), bool(sites.first.sizes)].name_hint)
 
 
 def _constants(site: Site, turned: bool) -> list[relax.Expr]:

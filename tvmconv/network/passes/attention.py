@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import tvm
 from tvm import relax
 
-from tvmconv.lowering import Place
-from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import FLOATS
-from tvmconv.schedules.cuda.tensor.tiles import tf32_products
-from tvmconv.targets import tensor_instructions
-from tvmconv.targets.devices import gpu_of
+from tvmconv import dispatch
+from tvmconv.problem import FusedProblem
+from tvmconv.problem.attention import ROW_BYTES, Attention
+from tvmconv.problem.dtypes import FLOATS, STORAGE_TYPES
+from tvmconv.problem.places import Place
+from tvmconv.problem.precision import DEFAULT
+from tvmconv.targets import backend_of
 
-from ...graph.constants import Array, constant_value, static_shape
-from ...graph.graph import Block, blocks_of, call_of, calls, rebind
-from ...graph.layers import Convolution, Layer
-from ...graph.views import Steps, in_a_row, moved_to, reshaped, view_of
-from ..context import Context
-from ..early.safe_softmax import NAME, SOFTMAX
-from ..products import convolution_of, found_product, surroundings
-from ..products.forms import Form, form_for, transposed
-from ..products.places import place_of, stored
-from ..products.product import Product
-from .kernel import attention_kernel
-from .shapes import MOST_DEPTH, Attention, Tile, tile_for, vector
-
-KERNEL_NAME = "tvmconv cuda/attention"
-"""The name of the kernel in the descriptions of layers."""
+from ..graph.constants import Array, constant_value, static_shape
+from ..graph.graph import Block, blocks_of, call_of, calls, rebind
+from ..graph.layers import Convolution
+from ..graph.views import Steps, in_a_row, moved_to, reshaped, view_of
+from .context import Context
+from .convolutions.functions import FusedKernel, add_fused
+from .early.safe_softmax import NAME, SOFTMAX
+from .products import convolution_of, found_product, surroundings
+from .products.forms import Form, form_for, transposed
+from .products.places import place_of, stored
+from .products.product import Product
 
 
 @dataclass
@@ -58,55 +55,73 @@ class _Site:
     """Queries, keys as the second factor of their product, and values."""
     output: relax.Var
     """The variable that the kernel computes."""
-    parts: int
-    """The TF32 numbers that a float32 factor is taken for; one in half precision."""
+    precision: str
+    """The word for what both products keep."""
     convolutions: tuple[Convolution, Convolution]
     biases: list[tuple[Place, Array]]
     """The numbers that are added to scores, and their places."""
 
 
-def use_attention(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with a kernel for each attention, and add the products of these to the context.
+class Found(NamedTuple):
+    """Attention in a block that gets a kernel."""
+
+    problem: FusedProblem
+    operands: list[relax.Expr]
+    """The tensors that the kernel reads, each as one row."""
+    output: relax.Var
+    """The variable that the kernel computes: the second product, or what moves make of it."""
+    convolutions: tuple[Convolution, Convolution]
+    """Both products."""
+
+
+def attention_of(block: Block, target: tvm.target.Target, precision: str = DEFAULT) -> Iterator[Found]:
+    """Yield the attention in a block that a template takes on a GPU.
 
     That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
-    nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known, and
-    rows of queries, keys and values have whole vectors of elements, no more than `MOST_DEPTH`. The kernel reads these
-    where they lie in other tensors, and stores the result as the next layer reads it. Others are for `use_products`, as
-    all are of a precision that tensor cores do not keep.
+    nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known. The
+    kernel reads queries, keys and values where they lie in other tensors, and stores the result as the next layer
+    reads it.
+    """
+    if not backend_of(target).on_gpu:
+        return
+    form = form_for(target)
+    sites = [_site(var, value, block, form, target, precision) for var, value in block.values.items()]
+    for site in sites:
+        if site is not None:
+            attention, operands, output = _placed(site, block)
+            problem = FusedProblem(attention, precision=site.precision)
+            if dispatch.algorithms_for(problem, target):
+                yield Found(problem, operands, output, site.convolutions)
+
+
+def use_attention(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Return the module with a kernel for each attention that `attention_of` finds; the context gets its products.
+
+    Others are for `use_products`, as all are of a precision that tensor cores do not keep.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
-    After: `y = R.reshape(R.call_tir(tvmconv_attention_0, (R.reshape(qkv, ...), ...)), ...)`.
+    After: `y = R.reshape(R.call_tir(tvmconv_attention_0f3a91c2d47b, (R.reshape(qkv, ...), ...)), ...)`.
     """
-    target, precision = context.target, context.precision
-    form, builder = form_for(target), relax.BlockBuilder(mod)
-    functions: dict[Attention, relax.GlobalVar] = {}
+    builder = relax.BlockBuilder(mod)
+    kernels: dict[FusedProblem, FusedKernel] = {}
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
-        sites = (_site(var, value, block, form, target, precision) for var, value in block.values.items())
-        for site in [site for site in sites if site is not None]:
-            attention, operands, output = _placed(site, block)
-            tile = tile_for(attention, gpu_of(target))
-            if attention not in functions:
-                name = f"tvmconv_attention_{len(functions)}"
-                functions[attention] = builder.add_func(attention_kernel(attention, tile, name), name)
-            result = relax.TensorType((attention.output.elements,), attention.out_dtype)
-            call = relax.call_tir(functions[attention], operands, result)
-            values[output] = relax.op.reshape(call, output.ty.shape)
-            block.take_as_given(output)  # nothing computes the variables before it, in which it may be a view
-            context.products += _layers(site, tile, str(functions[attention].name_hint))
+        for found in list(attention_of(block, context.target, context.precision)):
+            if (problem := found.problem) not in kernels:
+                kernels[problem] = add_fused(builder, problem, context.target)
+            kernel, output = kernels[problem], relax.TensorType(*problem.workload.operands["output"])
+            call = relax.call_tir(kernel.function, found.operands, output)
+            values[found.output] = relax.op.reshape(call, found.output.ty.shape)
+            block.take_as_given(found.output)  # nothing computes the variables before it, in which it may be a view
+            reason = f"one kernel for two products and the softmax between them: {kernel.selection.reason}"
+            context.products += [kernel.layer(each, reason) for each in found.convolutions]
     return rebind(builder.get(), values)
-
-
-def _layers(site: _Site, tile: Tile, function: str) -> list[Layer]:
-    """Return the layers of both products, which one function computes."""
-    reason, config = "one kernel for two products and the softmax between them", msgspec.to_builtins(tile)
-    return [Layer(each, KERNEL_NAME, config, reason, function) for each in site.convolutions]
 
 
 def _site(
     var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target, precision: str
 ) -> _Site | None:
-    """Return the attention that a variable is the second product of; None where it is none that gets a kernel."""
+    """Return the attention that a variable is the second product of; None where it is none."""
     if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
         return None
     (shares, v), output = surroundings(var, value, form, block)
@@ -118,24 +133,16 @@ def _site(
             return None
         products.append(found)
     (first, one), (second, other) = products
-    if shares.same_as(v) or first.dtype != second.dtype or not _on_tensor_cores(one, target):
+    if shares.same_as(v) or first.dtype != second.dtype:
         return None
     if (first.batch, first.rows, first.columns) != (second.batch, second.rows, second.terms):
-        return None
-    if any(size % vector(first.dtype) or size > MOST_DEPTH for size in (first.terms, second.columns)):
         return None
     biases = [_bias(constant, shape, first) for constant, shape in scores.biases]
     if any(bias is None for bias in biases):
         return None
     convolutions = convolution_of(scores.product, first, one), convolution_of(var, second, other)
-    parts = 2 if tf32_products(one) == 3 else 1
     added = [each for each in biases if each is not None]
-    return _Site(scores, first, second, (q, k, v), output, parts, convolutions, added)
-
-
-def _on_tensor_cores(problem: Problem, target: tvm.target.Target) -> bool:
-    """Return whether tensor cores compute products of a problem as its precision promises."""
-    return problem.precision != "strict" and bool(tensor_instructions(target))
+    return _Site(scores, first, second, (q, k, v), output, one.precision, convolutions, added)
 
 
 def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
@@ -211,7 +218,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     moved = moved_to(site.output, block)
     output = None
     if not moved.same_as(site.output):
-        output = stored(view_of(moved, block), site.output, second, vector(first.dtype))
+        output = stored(view_of(moved, block), site.output, second, _vector(first.dtype))
     attention = Attention(
         matrices=first.batch,
         depth=first.terms,
@@ -225,7 +232,6 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
         output=output or _alone(first.batch, second.rows, second.columns),
         biases=tuple(place for place, _ in site.biases),
         safe=site.scores.safe,
-        parts=site.parts,
     )
     operands = [*tensors, *(relax.const(numbers) for _, numbers in site.biases)]
     return attention, operands, site.output if output is None else moved
@@ -236,7 +242,12 @@ def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | 
     view = view_of(factor, block)
     others = [step for axis in view.axes[:-2] for step in axis]
     elements = prod(static_shape(view.source.ty) or ())
-    return place_of(elements, view.first, others, view.axes[along], view.axes[inner], vector(str(factor.ty.dtype)))
+    return place_of(elements, view.first, others, view.axes[along], view.axes[inner], _vector(str(factor.ty.dtype)))
+
+
+def _vector(dtype: str) -> int:
+    """Return the number of elements to whose multiples rows begin."""
+    return ROW_BYTES // STORAGE_TYPES[dtype].itemsize
 
 
 def _alone(matrices: int, rows: int, columns: int) -> Place:

@@ -15,9 +15,10 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Expr
 
-from tvmconv.lowering.gpu.intrinsics import cuda_call
-from tvmconv.schedules.cuda.tensor.intrinsics import LOAD, MMA, ROUND, TYPES
 from tvmconv.targets.cuda import once
+
+from ..statements import cuda_call
+from ..tensor.intrinsics import LOAD, MMA, ROUND, TYPES
 
 FRAGMENT = 16
 """The rows of a fragment of the first factor."""

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.ir import Expr, Var
 
-from ...between.gpu.plan import index_variable, loop, sequence
+from tvmconv.compute.statements import index_variable, loop, sequence
+
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT, address, in_parts, load_columns, load_matrices, multiply, rest, rounded, word_of
 from .products import Products
@@ -45,7 +46,7 @@ class Tf32Products(Products):
 
     def __init__(self, block: AttentionBlock) -> None:
         super().__init__(block)
-        self.parts = self.attention.parts
+        self.parts = block.parts_of_factors
         count, scores = self.fragments, self.fragments * block.tile.keys // 2
         self.columns = self.registers("columns", TOGETHER * 4, "uint32")
         self.queries = self.registers("queries", count * 4, "uint32")

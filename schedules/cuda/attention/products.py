@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from tvm import tirx
 from tvm.ir import Expr
 
-from ...between.gpu.plan import tested
+from tvmconv.compute.statements import tested
+
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT, address, store_words, word_of
+from .tiles import pitch
 
 
 class Products(ABC):
@@ -37,14 +39,14 @@ class Products(ABC):
             + tirx.floormod(lane, EIGHT)
             + tirx.floordiv(lane, 16) * EIGHT
         )
-        column = step * self.attention.terms + tirx.floormod(tirx.floordiv(lane, EIGHT), 2) * self.attention.vector
-        return address(block.ring, begin + row * self.attention.pitch(self.attention.depth) + column)
+        column = step * block.terms + tirx.floormod(tirx.floordiv(lane, EIGHT), 2) * block.vector
+        return address(block.ring, begin + row * pitch(self.attention, self.attention.depth) + column)
 
     def value(self, turn: Expr, key: Expr, column: Expr) -> Expr:
         """Return the address of a value of a warp's keys."""
         _, begin = self.block.in_ring(turn)
         row = self.block.split * self.tile.keys + key
-        return address(self.block.ring, begin + row * self.attention.pitch(self.attention.width) + column)
+        return address(self.block.ring, begin + row * pitch(self.attention, self.attention.width) + column)
 
     def numbers(self, fragment: Expr, row: Expr, step: Expr) -> list[list[Expr]]:
         """Return the results of a thread in sixteen columns of a row: two of each eight."""

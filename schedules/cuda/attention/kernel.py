@@ -10,38 +10,38 @@ from tvm.ir import Expr
 
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
-from tvmconv.lowering import as_scheduled, with_launch_bounds
-from tvmconv.lowering.gpu.intrinsics import READY_SOURCE, cuda_call
+from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.schedules.cuda.machine import WARP
 
-from ...between.gpu.exchanges import exchange
-from ...between.gpu.plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from ..machine import WARP
+from ..statements import READY_SOURCE, cuda_call, exchange
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT
 from .half import HalfProducts
-from .shapes import Attention, Tile, resident_blocks
 from .tf32 import Tf32Products
+from .tiles import Config, least_resident
 
 
-def attention_kernel(attention: Attention, tile: Tile, name: str) -> tirx.PrimFunc:
+def attention_kernel(problem: Problem, tile: Config) -> tirx.PrimFunc:
     """Return the function of attention, with a block for each tile of queries, and the softmax of the keys so far.
 
     Before: `s = q k^T * scale`, `y = softmax(s) v`.
     After: `for tile of keys: wait; copy the next tile; s = q k^T; m, before = max(m, s), m; p = 2^(s - m);
     sum = sum * 2^(before - m) + p; y = y * 2^(before - m) + p v`, and `y / sum` at the end.
     """
-    return AttentionLoops(attention, tile).function(name)
+    return AttentionLoops(problem, tile).function()
 
 
 class AttentionLoops(AttentionBlock):
     """The loops of a block over keys, and what it does with its sums behind them."""
 
-    def __init__(self, attention: Attention, tile: Tile) -> None:
-        super().__init__(attention, tile)
-        self.products = HalfProducts(self) if attention.dtype in NARROW else Tf32Products(self)
+    def __init__(self, problem: Problem, tile: Config) -> None:
+        super().__init__(problem, tile)
+        self.least_resident = least_resident(problem, tile)
+        self.products = HalfProducts(self) if self.attention.dtype in NARROW else Tf32Products(self)
 
-    def function(self, name: str) -> tirx.PrimFunc:
+    def function(self) -> tirx.PrimFunc:
         """Return the function of the kernel."""
         turn = index_variable("turn")
         whole, rest = divmod(self.attention.keys, self.tile.turn)
@@ -55,10 +55,9 @@ class AttentionLoops(AttentionBlock):
             steps += self._turn(tirx.const(whole, INDEX), rest)
         body = sequence([*steps, *self._ended()])
         threads, grid = self.tile.threads, self.attention.matrices * self.blocks
-        together = {MIN_BLOCKS: resident_blocks(self.attention, self.tile)}
+        together = {MIN_BLOCKS: self.least_resident}
         root = launched(body, {self.thread: threads, self.block: grid}, self.buffers, together)
-        func = tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
-        return as_scheduled(with_launch_bounds(func), name)
+        return tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
 
     def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""

@@ -1,0 +1,204 @@
+"""Attention on the tensor cores of a GPU: scores and their softmax stay in registers.
+
+A block has a tile of queries of one matrix, and a loop over tiles of keys, of which those of the next turns are copied
+to shared memory meanwhile. It keeps the largest score so far of each query, and what all powers and sums are multiplied
+by where that gets larger:
+
+    for block in matrices x tiles of queries:
+        for tile of keys: wait; copy the tile after the next ones
+            s = q k^T;  m, before = max(m, s), m;  p = 2^(s - m)
+            sum = sum * 2^(before - m) + p;  y = y * 2^(before - m) + p v
+        y / sum
+
+`block` has the memory of a block, `products` both products, in half precision (`half`) and in TF32 numbers (`tf32`),
+and `kernel` the loop around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import tvm
+from tvm.s_tir import Schedule
+
+from tvmconv.problem import Problem
+from tvmconv.problem.attention import Attention
+from tvmconv.problem.dtypes import NARROW
+from tvmconv.targets.devices import gpu_of
+
+from ...space import named
+from ...template import Fused
+from ..machine import BLOCK_BYTES, MOST_REGISTERS
+from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
+from ..tensor.model import L2_BYTES, mostly_largest
+from .fragments import FRAGMENT
+from .kernel import attention_kernel
+from .tiles import (
+    KEYS,
+    Config,
+    attention_of,
+    least_resident,
+    padded,
+    parts_of,
+    registers_of,
+    shared_bytes,
+    turns_of,
+    vector,
+)
+
+MOST_DEPTH = 128
+"""The most terms of a score, and the most columns of values: a thread has a row's in registers."""
+
+STAGES = 2
+"""The turns whose keys and values are in shared memory: one is copied while the other is computed with.
+
+With three, attention of ViT-S took 15.3 µs at batch 32 on an H100 where it takes 14.8, and 53.1 at batch 128 for 53.7.
+"""
+
+SHAPES = ((1, 4, 1), (1, 2, 2), (1, 1, 4))
+"""The fragments, the warps and the splits of a default. Where there are few blocks warps share queries."""
+
+KNOBS: Mapping[str, tuple[int, ...]] = {
+    "fragments": (1, 2),
+    "stages": (1, 2, 3),
+    "keys": (KEYS // 2, KEYS),
+    "warps": (1, 2, 4, 8),
+    "splits": (1, 2, 4),
+}
+"""The values of the knobs that are worth a trial."""
+
+
+class Clocks(NamedTuple):
+    """The clocks of parts of a kernel, for a fragment and `KEYS` keys of 64 elements."""
+
+    latency: float
+    """The clocks of a block until its first keys have come."""
+    step: float
+    """The clocks of a warp that computes alone."""
+    busy: float
+    """The clocks of a quarter of a multiprocessor where other warps have work meanwhile."""
+    busy_with_two: float
+    """The same for each of two fragments that read the same keys."""
+
+
+CLOCKS = {
+    (2, 1): Clocks(1000.0, 1100.0, 1170.0, 1130.0),
+    (4, 1): Clocks(3000.0, 3300.0, 2700.0, 2700.0),
+    (4, 2): Clocks(4300.0, 3600.0, 4100.0, 4100.0),
+}
+"""The clocks by the bytes of a factor's element and the parts that it is taken for. They are fitted to tiles of ViT-S's
+attention on an H100, in float16 to eighteen each at batch 1 to 128, and in float32 to three."""
+
+MERGING = 500.0
+"""The clocks in which the sums of a warp are added to those of another one that shares its queries, twice as many of
+each block after the first."""
+
+
+class FusedAttention(GpuTemplate[Config]):
+    """Attention in one kernel: two products on tensor cores, and the softmax between them."""
+
+    LAYOUTS = Fused(Attention)
+    LEAST = Config(fragments=1, stages=1, keys=FRAGMENT, warps=1, splits=1)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take attention of rows that are whole vectors and fit registers, where tensor cores keep the precision."""
+        attention = attention_of(problem)
+        for size in (attention.depth, attention.width):
+            if size % vector(attention) or size > MOST_DEPTH:
+                return f"takes rows of up to {MOST_DEPTH} elements in multiples of {vector(attention)}, not {size}"
+        return tensor_core_obstacle(problem, target)
+
+    def registers(self, problem: Problem, config: Config) -> int:
+        return min(registers_of(problem, config), MOST_REGISTERS)  # beyond that some are spilled
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(attention_of(problem), config)
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        attention = attention_of(problem)
+        return attention.matrices * -(-attention.queries // config.queries)
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        attention = attention_of(problem)
+
+        def whole_fragments(config: Config) -> bool:
+            return config.keys % FRAGMENT == 0
+
+        def stages(config: Config) -> bool:
+            """Return whether there is room for a copy while a turn is computed, if there is more than one."""
+            return config.stages > 1 or turns_of(attention, config) == 1
+
+        return named(whole_fragments, stages)
+
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield tiles of few shapes; where many blocks have small rows in half precision, warps have two fragments.
+
+        With long rows in float32 tiles have fewer keys, for which there are registers.
+        """
+        attention, shapes, keys = attention_of(problem), [*SHAPES], KEYS
+        is_wide = max(attention.depth, attention.width) > MOST_DEPTH // 2
+        if attention.dtype not in NARROW:
+            keys = KEYS // 2 if is_wide else KEYS
+        elif not is_wide:
+            shapes.append((2, 4, 1))
+        for fragments, warps, splits in shapes:
+            tile = Config(fragments, STAGES, keys, warps, splits)
+            yield replace(tile, stages=min(STAGES, turns_of(attention, tile)))
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        return KNOBS
+
+    def heuristics(self, problem: Problem) -> Tests[Config]:
+        attention = attention_of(problem)
+
+        def used_stages(config: Config) -> bool:
+            return config.stages <= turns_of(attention, config)
+
+        def no_spills(config: Config) -> bool:
+            return registers_of(problem, config) <= MOST_REGISTERS
+
+        return named(several_warps, used_stages, no_spills)
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernel should take.
+
+        Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another,
+        and the keys and values that each block reads from the L2 cache.
+        """
+        attention, gpu = attention_of(problem), gpu_of(target)
+        whole, rest = divmod(attention.keys, config.turn)
+        keys = whole * config.keys + min(padded(rest), config.keys)
+        size = config.fragments * keys / KEYS * (padded(attention.depth) + padded(attention.width)) / 128
+        rounds = -(-self.blocks(problem, config) // gpu.multiprocessors)
+        by_shared = gpu.shared_bytes // (shared_bytes(attention, config) + BLOCK_BYTES)
+        together = max(1, min(rounds, least_resident(problem, config), by_shared))
+        clocks = CLOCKS[attention.itemsize, parts_of(problem)]
+        busy = clocks.busy if config.fragments == 1 else clocks.busy_with_two
+        merging = (config.splits - 1) * MERGING
+        waiting = -(-rounds // together) * (clocks.latency + size * clocks.step + merging)
+        units = rounds * config.warps * config.splits / 4 * size * busy + (rounds - 1) * 2 * merging
+        read = rounds * attention.keys * attention.itemsize * (attention.depth + attention.width) / L2_BYTES
+        return mostly_largest(units, waiting, read)
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        attention = attention_of(problem)
+        return {
+            "turns": turns_of(attention, config),
+            "shared_bytes": shared_bytes(attention, config),
+            "waste_queries": -(-attention.queries // config.queries) * config.queries / attention.queries,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "two fragments": replace(config, fragments=1),
+            "warps that share queries": replace(config, splits=1, stages=STAGES),
+            "many keys in a turn": replace(config, keys=FRAGMENT, stages=STAGES),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        return Schedule(attention_kernel(problem, config))
+
+
+template = FusedAttention()

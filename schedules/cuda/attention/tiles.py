@@ -1,0 +1,120 @@
+"""The knobs of attention on the tensor cores of a GPU, and sizes that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvmconv.problem import Problem
+from tvmconv.problem.attention import ROW_BYTES, Attention
+
+from ...space import ceil_div, ceil_to
+from ..machine import REGISTERS, WARP
+from ..tensor.tiles import tf32_products
+from .fragments import FRAGMENT
+
+COPY_BYTES = ROW_BYTES
+"""The bytes of a copy to shared memory."""
+
+KEYS = 64
+"""The keys of a tile, of which a thread has the scores in registers."""
+
+OTHER_REGISTERS, BIAS_REGISTERS = 64, 8
+"""The registers of a thread beside those of queries, scores and sums, and those for each bias."""
+
+
+def attention_of(problem: Problem) -> Attention:
+    """Return the attention of a problem, which is one of attention."""
+    assert isinstance(problem.workload, Attention)
+    return problem.workload
+
+
+def parts_of(problem: Problem) -> int:
+    """Return the TF32 numbers that a float32 factor is taken for: the nearest one, or two that add up to it."""
+    return 2 if tf32_products(problem) == 3 else 1
+
+
+def vector(attention: Attention) -> int:
+    """Return the elements of a copy to shared memory."""
+    return COPY_BYTES // attention.itemsize
+
+
+def pitch(attention: Attention, columns: int) -> int:
+    """Return the elements from a row of `columns` in shared memory to the next.
+
+    Those are an odd number of copies. So what is read at once is in different banks: a copy of eight rows each, or
+    two of every other one of them.
+    """
+    return (padded(columns) // vector(attention) | 1) * vector(attention)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs: the part of attention that a block computes, a tile of keys at a time."""
+
+    fragments: int
+    """The fragments of sixteen queries of a warp."""
+    stages: int
+    """The turns whose keys and values shared memory has room for: one, if there are no more, or from two on."""
+    keys: int = KEYS
+    """The keys of a warp in a turn."""
+    warps: int = 4
+    """The warps with queries of their own."""
+    splits: int = 1
+    """The warps that share queries: each has keys of its own in a turn, and in the end their sums are added."""
+
+    @property
+    def queries(self) -> int:
+        return self.warps * self.fragments * FRAGMENT
+
+    @property
+    def turn(self) -> int:
+        """The keys of a turn."""
+        return self.keys * self.splits
+
+    @property
+    def threads(self) -> int:
+        return self.warps * self.splits * WARP
+
+
+def stage_bytes(attention: Attention, tile: Config) -> int:
+    """Return the bytes of the keys and values of a turn in shared memory."""
+    rows = pitch(attention, attention.depth) + pitch(attention, attention.width)
+    return attention.itemsize * tile.turn * rows
+
+
+def part_bytes(attention: Attention, tile: Config) -> int:
+    """Return the bytes of the sums in shared memory of warps that share queries, but for the first of each."""
+    return 4 * WARP * tile.warps * (tile.splits - 1) * part_size(attention, tile)
+
+
+def part_size(attention: Attention, tile: Config) -> int:
+    """Return the numbers of a thread's sums, and of the largest score and the sum of powers of its rows."""
+    return tile.fragments * (padded(attention.width) // 2 + 4)
+
+
+def shared_bytes(attention: Attention, tile: Config) -> int:
+    """Return the bytes of shared memory of a block; sums come where keys and values were."""
+    return max(tile.stages * stage_bytes(attention, tile), part_bytes(attention, tile))
+
+
+def registers_of(problem: Problem, tile: Config) -> int:
+    """Return the registers that a thread takes if nothing is spilled: for queries, scores, sums and places."""
+    attention = attention_of(problem)
+    kept = parts_of(problem) * tile.keys // 2 + padded(attention.width) // 2
+    kept += padded(attention.depth) * attention.itemsize // 8
+    return tile.fragments * kept + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
+
+
+def least_resident(problem: Problem, tile: Config) -> int:
+    """Return the blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
+    return max(1, REGISTERS // (tile.threads * registers_of(problem, tile)))
+
+
+def turns_of(attention: Attention, tile: Config) -> int:
+    """Return the number of turns of a block over all keys."""
+    return ceil_div(attention.keys, tile.turn)
+
+
+def padded(size: int) -> int:
+    """Return a number of columns with zeros behind them, up to whole fragments."""
+    return ceil_to(size, FRAGMENT)

@@ -1,0 +1,131 @@
+"""Two layers on images of one pixel in one kernel for a GPU: the gate of squeeze and excitation.
+
+A block has an image. Its warps compute the outputs of the first layer, each by lanes that have parts of a sum, and keep
+them in shared memory; then each thread has neighbouring outputs of the second layer:
+
+    for n in blocks:
+        shared x[n]; wait
+        for s in warps: h[s] = act(sum over lanes of x * w[s] + b[s]); wait
+        for k in threads: y[n, k] = act(sum of h[s] * v[s, k] + c[k])
+
+All sums are in float32. Every block reads both weights, so that there are two kernels for large batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import tvm
+from tvm.s_tir import Schedule
+
+from tvmconv.compute import with_sizes
+from tvmconv.compute.open_sizes import VARIABLES
+from tvmconv.problem import Problem
+from tvmconv.problem.gate import Gate
+from tvmconv.targets.devices import gpu_of
+
+from ...template import Fused
+from ..template import GpuTemplate
+from ..tensor.model import KERNEL
+from .kernel import gate_kernel
+
+MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
+"""The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
+
+SMALL = 2**14
+"""The products of a layer up to which a block has fewer threads."""
+
+THREADS, FEW_THREADS = 1024, 256
+"""The threads of a block, and of one for a small layer."""
+
+REGISTERS = 48
+"""The registers of a thread, by NVRTC for sm_90."""
+
+WAITING = 3000.0
+"""The clocks in which a block waits for its first loads and at its barriers, beside those of a kernel that begins."""
+
+SM_BYTES = 64.0
+"""The bytes that a multiprocessor reads in a clock from the L2 cache at most."""
+
+L2_FACTOR = 2.0
+"""The number of times as many bytes that the L2 cache moves as memory does, for all multiprocessors."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knob."""
+
+    threads: int
+    """The threads of a block, whole warps."""
+
+
+class FusedGate(GpuTemplate[Config]):
+    """Gates of squeeze and excitation, with a block for each image."""
+
+    LAYOUTS = Fused(Gate)
+    OPEN_SIZES = ("batch",)
+    LEAST = Config(threads=32)
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take gates whose channels have room in the shared memory of a block."""
+        gate = gate_of(problem)
+        channels, squeezed = gate.first.in_channels, gate.first.out_channels
+        if channels > MOST_CHANNELS or squeezed > MOST_SQUEEZED:
+            return f"takes up to {MOST_CHANNELS} and {MOST_SQUEEZED} channels, not {channels} and {squeezed}"
+        return None
+
+    def registers(self, problem: Problem, config: Config) -> int:
+        return REGISTERS
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        gate = gate_of(problem)
+        return 4 * (gate.first.in_channels + gate.first.out_channels)
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return gate_of(problem).first.batch
+
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        gate = gate_of(problem)
+        size = max(gate.first.in_channels, gate.second.out_channels) * gate.first.out_channels
+        yield Config(FEW_THREADS if size <= SMALL else THREADS)
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        return {"threads": (128, 256, 512, 1024)}
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernel should take: each image's block reads both weights."""
+        gate, gpu = gate_of(problem), gpu_of(target)
+        first, second = gate.first, gate.second
+        weights = first.out_channels * (
+            first.in_channels * first.storage.itemsize + second.out_channels * second.storage.itemsize
+        )
+        blocks = min(first.batch, gpu.multiprocessors)
+        rate = min(SM_BYTES, L2_FACTOR * gpu.bytes_per_clock / blocks)
+        return KERNEL + ceil(first.batch / gpu.multiprocessors) * (WAITING + weights / rate)
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        gate = gate_of(problem)
+        return {
+            "channels": gate.first.in_channels,
+            "squeezed": gate.first.out_channels,
+            "outputs": gate.second.out_channels,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {"many threads": Config(FEW_THREADS // 2)}
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        gate = with_sizes(gate_of(problem), {name: VARIABLES[name] for name in problem.open_sizes})
+        return Schedule(gate_kernel(gate, config.threads))
+
+
+def gate_of(problem: Problem) -> Gate:
+    """Return the gate of a problem, which is one of a gate."""
+    assert isinstance(problem.workload, Gate)
+    return problem.workload
+
+
+template = FusedGate()

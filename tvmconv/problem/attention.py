@@ -1,0 +1,106 @@
+"""The description of attention, without TVM."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tvmconv.errors import InvalidArgumentError
+
+from .dtypes import STORAGE_TYPES, StorageType
+from .parameters import require_positive
+from .places import Place
+
+ROW_BYTES = 16
+"""The bytes to whose multiples rows of queries, keys, values and results begin in memory, and have columns."""
+
+
+class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fields=True):
+    """softmax(q k^T * scale + biases) v for each of several matrices, whose rows lie in other tensors.
+
+    Raises `InvalidArgumentError` for sizes that are not positive, and for places of rows that do not fit them.
+    """
+
+    matrices: int
+    depth: int
+    """The terms of a score: the columns of queries and keys."""
+    width: int
+    """The columns of values and results."""
+    dtype: str
+    """The type of queries, keys and values."""
+    out_dtype: str
+    scale: float
+    q: Place
+    k: Place
+    v: Place
+    output: Place
+    biases: tuple[Place, ...] = ()
+    """The rows of float32 numbers that are added to scores: for each query, one number for each key."""
+    safe: bool = False
+    """True if results are zeros where all scores are -inf; else they are NaN there."""
+
+    def __post_init__(self) -> None:
+        for name in ("matrices", "depth", "width"):
+            require_positive(name, getattr(self, name))
+        for name, rows in (("v", self.keys), ("output", self.queries)):
+            if getattr(self, name).rows != rows:
+                raise InvalidArgumentError(name, getattr(self, name), f"the place of {rows} rows of each matrix")
+
+    @property
+    def queries(self) -> int:
+        """The rows of queries and results of each matrix."""
+        return self.q.rows
+
+    @property
+    def keys(self) -> int:
+        """The rows of keys and values of each matrix."""
+        return self.k.rows
+
+    @property
+    def storage(self) -> StorageType:
+        """The row of the type of queries, keys and values."""
+        return STORAGE_TYPES[self.dtype]
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element of queries, keys and values."""
+        return self.storage.itemsize
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """The places of the operands' rows by name, in order; the last one is the output's."""
+        biases = {f"bias_{number}": place for number, place in enumerate(self.biases)}
+        return {"q": self.q, "k": self.k, "v": self.v, **biases, "output": self.output}
+
+    @property
+    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
+        types = {**dict.fromkeys("qkv", self.dtype), "output": self.out_dtype}
+        return {name: ((place.elements,), types.get(name, "float32")) for name, place in self.places.items()}
+
+    @property
+    def terms(self) -> int:
+        """The products that an output takes, with its share of those that all outputs of a query have in common."""
+        return self.keys * (self.depth + self.width) // self.width
+
+    @property
+    def flops(self) -> int:
+        """The operations, two for each multiply-add of both products."""
+        return 2 * self.matrices * self.queries * self.keys * (self.depth + self.width)
+
+    @property
+    def is_in_nchw(self) -> bool:
+        """True: rows have no other layout than their places."""
+        return True
+
+    def to_json(self) -> str:
+        """Return one line of JSON with every field and the kind of workload."""
+        return msgspec.json.encode(self).decode()
+
+    def without_epilogue(self) -> Attention:
+        """Return the attention itself, which has no epilogue."""
+        return self
+
+    def __str__(self) -> str:
+        sizes = f"{self.matrices}x{self.queries}x{self.depth} by {self.keys} keys -> {self.width}"
+        biases = f" + {len(self.biases)} biases" if self.biases else ""
+        return f"attention {sizes} {self.dtype}{biases}{' safe' if self.safe else ''}"

@@ -1,0 +1,91 @@
+"""The description of a gate of squeeze and excitation, without TVM: two layers on images of one pixel."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tvmconv.errors import InvalidArgumentError
+
+from .dtypes import StorageType
+from .layout import Layout, data_layout
+from .workload import ConvWorkload
+
+
+class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
+    """Two 1x1 convolutions of images of one pixel, the second of which alone reads what the first computes.
+
+    Each may have a shift and an activation. Raises `InvalidArgumentError` for two convolutions of another kind.
+    """
+
+    first: ConvWorkload
+    second: ConvWorkload
+
+    def __post_init__(self) -> None:
+        for name in ("first", "second"):
+            layer = getattr(self, name)
+            if not layer.is_linear or layer.epilogue.scale or layer.epilogue.residual:
+                raise InvalidArgumentError(
+                    name, str(layer), "a 1x1 convolution of one pixel, without scale and residual"
+                )
+        sizes = self.first.batch, self.first.out_channels
+        if (self.second.batch, self.second.in_channels) != sizes:
+            raise InvalidArgumentError("second", str(self.second), f"one that reads what {self.first} computes")
+
+    @property
+    def dtype(self) -> str:
+        """The type of x and of the first weight."""
+        return self.first.dtype
+
+    @property
+    def storage(self) -> StorageType:
+        """The row of the type of x."""
+        return self.first.storage
+
+    @property
+    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output.
+
+        x is (N, C, 1, 1), w (S, C), its shift b (S,), v (S, K), its shift c (K,), and the output (N, K, 1, 1).
+        """
+        first, second = self.first, self.second
+        found = {
+            "x": (first.x_shape, first.dtype),
+            "w": ((first.out_channels, first.in_channels), first.dtype),
+            "b": ((first.out_channels,), "float32"),
+            "v": ((second.in_channels, second.out_channels), second.dtype),
+            "c": ((second.out_channels,), "float32"),
+            "output": ((first.batch, second.out_channels, 1, 1), second.output_storage.name),
+        }
+        left_out = {"b": not first.epilogue.shift, "c": not second.epilogue.shift}
+        return {name: each for name, each in found.items() if not left_out.get(name)}
+
+    @property
+    def terms(self) -> int:
+        """The products that an output takes, with its share of those that all outputs of an image have in common."""
+        return self.first.out_channels * (self.first.in_channels + self.second.out_channels) // self.second.out_channels
+
+    @property
+    def flops(self) -> int:
+        """The operations, two for each multiply-add of both layers."""
+        return self.first.flops + self.second.flops
+
+    @property
+    def is_in_nchw(self) -> bool:
+        """True: of images of one pixel channels are side by side."""
+        return True
+
+    @property
+    def output_layout(self) -> Layout:
+        """The order of the dimensions of the output."""
+        return data_layout("NCHW")
+
+    def to_json(self) -> str:
+        """Return one line of JSON with every field and the kind of workload."""
+        return msgspec.json.encode(self).decode()
+
+    def without_epilogue(self) -> Gate:
+        """Return the gate itself: its activations are part of what it computes."""
+        return self
+
+    def __str__(self) -> str:
+        return f"gate of {self.first} and {self.second}"
