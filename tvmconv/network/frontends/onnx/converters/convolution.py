@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from tvm import relax, tirx
 
-from ....graph.constants import sizes_of
-from ....graph.faults import Refused
-from ....sizes.facts import Size, as_expr, equal, python_text
+from tvmconv.network.graph.constants import sizes_of
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size, as_expr, equal, python_text
+
 from ..node import OPEN_HINT, Node
 from .padding import shifted
 from .windows import SAME, Windows, read_windows, refuse_two_paddings, require_room, same_padding

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from ....graph.constants import Array
-from ....graph.faults import Refused
-from ....sizes.facts import Size
+from tvmconv.network.graph.constants import Array
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size
+
 from ...builder import ImportBuilder
 from ...resampling import by_formula, cubic_weights
 

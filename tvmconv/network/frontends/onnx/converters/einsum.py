@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tvm import relax, topi
 
-from ....graph.constants import sizes_of
-from ....sizes.facts import Size, is_number, product
+from tvmconv.network.graph.constants import sizes_of
+from tvmconv.network.sizes.facts import Size, is_number, product
+
 from ...agreement import with_sizes
 from ..node import Node
 

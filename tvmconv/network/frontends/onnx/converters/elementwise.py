@@ -7,7 +7,8 @@ from functools import reduce
 import numpy as np
 from tvm import relax
 
-from ....graph.faults import Refused
+from tvmconv.network.graph.faults import Refused
+
 from ..node import Node
 
 

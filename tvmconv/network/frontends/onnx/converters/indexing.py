@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx, topi
 
-from ....graph.faults import Refused
-from ....sizes.facts import as_expr, python_text
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import as_expr, python_text
+
 from ..node import Node
 
 

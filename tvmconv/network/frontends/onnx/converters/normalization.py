@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tvm import relax
 
+from tvmconv.network.graph.constants import same_sizes, sizes_of
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import equal, is_number, product, python_text
 from tvmconv.problem.dtypes import NARROW
 
-from ....graph.constants import same_sizes, sizes_of
-from ....graph.faults import Refused
-from ....sizes.facts import equal, is_number, product, python_text
 from ...agreement import with_sizes
 from ..node import Node
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from ....graph.constants import constant_value, sizes_of
-from ....graph.faults import Refused
-from ....sizes.facts import Size, as_expr, python_text
+from tvmconv.network.graph.constants import constant_value, sizes_of
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size, as_expr, python_text
+
 from ...builder import ImportBuilder
 from ..node import Node
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from ....graph.constants import Array, sizes_of
-from ....graph.faults import Refused
-from ....sizes.facts import Size, SizeFacts, as_expr, python_text
+from tvmconv.network.graph.constants import Array, sizes_of
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size, SizeFacts, as_expr, python_text
+
 from ..node import Node
 from .padding import lowest, shifted
 from .windows import SAME, read_windows, require_room, same_padding

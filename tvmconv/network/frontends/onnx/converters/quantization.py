@@ -7,9 +7,10 @@ from collections.abc import Callable
 import onnx
 from tvm import relax
 
-from ....graph.constants import static_shape
-from ....graph.faults import Refused
-from ....sites.quantized import parameter_problem
+from tvmconv.network.graph.constants import static_shape
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sites.quantized import parameter_problem
+
 from ..node import Node
 
 BLOCKED_HINT = "quantize it with one scale, or with one for each channel"

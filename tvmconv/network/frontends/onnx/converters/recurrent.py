@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvmconv.network.graph.constants import Array, constant_value, sizes_of
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.recurrence.cells import ACTIVATIONS, Activation, Kind, Recurrence
+from tvmconv.network.recurrence.layers import Numbers, States, recurrent_layer
 from tvmconv.problem.dtypes import NARROW
 
-from ....graph.constants import Array, constant_value, sizes_of
-from ....graph.faults import Refused
-from ....recurrence.cells import ACTIVATIONS, Activation, Kind, Recurrence
-from ....recurrence.layers import Numbers, States, recurrent_layer
 from ..node import OPEN_HINT, Converter, Node
 
 DEFAULTS: dict[str, tuple[str, ...]] = {

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax, te, tirx
 
-from ....graph.faults import Refused
+from tvmconv.network.graph.faults import Refused
+
 from ..node import Converter, Node
 
 Step = Callable[[relax.Expr], relax.Expr]

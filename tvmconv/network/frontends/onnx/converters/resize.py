@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvmconv.network.graph.constants import Array
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size, as_expr, product, python_text
 from tvmconv.problem.dtypes import NARROW
 
-from ....graph.constants import Array
-from ....graph.faults import Refused
-from ....sizes.facts import Size, as_expr, product, python_text
 from ...resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
 from ..node import OPEN_HINT, Node
 from ..sizes import Sizes

@@ -10,11 +10,11 @@ from math import prod
 import numpy as np
 from tvm import relax, te, tirx, topi
 
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.elements import Ratio
+from tvmconv.network.sizes.facts import Size, SizeFacts, as_expr, choice, equal, is_number, product, python_text
 from tvmconv.problem.workload import MAX_ELEMENTS
 
-from ....graph.faults import Refused
-from ....sizes.elements import Ratio
-from ....sizes.facts import Size, SizeFacts, as_expr, choice, equal, is_number, product, python_text
 from ...agreement import broadcastable
 from ...builder import moved
 from ..node import Node

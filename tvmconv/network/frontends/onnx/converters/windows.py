@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from ....graph.faults import Refused
-from ....sizes.facts import Size, SizeFacts, python_text
+from tvmconv.network.graph.faults import Refused
+from tvmconv.network.sizes.facts import Size, SizeFacts, python_text
+
 from ..node import Node
 
 SAME = ("SAME_UPPER", "SAME_LOWER")
