@@ -16,8 +16,9 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Expr
 
 from tvmconv.lowering.gpu.intrinsics import cuda_call
-from tvmconv.schedules.cuda.tensor.intrinsics import LOAD, MMA, ROUND, TYPES
+from tvmconv.schedules.cuda.tensor.intrinsics import TYPES
 from tvmconv.targets.cuda import once
+from tvmconv.targets.device_code import function, included
 
 FRAGMENT = 16
 """The rows of a fragment of the first factor."""
@@ -27,7 +28,8 @@ EIGHT = 8
 
 LOAD_FOUR = """
 __device__ __forceinline__ void tvmconv_load_four(unsigned* m, const void* row) {
-  tvmconv_load_matrices(m, (unsigned)__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+    : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
 }
 """
 """Four matrices of eight rows of 16 bytes, of which each lane gives the address of a row."""
@@ -53,7 +55,7 @@ __device__ __forceinline__ unsigned tvmconv_word(const void* pair) { return *(co
 """
 
 PAIR = """
-__device__ __forceinline__ unsigned tvmconv_pair_{name}(float first, float second) {{
+__device__ __forceinline__ unsigned tvmconv_pair_{kind}(float first, float second) {{
   unsigned pair;
   asm("cvt.rn.{name}x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
@@ -96,7 +98,7 @@ def load_matrices(target: Any, row: Any, transposed: bool = False) -> tirx.Stmt:
     """Return the statement that loads four matrices from shared memory into four registers."""
     if transposed:
         return _statement("tvmconv_load_transposed", LOAD_TRANSPOSED, target, row)
-    return _statement("tvmconv_load_four", once("tvmconv_load", LOAD) + LOAD_FOUR, target, row)
+    return _statement("tvmconv_load_four", LOAD_FOUR, target, row)
 
 
 def load_columns(target: Any, row: Any, following: Any) -> tirx.Stmt:
@@ -106,9 +108,7 @@ def load_columns(target: Any, row: Any, following: Any) -> tirx.Stmt:
 
 def multiply(dtype: str, sums: Any, first: Any, second: Any) -> tirx.Stmt:
     """Return the statement that adds the product of 16 rows and 8 columns, of 32 bytes each, to sums."""
-    kind = TYPES[dtype]
-    name = f"tvmconv_mma_{kind.name}"
-    return _statement(name, MMA.format(**kind._asdict()), sums, first, second)
+    return cuda_call(function("mma", TYPES[dtype]), included("schedules/cuda/device/mma.cuh"), sums, first, second)
 
 
 def word(place: Any) -> Expr:
@@ -118,8 +118,8 @@ def word(place: Any) -> Expr:
 
 def pair(dtype: str, first: Expr, second: Expr) -> Expr:
     """Return two numbers rounded to half precision as 32 bits."""
-    name = f"tvmconv_pair_{TYPES[dtype].name}"
-    source = once(name, PAIR.format(name=TYPES[dtype].name))
+    name = f"tvmconv_pair_{TYPES[dtype]}"
+    source = once(name, PAIR.format(kind=TYPES[dtype], name=TYPES[dtype].lower()))
     return cuda_func_call(name, first, second, source_code=source, return_type="uint32")
 
 
@@ -131,7 +131,7 @@ def word_of(number: Expr) -> Expr:
 
 def rounded(bits: Expr) -> Expr:
     """Return the 32 bits of a float32 number as those of the nearest TF32 number."""
-    return _of_bits("tvmconv_to_tf32", once("tvmconv_round", ROUND), bits)
+    return _of_bits(function("to_tf32"), included("schedules/cuda/device/tf32.cuh"), bits)
 
 
 def in_parts(large: Any, small: Any, bits: Expr) -> tirx.Stmt:

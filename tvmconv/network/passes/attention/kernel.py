@@ -11,9 +11,10 @@ from tvm.ir import Expr
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
 from tvmconv.lowering import as_scheduled, with_launch_bounds
-from tvmconv.lowering.gpu.intrinsics import READY_SOURCE, cuda_call
+from tvmconv.lowering.gpu.intrinsics import COPIES, cuda_call
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.targets.device_code import function
 
 from ...between.gpu.exchanges import exchange
 from ...between.gpu.plan import INDEX, barrier, index_variable, launched, loop, sequence, tested
@@ -66,7 +67,7 @@ class AttentionLoops(AttentionBlock):
         pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
         copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
         steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
-        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self.where_queries(steps)
+        ready, own = cuda_call(function("ready"), COPIES, pending), self.where_queries(steps)
         if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
             own = tested([self.split * self.tile.keys < keys], own)
         return [ready, copied, own]
