@@ -19,7 +19,10 @@ INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 
 
 def function(name: str, *parameters: int | str) -> str:
-    """Return the C++ name of a function with its template parameters, numbers and names of types: `tvmconv::f<F16, 2>`."""
+    """Return the C++ name of a function with its template parameters, which are numbers and names of types.
+
+    Before: `"mma_product", "F16", 2`. After: `tvmconv::mma_product<tvmconv::F16, 2>`.
+    """
     listed = ", ".join(f"tvmconv::{each}" if isinstance(each, str) else str(int(each)) for each in parameters)
     return f"tvmconv::{name}<{listed}>" if parameters else f"tvmconv::{name}"
 

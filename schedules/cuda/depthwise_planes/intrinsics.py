@@ -31,6 +31,5 @@ def store_function(problem: Problem, config: Config) -> tuple[str, str]:
     run *= channels_of(workload, config)
     staged_pitch = pixel_lanes(config) * itemsize if workload.layout == "NHWC" else run
     pitches = staged_pitch, config.threads, workload.out_channels * itemsize
-    return function(
-        "store_runs", config.images, runs, run, *pitches, store_lanes(workload, config) * itemsize, itemsize
-    ), SOURCE
+    vector = store_lanes(workload, config) * itemsize
+    return function("store_runs", config.images, runs, run, *pitches, vector, itemsize), SOURCE
