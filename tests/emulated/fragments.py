@@ -27,12 +27,11 @@ def fragment_function(machine: Machine, name: str, parameters: list[str]) -> Cal
     """Return what a function of a name and template parameters does; None for a name of no such function."""
     if name == "store_matrices":
         return partial(_store_matrices, machine, *map(int, parameters))
-    if name == "mma" or name.startswith("pair_"):
-        dtype = np.dtype(STORAGE_TYPES[TYPES[(parameters[0] or name.removeprefix("pair_"))]].numpy)
+    if name in ("mma", "pair"):
+        dtype = np.dtype(STORAGE_TYPES[TYPES[parameters[0]]].numpy)
         return partial(_multiply, machine, dtype) if name == "mma" else partial(_pair, dtype)
     found: dict[str, Callable[..., Any]] = {
-        "load_four": partial(_load_matrices, machine, False),
-        "load_transposed": partial(_load_matrices, machine, True),
+        "load_four": partial(_load_matrices, machine, parameters == ["1"]),
         "word": lambda pointer: machine.load(pointer.memory, pointer.address, np.dtype(np.uint32)),
         "word_of": lambda number: number.astype(np.float32).view(np.uint32),
         "store_words": partial(_store_words, machine),

@@ -274,7 +274,7 @@ class Emulator(Machine):
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return what a function of CUDA with such a name and template parameters does."""
-        kind, parameters = re.fullmatch(r"tvmconv(?:::|_)(\w+)(?:<(.*)>)?", name).groups()
+        kind, parameters = re.fullmatch(r"tvmconv::(\w+)(?:<(.*)>)?", name).groups()
         listed = (parameters or "").replace("tvmconv::", "").split(", ")
         numbers = [int(each) for each in listed if each.removeprefix("-").isdecimal()]
         if kind == "mma_product":

@@ -44,6 +44,12 @@ FILES = {
         "team_barrier(128);",
     ),
     "lowering/gpu/wgmma.cuh": (WITH_WGMMA, "ready_for_wgmma(n); done(n);"),
+    "network/passes/attention/fragments.cuh": (
+        ALL,
+        "load_four<false>(words, a); load_four<true>(words, a); load_columns(words, a, b);"
+        "in_parts(words, words + 1, n); store_words(w, word(a), pair<F16>(sums[0], sums[1]));"
+        "words[2] = rest_of(word_of(sums[2]));",
+    ),
     "schedules/cuda/depthwise_bands/device.cuh": (ALL, "{bands}"),
     "schedules/cuda/depthwise_planes/device.cuh": (ALL, "{planes}"),
     "schedules/cuda/device/matrices.cuh": (
