@@ -6,18 +6,19 @@
 
 // The first factor has the outputs of a band as rows, even ones first, and the columns of the input as terms. A row of
 // taps lies along its diagonals, so that each row has the same taps, among zeros, two columns further left. It is the
-// same for all bands. The second factor has a column for each of eight rows of outputs; `ldmatrix` loads it from the lines.
+// same for all bands. The second factor has a column for each of eight rows of outputs; `ldmatrix` loads it from the
+// lines.
 //
 // Zeros of a band are multiplied with what the input has there. Sums that are not finite are computed once more, from
 // their terms alone.
 
 namespace tvmconv {
 
-// A warp's part of IMAGES images: eight rows of BANDS bands of sixteen outputs, below which WARPS_Y - 1 other warps have
-// theirs. An image's lines have IMAGE bytes, a line LINE bytes and a row of taps, in both copies, TAPS. Windows are
-// made of REACH columns of the input, the first SURPLUS of them before the first tap. There are ROWS rows and COLUMNS
-// columns of the input, counted from the first that windows read; HEIGHT, if not 0, is that of planes with TOP rows of
-// padding, of which a warp reads no more.
+// A warp's part of IMAGES images: eight rows of BANDS bands of sixteen outputs, below which WARPS_Y - 1 other warps
+// have theirs. An image's lines have IMAGE bytes, a line LINE bytes and a row of taps, in both copies, TAPS. Windows
+// are made of REACH columns of the input, the first SURPLUS of them before the first tap. There are ROWS rows and
+// COLUMNS columns of the input, counted from the first that windows read; HEIGHT, if not 0, is that of planes with TOP
+// rows of padding, of which a warp reads no more.
 template <typename Type_, int PRODUCTS_, int IMAGES_, int BANDS_, int WARPS_Y_, int LINE_, int IMAGE_, int TAPS_,
           int KERNEL_Y_, int KERNEL_X_, int REACH_, int SURPLUS_, int FIRST_ROW_, int ROWS_, int FIRST_COLUMN_,
           int COLUMNS_, int TOP_, int HEIGHT_>
@@ -70,7 +71,8 @@ __device__ __forceinline__ void compute_bands_again(float* sums, const typename 
   }
 }
 
-// Add a warp's products to a thread's sums. Of three products the float32 units add the sums of a row of taps to the others.
+// Add a warp's products to a thread's sums. Of three products the float32 units add the sums of a row of taps to the
+// others.
 template <typename Type, int... SIZES>
 __device__ __forceinline__ void bands_product(float* sums, void* lines, void* taps) {
   using B = Bands<Type, SIZES...>;

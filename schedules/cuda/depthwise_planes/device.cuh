@@ -2,19 +2,20 @@
 #include "schedules/cuda/device/mma.cuh"
 #include "schedules/cuda/device/numbers.cuh"
 
-// The first factor has sixteen columns of outputs as rows, and sixteen columns of the input as terms: a row of taps lies
-// along its diagonals. The second factor has a column for each of eight rows of the input, which threads load from planes
-// as they lie in shared memory. Eights of rows are interleaved, so that a row of the input is loaded once for all of them:
-// the first one multiplies it by a row of taps, the next one by the row of taps before, which stay in registers.
+// The first factor has sixteen columns of outputs as rows, and sixteen columns of the input as terms: a row of taps
+// lies along its diagonals. The second factor has a column for each of eight rows of the input, which threads load
+// from planes as they lie in shared memory. Eights of rows are interleaved, so that a row of the input is loaded once
+// for all of them: the first one multiplies it by a row of taps, the next one by the row of taps before, which stay in
+// registers.
 //
-// Zeros of the first factor are multiplied with what the input has there. Sums that are not finite are computed once more,
-// from their terms alone.
+// Zeros of the first factor are multiplied with what the input has there. Sums that are not finite are computed once
+// more, from their terms alone.
 
 namespace tvmconv {
 
-// A warp's planes: of IMAGES images, TOGETHER of which make up a matrix's sixteen columns, in NEIGHBOURS channels, with
-// EIGHTS eights of rows and BANDS bands of sixteen columns of outputs. An image has IMAGE elements in shared memory, and
-// columns of a channel are PIXEL elements apart.
+// A warp's planes: of IMAGES images, TOGETHER of which make up a matrix's sixteen columns, in NEIGHBOURS channels,
+// with EIGHTS eights of rows and BANDS bands of sixteen columns of outputs. An image has IMAGE elements in shared
+// memory, and columns of a channel are PIXEL elements apart.
 template <typename Type_, int IMAGES, int TOGETHER_, int NEIGHBOURS_, int EIGHTS_, int BANDS_, int IMAGE_, int PIXEL_,
           int HEIGHT_, int WIDTH_, int KERNEL_Y_, int KERNEL_X_, int TOP_, int LEFT_>
 struct Planes {
@@ -37,7 +38,9 @@ struct Planes {
   enum : bool { IN_REGISTERS = EIGHTS == 1 && HEIGHT < 8 };
 
   // Return whether outputs read columns that are `behind` sixteens behind theirs.
-  static __device__ constexpr bool reads(int behind) { return -16 < behind * 16 + LEFT && behind * 16 + LEFT < KERNEL_X + 15; }
+  static __device__ constexpr bool reads(int behind) {
+    return -16 < behind * 16 + LEFT && behind * 16 + LEFT < KERNEL_X + 15;
+  }
   static __device__ constexpr bool is_read(int step) {
     for (int band = 0; band < BANDS; ++band)
       if (reads(step - band)) return true;
@@ -57,7 +60,8 @@ struct Planes {
 
 // Compute sums that are not finite once more, in a loop over all of them, whose numbers are constants there.
 template <typename P>
-__device__ __forceinline__ void compute_planes_again(float* sums, const unsigned short* lines, const unsigned short* taps) {
+__device__ __forceinline__ void compute_planes_again(float* sums, const unsigned short* lines,
+                                                     const unsigned short* taps) {
   int g = threadIdx.x >> 2 & 7, j = threadIdx.x & 3;
   #pragma unroll 1
   for (int i = 0; i < P::SUMS; ++i) {
@@ -102,9 +106,11 @@ __device__ __forceinline__ void load_taps(unsigned (*a)[4], const unsigned short
   }
 }
 
-// Load two neighbouring columns of each half of sixteen of a row, in a warp's channels; `line` begins at a thread's first.
+// Load two neighbouring columns of each half of sixteen of a row, in a warp's channels; `line` begins at a thread's
+// first.
 template <typename P>
-__device__ __forceinline__ void load_columns(unsigned (*b)[2], const unsigned short* line, int image, int step, bool inside) {
+__device__ __forceinline__ void load_columns(unsigned (*b)[2], const unsigned short* line, int image, int step,
+                                             bool inside) {
   int j = threadIdx.x & 3;
   #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -214,11 +220,11 @@ __device__ __forceinline__ void store_vectors(char* output, long long next, cons
 // Return the largest power of two, at most `most`, that a number is a multiple of.
 __device__ constexpr int power_in(int number, int most) { return number % most ? power_in(number, most / 2) : most; }
 
-// Copy the outputs of IMAGES images, RUNS runs of RUN bytes each, from shared memory to where they lie apart in memory:
-// STAGED_PITCH and PITCH bytes from run to run. `following` is the first output of the second image.
+// Copy the outputs of IMAGES images, RUNS runs of RUN bytes each, from shared memory to where they lie apart in
+// memory: STAGED_PITCH and PITCH bytes from run to run. `following` is the first output of the second image.
 //
-// Kernels may write into a part of a larger tensor, which tells how far images are apart, and may begin within a vector:
-// then each ELEMENT of so many bytes is stored alone.
+// Kernels may write into a part of a larger tensor, which tells how far images are apart, and may begin within a
+// vector: then each ELEMENT of so many bytes is stored alone.
 template <int IMAGES, int RUNS, int RUN, int STAGED_PITCH, int THREADS, int PITCH, int VECTOR, int ELEMENT>
 __device__ __forceinline__ void store_runs(void* output, void* following, void* staged) {
   constexpr int PIECE = power_in(STAGED_PITCH, VECTOR);

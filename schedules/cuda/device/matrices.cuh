@@ -7,8 +7,8 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// Load COUNT matrices of eight rows of 16 bytes, of which lanes 8i to 8i + 7 give the addresses of the rows of the i-th;
-// TRANSPOSED exchanges rows and columns of each on the way to registers.
+// Load COUNT matrices of eight rows of 16 bytes, of which lanes 8i to 8i + 7 give the addresses of the rows of the
+// i-th; TRANSPOSED exchanges rows and columns of each on the way to registers.
 template <int COUNT, bool TRANSPOSED = false>
 __device__ __forceinline__ void load_matrices(unsigned* m, unsigned address) {
 #define TVMCONV_LOAD_MATRICES(OPTION)                                                                               \

@@ -3,19 +3,19 @@
 #include "schedules/cuda/device/mma.cuh"
 #include "schedules/cuda/device/tf32.cuh"
 
-// Rows of images are the terms of the product: of eight rows of two images an instruction has all terms. `ldmatrix` loads
-// them transposed, so that columns of x become the rows of the first factor, and columns of dy the columns of the second.
-// Under another row of taps x begins as many rows further, and dy is the same.
+// Rows of images are the terms of the product: of eight rows of two images an instruction has all terms. `ldmatrix`
+// loads them transposed, so that columns of x become the rows of the first factor, and columns of dy the columns of
+// the second. Under another row of taps x begins as many rows further, and dy is the same.
 //
-// A product in float32 is three products of TF32 numbers, of eight rows of one image. There threads load their elements
-// one by one, and the sums of an image are added to the others by the float32 units.
+// A product in float32 is three products of TF32 numbers, of eight rows of one image. There threads load their
+// elements one by one, and the sums of an image are added to the others by the float32 units.
 
 namespace tvmconv {
 
-// A warp has BLOCK_R rows of taps, next to those of the others of GROUPS, and PAIRS pairs of images with ROWS rows of dy.
-// Lines and images of x and dy have X_LINE, X_IMAGE, DY_LINE and DY_IMAGE bytes; an image has LINES lines of x, of which
-// output row y reads y - FIRST on. There are sums for COUNT diagonals, BEFORE of them before the main one. WHOLE planes
-// have a line of zeros behind the last one, which stands for all rows beyond the plane.
+// A warp has BLOCK_R rows of taps, next to those of the others of GROUPS, and PAIRS pairs of images with ROWS rows of
+// dy. Lines and images of x and dy have X_LINE, X_IMAGE, DY_LINE and DY_IMAGE bytes; an image has LINES lines of x, of
+// which output row y reads y - FIRST on. There are sums for COUNT diagonals, BEFORE of them before the main one. WHOLE
+// planes have a line of zeros behind the last one, which stands for all rows beyond the plane.
 template <typename Type_, int BLOCK_R_, int GROUPS_, int PAIRS_, int ROWS_, int X_LINE_, int X_IMAGE_, int DY_LINE_,
           int DY_IMAGE_, int KERNEL_Y_, int FIRST_, int LINES_, int BEFORE_, int COUNT_, int WIDTH_, int DY_WIDTH_,
           int KERNEL_X_, int LEFT_, int WHOLE_>
@@ -31,7 +31,8 @@ struct Diagonals {
 
   // Return whether a column of tile m of x is under a tap of a column of eight n of dy.
   static __device__ constexpr bool meet(int m, int n) {
-    int last = (m * 16 + 16 < WIDTH ? m * 16 + 16 : WIDTH) - 1, dy_last = (n * 8 + 8 < DY_WIDTH ? n * 8 + 8 : DY_WIDTH) - 1;
+    int last = (m * 16 + 16 < WIDTH ? m * 16 + 16 : WIDTH) - 1;
+    int dy_last = (n * 8 + 8 < DY_WIDTH ? n * 8 + 8 : DY_WIDTH) - 1;
     return last - n * 8 >= -LEFT_ && m * 16 - dy_last <= KERNEL_X_ - 1 - LEFT_;
   }
   static __device__ constexpr bool is_read(int m) {
@@ -46,8 +47,8 @@ struct Diagonals {
     return count;
   }
 
-  // Beyond the last row of taps there is nothing to load, but of whole planes zeros, which are cheaper than a test of at
-  // most four products.
+  // Beyond the last row of taps there is nothing to load, but of whole planes zeros, which are cheaper than a test of
+  // at most four products.
   static __device__ constexpr bool tests_taps() { return GROUPS * BLOCK_R > KERNEL_Y && !(WHOLE && products() <= 4); }
   static __device__ constexpr bool tests_rows() {
     return WHOLE && (FIRST >= 8 || ROWS + KERNEL_Y - 1 - FIRST >= HEIGHT + 8);
@@ -93,7 +94,8 @@ __device__ __forceinline__ void diagonals_product(float* sums, void* lines, void
   int first = warp % D::GROUPS * D::BLOCK_R;
   unsigned line = shared_address(lines) + first_image * D::X_IMAGE;
   unsigned lines_of_two = line + middle * 16 + high * D::X_IMAGE, lines_of_one = line + middle * D::X_IMAGE;
-  unsigned of_dy = shared_address(gradient) + first_image * D::DY_IMAGE + low * D::DY_LINE + middle * D::DY_IMAGE + high * 16;
+  unsigned of_dy = shared_address(gradient) + first_image * D::DY_IMAGE + low * D::DY_LINE + middle * D::DY_IMAGE
+    + high * 16;
   #pragma unroll 1
   for (int step = 0; step < D::PAIRS * (D::ROWS / 8); ++step) {
     int pair = step / (D::ROWS / 8), y = step % (D::ROWS / 8) * 8;
@@ -118,8 +120,8 @@ __device__ __forceinline__ void diagonals_product(float* sums, void* lines, void
 
 // Load the elements of a tile of x from two rows, take them apart, and multiply them as `multiply_tiles` does.
 template <typename D>
-__device__ __forceinline__ void multiply_tiles_in_float32(float* sums, const unsigned (*b)[2], const unsigned (*b_rest)[2],
-                                                          unsigned upper, unsigned lower) {
+__device__ __forceinline__ void multiply_tiles_in_float32(float* sums, const unsigned (*b)[2],
+                                                          const unsigned (*b_rest)[2], unsigned upper, unsigned lower) {
   #pragma unroll
   for (int m = 0; m < D::TILES; ++m)
     if (D::is_read(m)) {

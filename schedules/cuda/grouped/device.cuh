@@ -2,17 +2,19 @@
 #include "schedules/cuda/device/matrices.cuh"
 #include "schedules/cuda/device/mma.cuh"
 
-// Pixels lie in shared memory as in an image, the channels of each in vectors of 16 bytes. A matrix of tensor cores has
-// as its rows the vectors of eight neighbouring pixels, under a tap those that lie further by its rows and columns: one
-// address for each thread, and a constant for each tap. So `ldmatrix` makes the columns of im2col while it loads.
+// Pixels lie in shared memory as in an image, the channels of each in vectors of 16 bytes. A matrix of tensor cores
+// has as its rows the vectors of eight neighbouring pixels, under a tap those that lie further by its rows and
+// columns: one address for each thread, and a constant for each tap. So `ldmatrix` makes the columns of im2col while
+// it loads.
 //
-// Two groups of four channels have a vector, and a matrix of sums, together. Each has its own product, of the pixels with
-// zeros in place of the other group's channels: whatever these are, they come to no sum of the first one.
+// Two groups of four channels have a vector, and a matrix of sums, together. Each has its own product, of the pixels
+// with zeros in place of the other group's channels: whatever these are, they come to no sum of the first one.
 
 namespace tvmconv {
 
-// The tile of a warp: ROWS pairs of rows by COLUMNS columns of eight pixels by EIGHTS eights of output channels. A line of
-// the input has LINE bytes and strips of STRIP bytes, from one row of a matrix to the next, with columns of PIXEL bytes.
+// The tile of a warp: ROWS pairs of rows by COLUMNS columns of eight pixels by EIGHTS eights of output channels. A
+// line of the input has LINE bytes and strips of STRIP bytes, from one row of a matrix to the next, with columns of
+// PIXEL bytes.
 template <typename Type_, int ROWS_, int COLUMNS_, int EIGHTS_, int PIXEL_, int STRIP_, int LINE_, int KERNEL_Y_,
           int KERNEL_X_, int STRIDE_Y_, int STRIDE_X_, int DILATION_Y_, int DILATION_X_, int CHANNELS_>
 struct Groups {
@@ -38,10 +40,11 @@ struct Groups {
   }
 };
 
-// Add the products of a warp under COUNT vectors of the taps, one or two, from `vector` on. Lanes of the upper half of a
-// warp load the second one.
+// Add the products of a warp under COUNT vectors of the taps, one or two, from `vector` on. Lanes of the upper half of
+// a warp load the second one.
 template <typename G, int COUNT>
-__device__ __forceinline__ void multiply_vectors(float* sums, float* others, unsigned pixels, unsigned weights, int vector) {
+__device__ __forceinline__ void multiply_vectors(float* sums, float* others, unsigned pixels, unsigned weights,
+                                                 int vector) {
   unsigned lane = threadIdx.x & 31, upper = lane >> 4;
   unsigned b[G::EIGHTS][COUNT];
   #pragma unroll
@@ -93,7 +96,8 @@ __device__ __forceinline__ void grouped_product(float* sums, void* thread_pixels
     for (int i = 0; i < G::SUMS; ++i) others[i] = sums[i];
   }
   #pragma unroll
-  for (int vector = 0; vector + 1 < G::VECTORS; vector += 2) multiply_vectors<G, 2>(sums, others, pixels, weights, vector);
+  for (int vector = 0; vector + 1 < G::VECTORS; vector += 2)
+    multiply_vectors<G, 2>(sums, others, pixels, weights, vector);
   if constexpr (G::VECTORS % 2) multiply_vectors<G, 1>(sums, others, pixels, weights, G::VECTORS - 1);
   if constexpr (G::PAIRS) {
     #pragma unroll

@@ -2,17 +2,18 @@
 #include "schedules/cuda/device/matrices.cuh"
 #include "schedules/cuda/device/mma.cuh"
 
-// Pixels lie in shared memory as in an image, with their channels side by side, so that what a row of a window reads is
-// contiguous: a thread loads two terms of a pixel at once, from its pixel's address and an offset that all pixels share.
-// Neighbouring pixels read neighbouring words. A word may hold a term past the end of a row, of another pixel, and
-// nothing is copied to where weights past the last term lie; whatever is there, it counts as zero.
+// Pixels lie in shared memory as in an image, with their channels side by side, so that what a row of a window reads
+// is contiguous: a thread loads two terms of a pixel at once, from its pixel's address and an offset that all pixels
+// share. Neighbouring pixels read neighbouring words. A word may hold a term past the end of a row, of another pixel,
+// and nothing is copied to where weights past the last term lie; whatever is there, it counts as zero.
 
 namespace tvmconv {
 
-// Add the products of windows and weights to a thread's sums. A warp has ROWS pairs of rows by COLUMNS columns of eight
-// pixels by EIGHTS eights of output channels, and WARPS_N of them lie along the outputs; a line of pixels has LINE bytes.
-template <typename Type, int WARPS_N, int ROWS, int COLUMNS, int EIGHTS, int LINE, int KERNEL_Y, int KERNEL_X, int STRIDE_Y,
-          int STRIDE_X, int CHANNELS>
+// Add the products of windows and weights to a thread's sums. A warp has ROWS pairs of rows by COLUMNS columns of
+// eight pixels by EIGHTS eights of output channels, and WARPS_N of them lie along the outputs; a line of pixels has
+// LINE bytes.
+template <typename Type, int WARPS_N, int ROWS, int COLUMNS, int EIGHTS, int LINE, int KERNEL_Y, int KERNEL_X,
+          int STRIDE_Y, int STRIDE_X, int CHANNELS>
 __device__ __forceinline__ void shallow_product(float* sums, void* all_pixels, void* all_weights) {
   constexpr int ROW = (KERNEL_X * CHANNELS + 1) / 2 * 2;  // terms of a row of a window, in whole words
   constexpr int TERMS = KERNEL_Y * ROW, DEPTH = 16, STEPS = ceil_div(TERMS, DEPTH);

@@ -20,11 +20,11 @@ __device__ __forceinline__ void multiply_matrices(typename Type::Sum* sums, cons
     for (int j = 0; j < TILES_N; ++j) mma<Type>(sums + (i * TILES_N + j) * 4, a[i], b[j]);
 }
 
-// Add a warp's product of two chunks to a thread's sums, of TILES_M matrices of 16 rows by TILES_N of 8 columns. Factors
-// in float32 are multiplied as one product of TF32 numbers or as three, according to PRODUCTS; others have 0.
+// Add a warp's product of two chunks to a thread's sums, of TILES_M matrices of 16 rows by TILES_N of 8 columns.
+// Factors in float32 are multiplied as one product of TF32 numbers or as three, according to PRODUCTS; others have 0.
 //
-// Tensor cores round sums toward zero, which would add up over a long reduction: three products have sums of each chunk,
-// which the float32 units add to the others.
+// Tensor cores round sums toward zero, which would add up over a long reduction: three products have sums of each
+// chunk, which the float32 units add to the others.
 template <typename Type, int PRODUCTS, int TILES_M, int TILES_N>
 __device__ __forceinline__ void mma_product(typename Type::Sum* sums, void* rows, void* columns) {
   using Sum = typename Type::Sum;

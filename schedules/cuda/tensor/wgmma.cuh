@@ -11,8 +11,8 @@ namespace tvmconv {
 // Return the bytes of a row of a chunk, of those whose vectors the copy engine permutes.
 __device__ constexpr int row_bytes(int steps) { return steps > 2 ? 128 : 32 * steps; }
 
-// Return the descriptor of a matrix in shared memory whose rows have ROW_BYTES. The leading offset, 1, is not used; the
-// other one is that between groups of eight rows, in units of 16 bytes.
+// Return the descriptor of a matrix in shared memory whose rows have ROW_BYTES. The leading offset, 1, is not used;
+// the other one is that between groups of eight rows, in units of 16 bytes.
 template <int ROW_BYTES>
 __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
   address = __shfl_sync(0xffffffffu, address, 0);
@@ -20,8 +20,8 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
   return ((address >> 4) & 0x3fff) | (1ull << 16) | (eight_rows << 32) | (permutation << 62);
 }
 
-// A tile of GROUPS groups of four warps, GROUPS_N of them side by side along columns: each has TILES_M instructions of 64
-// rows and 8 * TILES_N columns.
+// A tile of GROUPS groups of four warps, GROUPS_N of them side by side along columns: each has TILES_M instructions of
+// 64 rows and 8 * TILES_N columns.
 template <int STEPS_, int TILES_M_, int TILES_N_, int GROUPS_, int GROUPS_N_>
 struct GroupTile {
   enum : int {
@@ -33,7 +33,8 @@ struct GroupTile {
 // The addresses of the first row of each factor of a group of four warps.
 struct FirstRows { unsigned row, column; };
 
-// Return them, given those of a thread's first rows. Narrow rows follow one another where a chunk of whole ones begins.
+// Return them, given those of a thread's first rows. Narrow rows follow one another where a chunk of whole ones
+// begins.
 template <typename Tile>
 __device__ __forceinline__ FirstRows first_rows(void* rows, void* columns) {
   unsigned lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3;
@@ -47,8 +48,8 @@ __device__ __forceinline__ FirstRows first_rows(void* rows, void* columns) {
   return {first_row, first_column};
 }
 
-// Name sums before a fence, so that zeros are in their registers by then: else, where there is no loop over chunks, they
-// would be put there behind it, and `ptxas` would wait for each instruction.
+// Name sums before a fence, so that zeros are in their registers by then: else, where there is no loop over chunks,
+// they would be put there behind it, and `ptxas` would wait for each instruction.
 template <int COUNT> __device__ __forceinline__ void name_sums(float* sums) {
   #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i]));
@@ -66,8 +67,9 @@ template <int PENDING> __device__ __forceinline__ void wait_for_product() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
-// Begin a group's product of two chunks in shared memory, which goes on when the function returns, and wait for the one
-// before. Descriptors count 16 bytes: two are a step of the reduction, and four times the bytes of a row are 64 rows.
+// Begin a group's product of two chunks in shared memory, which goes on when the function returns, and wait for the
+// one before. Descriptors count 16 bytes: two are a step of the reduction, and four times the bytes of a row are 64
+// rows.
 template <typename Type, int STEPS, int TILES_M, int TILES_N, int GROUPS, int GROUPS_N>
 __device__ __forceinline__ void wgmma_product(typename Type::Sum* sums, void* rows, void* columns) {
   using Tile = GroupTile<STEPS, TILES_M, TILES_N, GROUPS, GROUPS_N>;
@@ -85,8 +87,8 @@ __device__ __forceinline__ void wgmma_product(typename Type::Sum* sums, void* ro
   wait_for_product<1>();
 }
 
-// Load the rows of a warp in one instruction and one step, in order of `index`, which counts steps and then instructions.
-// Of rows in the same banks each has its vectors in an order of its own.
+// Load the rows of a warp in one instruction and one step, in order of `index`, which counts steps and then
+// instructions. Of rows in the same banks each has its vectors in an order of its own.
 template <typename Tile>
 __device__ __forceinline__ void load_step(unsigned* a, unsigned first_row, unsigned index) {
   constexpr int SIZE = Tile::ROW_BYTES;
@@ -98,7 +100,8 @@ __device__ __forceinline__ void load_step(unsigned* a, unsigned first_row, unsig
 
 // Begin the instruction of an index, whose first factor is in registers.
 template <typename Tile>
-__device__ __forceinline__ void multiply_step(float* sums, const unsigned* a, unsigned long long b, int index, int add) {
+__device__ __forceinline__ void multiply_step(float* sums, const unsigned* a, unsigned long long b, int index,
+                                              int add) {
   Wgmma<Tile::TILES_N * 8>::multiply_registers(sums + index / Tile::STEPS * Tile::REGISTERS, a,
                                                b + index % Tile::STEPS * 2, add);
 }
@@ -127,8 +130,8 @@ __device__ __forceinline__ void wgmma_tf32(float* sums, void* rows, void* column
 }
 
 // Add a group's product in float32, as three products of TF32 numbers: the second factor comes in two parts. The first
-// one is taken apart in registers: NEAREST rounds its numbers, which the tensor core cuts off else. It is complete when
-// the function returns.
+// one is taken apart in registers: NEAREST rounds its numbers, which the tensor core cuts off else. It is complete
+// when the function returns.
 //
 // The product with the second factor's rests comes first, which needs no rest of the first one, and the largest comes
 // last, so that fewer sums are rounded toward zero where they are large.
@@ -164,12 +167,12 @@ __device__ __forceinline__ void wgmma_three_products(float* sums, void* rows, vo
   for (int i = 0; i < SUMS; ++i) sums[i] += of_chunk[i];
 }
 
-// The two halves of `to_tf32`: a number that is raised by half a unit of TF32 unless it is infinite or NaN,
+// Return a number raised by half a unit of TF32, unless it is infinite or NaN: the first half of `to_tf32`.
 __device__ __forceinline__ unsigned raised(unsigned value) {
   return fabsf(__uint_as_float(value)) < __uint_as_float(0x7f800000u) ? value + 0x1000u : value;
 }
 
-// and one whose last bits are cut off, which stays behind a wait.
+// Cut off the last bits of a raised number: the second half of `to_tf32`, which stays behind a wait.
 __device__ __forceinline__ void cut(unsigned* rounded, unsigned raised) {
   asm volatile("and.b32 %0, %1, 0xffffe000;" : "=r"(*rounded) : "r"(raised));
 }
@@ -177,9 +180,9 @@ __device__ __forceinline__ void cut(unsigned* rounded, unsigned raised) {
 // Begin a group's product of TF32 numbers, whose second factor is rounded already and whose first one goes through
 // registers. It goes on when the function returns, and the one before is complete.
 //
-// It is begun in PARTS, which have registers of their own. A part is read and raised first, then waits for the same part
-// of the product before, whose registers it takes, while the other one may go on. On an H100 blocks of 128x128 took, for
-// 4608 terms, 66.9 us in one part, 61.0 in two and 63.3 in four.
+// It is begun in PARTS, which have registers of their own. A part is read and raised first, then waits for the same
+// part of the product before, whose registers it takes, while the other one may go on. On an H100 blocks of 128x128
+// took, for 4608 terms, 66.9 us in one part, 61.0 in two and 63.3 in four.
 template <int STEPS, int TILES_M, int TILES_N, int GROUPS, int GROUPS_N>
 __device__ __forceinline__ void wgmma_rounded(float* sums, void* rows, void* columns) {
   using Tile = GroupTile<STEPS, TILES_M, TILES_N, GROUPS, GROUPS_N>;
@@ -208,8 +211,8 @@ __device__ __forceinline__ void wgmma_rounded(float* sums, void* rows, void* col
 }
 
 // Add zero to sums that are complete, which changes none but a negative zero. Where they are rounded to half precision
-// one by one, and nothing else is computed of them, `ptxas` 13.0 would round some before it waits for them, and then make
-// products wait for each other.
+// one by one, and nothing else is computed of them, `ptxas` 13.0 would round some before it waits for them, and then
+// make products wait for each other.
 template <int COUNT>
 __device__ __forceinline__ void settle_sums(float* sums, void* rows, void* columns) {
   #pragma unroll
@@ -217,8 +220,9 @@ __device__ __forceinline__ void settle_sums(float* sums, void* rows, void* colum
 }
 
 // Store the results of a warp in half precision, of one instruction with output channels as rows, as rows of pixels of
-// ROW_BYTES: COUNT pairs of matrices of eight channels by eight pixels are transposed. Lanes give the addresses of eight
-// channels of a pixel each. A thread has pairs of pixels in registers, of the first eight channels and then of the others.
+// ROW_BYTES: COUNT pairs of matrices of eight channels by eight pixels are transposed. Lanes give the addresses of
+// eight channels of a pixel each. A thread has pairs of pixels in registers, of the first eight channels and then of
+// the others.
 template <int COUNT, int ROW_BYTES>
 __device__ __forceinline__ void store_matrices(void* tile, const void* registers) {
   unsigned lane = threadIdx.x & 31, first = shared_address(tile);

@@ -82,64 +82,65 @@ template <int COLUMNS> struct Wgmma;
   asm volatile(TVMCONV_BEGIN(ADD) #N TYPES " {" TVMCONV_NUMBERS_##N "}, %" #A ", %" #B ", p" OPTIONS "; }"          \
     : TVMCONV_SUMS_##N(R) : "l"(a), "l"(b), "r"(add));
 
-// Widths, with the numbers of operands behind the sums: of a first factor in shared memory, the second one and `add`; and
-// of the four registers of a first factor, the second one and `add`. Sums begin at zero where `add` is 0.
-#define TVMCONV_WGMMA(N, A, B, ADD, A0, A1, A2, A3, B_OF_FOUR, ADD_OF_FOUR)                                         \
+// Widths, with the numbers of operands behind the sums. With a first factor in shared memory these are that factor,
+// the second one and `add`; with one in registers its four registers, the second factor and `add`. Sums begin at zero
+// where `add` is 0.
+#define TVMCONV_WGMMA(N, P0, P1, P2, P3, P4, P5)                                                                    \
   template <> struct Wgmma<N> {                                                                                     \
     template <typename Type>                                                                                        \
     static __device__ __forceinline__ void multiply(typename Type::Sum* c, unsigned long long a,                    \
                                                     unsigned long long b, int add) {                                \
       if constexpr (is_same<Type, F16>) {                                                                           \
-        TVMCONV_IN_MEMORY(N, "k16.f32.f16.f16", ", 1, 1, 0, 0", "+f", A, B, ADD)                                    \
+        TVMCONV_IN_MEMORY(N, "k16.f32.f16.f16", ", 1, 1, 0, 0", "+f", P0, P1, P2)                                   \
       } else if constexpr (is_same<Type, BF16>) {                                                                   \
-        TVMCONV_IN_MEMORY(N, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f", A, B, ADD)                                  \
+        TVMCONV_IN_MEMORY(N, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", "+f", P0, P1, P2)                                 \
       } else if constexpr (is_same<Type, TF32>) {                                                                   \
-        TVMCONV_IN_MEMORY(N, "k8.f32.tf32.tf32", ", 1, 1", "+f", A, B, ADD)                                         \
+        TVMCONV_IN_MEMORY(N, "k8.f32.tf32.tf32", ", 1, 1", "+f", P0, P1, P2)                                        \
       } else if constexpr (is_same<Type, S8>) {                                                                     \
-        TVMCONV_IN_MEMORY(N, "k32.s32.s8.s8", "", "+r", A, B, ADD)                                                  \
+        TVMCONV_IN_MEMORY(N, "k32.s32.s8.s8", "", "+r", P0, P1, P2)                                                 \
       } else {                                                                                                      \
-        TVMCONV_IN_MEMORY(N, "k32.s32.u8.s8", "", "+r", A, B, ADD)                                                  \
+        TVMCONV_IN_MEMORY(N, "k32.s32.u8.s8", "", "+r", P0, P1, P2)                                                 \
       }                                                                                                             \
     }                                                                                                               \
     static __device__ __forceinline__ void multiply_registers(float* c, const unsigned* a, unsigned long long b,    \
                                                               int add) {                                            \
-      asm volatile(TVMCONV_BEGIN(ADD_OF_FOUR) #N "k8.f32.tf32.tf32 {" TVMCONV_NUMBERS_##N                           \
-        "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B_OF_FOUR ", p, 1, 1; }"                                  \
+      asm volatile(TVMCONV_BEGIN(P5) #N "k8.f32.tf32.tf32 {" TVMCONV_NUMBERS_##N                                    \
+        "}, {%" #P0 ", %" #P1 ", %" #P2 ", %" #P3 "}, %" #P4 ", p, 1, 1; }"                                         \
         : TVMCONV_SUMS_##N("+f") : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                   \
     }                                                                                                               \
   };
-TVMCONV_WGMMA(8, 4, 5, 6, 4, 5, 6, 7, 8, 9)
-TVMCONV_WGMMA(16, 8, 9, 10, 8, 9, 10, 11, 12, 13)
-TVMCONV_WGMMA(24, 12, 13, 14, 12, 13, 14, 15, 16, 17)
-TVMCONV_WGMMA(32, 16, 17, 18, 16, 17, 18, 19, 20, 21)
-TVMCONV_WGMMA(40, 20, 21, 22, 20, 21, 22, 23, 24, 25)
-TVMCONV_WGMMA(48, 24, 25, 26, 24, 25, 26, 27, 28, 29)
-TVMCONV_WGMMA(56, 28, 29, 30, 28, 29, 30, 31, 32, 33)
-TVMCONV_WGMMA(64, 32, 33, 34, 32, 33, 34, 35, 36, 37)
-TVMCONV_WGMMA(72, 36, 37, 38, 36, 37, 38, 39, 40, 41)
-TVMCONV_WGMMA(80, 40, 41, 42, 40, 41, 42, 43, 44, 45)
-TVMCONV_WGMMA(88, 44, 45, 46, 44, 45, 46, 47, 48, 49)
-TVMCONV_WGMMA(96, 48, 49, 50, 48, 49, 50, 51, 52, 53)
-TVMCONV_WGMMA(104, 52, 53, 54, 52, 53, 54, 55, 56, 57)
-TVMCONV_WGMMA(112, 56, 57, 58, 56, 57, 58, 59, 60, 61)
-TVMCONV_WGMMA(120, 60, 61, 62, 60, 61, 62, 63, 64, 65)
-TVMCONV_WGMMA(128, 64, 65, 66, 64, 65, 66, 67, 68, 69)
-TVMCONV_WGMMA(136, 68, 69, 70, 68, 69, 70, 71, 72, 73)
-TVMCONV_WGMMA(144, 72, 73, 74, 72, 73, 74, 75, 76, 77)
-TVMCONV_WGMMA(152, 76, 77, 78, 76, 77, 78, 79, 80, 81)
-TVMCONV_WGMMA(160, 80, 81, 82, 80, 81, 82, 83, 84, 85)
-TVMCONV_WGMMA(168, 84, 85, 86, 84, 85, 86, 87, 88, 89)
-TVMCONV_WGMMA(176, 88, 89, 90, 88, 89, 90, 91, 92, 93)
-TVMCONV_WGMMA(184, 92, 93, 94, 92, 93, 94, 95, 96, 97)
-TVMCONV_WGMMA(192, 96, 97, 98, 96, 97, 98, 99, 100, 101)
-TVMCONV_WGMMA(200, 100, 101, 102, 100, 101, 102, 103, 104, 105)
-TVMCONV_WGMMA(208, 104, 105, 106, 104, 105, 106, 107, 108, 109)
-TVMCONV_WGMMA(216, 108, 109, 110, 108, 109, 110, 111, 112, 113)
-TVMCONV_WGMMA(224, 112, 113, 114, 112, 113, 114, 115, 116, 117)
-TVMCONV_WGMMA(232, 116, 117, 118, 116, 117, 118, 119, 120, 121)
-TVMCONV_WGMMA(240, 120, 121, 122, 120, 121, 122, 123, 124, 125)
-TVMCONV_WGMMA(248, 124, 125, 126, 124, 125, 126, 127, 128, 129)
-TVMCONV_WGMMA(256, 128, 129, 130, 128, 129, 130, 131, 132, 133)
+TVMCONV_WGMMA(8, 4, 5, 6, 7, 8, 9)
+TVMCONV_WGMMA(16, 8, 9, 10, 11, 12, 13)
+TVMCONV_WGMMA(24, 12, 13, 14, 15, 16, 17)
+TVMCONV_WGMMA(32, 16, 17, 18, 19, 20, 21)
+TVMCONV_WGMMA(40, 20, 21, 22, 23, 24, 25)
+TVMCONV_WGMMA(48, 24, 25, 26, 27, 28, 29)
+TVMCONV_WGMMA(56, 28, 29, 30, 31, 32, 33)
+TVMCONV_WGMMA(64, 32, 33, 34, 35, 36, 37)
+TVMCONV_WGMMA(72, 36, 37, 38, 39, 40, 41)
+TVMCONV_WGMMA(80, 40, 41, 42, 43, 44, 45)
+TVMCONV_WGMMA(88, 44, 45, 46, 47, 48, 49)
+TVMCONV_WGMMA(96, 48, 49, 50, 51, 52, 53)
+TVMCONV_WGMMA(104, 52, 53, 54, 55, 56, 57)
+TVMCONV_WGMMA(112, 56, 57, 58, 59, 60, 61)
+TVMCONV_WGMMA(120, 60, 61, 62, 63, 64, 65)
+TVMCONV_WGMMA(128, 64, 65, 66, 67, 68, 69)
+TVMCONV_WGMMA(136, 68, 69, 70, 71, 72, 73)
+TVMCONV_WGMMA(144, 72, 73, 74, 75, 76, 77)
+TVMCONV_WGMMA(152, 76, 77, 78, 79, 80, 81)
+TVMCONV_WGMMA(160, 80, 81, 82, 83, 84, 85)
+TVMCONV_WGMMA(168, 84, 85, 86, 87, 88, 89)
+TVMCONV_WGMMA(176, 88, 89, 90, 91, 92, 93)
+TVMCONV_WGMMA(184, 92, 93, 94, 95, 96, 97)
+TVMCONV_WGMMA(192, 96, 97, 98, 99, 100, 101)
+TVMCONV_WGMMA(200, 100, 101, 102, 103, 104, 105)
+TVMCONV_WGMMA(208, 104, 105, 106, 107, 108, 109)
+TVMCONV_WGMMA(216, 108, 109, 110, 111, 112, 113)
+TVMCONV_WGMMA(224, 112, 113, 114, 115, 116, 117)
+TVMCONV_WGMMA(232, 116, 117, 118, 119, 120, 121)
+TVMCONV_WGMMA(240, 120, 121, 122, 123, 124, 125)
+TVMCONV_WGMMA(248, 124, 125, 126, 127, 128, 129)
+TVMCONV_WGMMA(256, 128, 129, 130, 131, 132, 133)
 #undef TVMCONV_WGMMA
 #undef TVMCONV_IN_MEMORY
 

@@ -2,8 +2,8 @@
 
 namespace tvmconv {
 
-// Load COUNT words, one, two or four, from an address in the shared memory of the cluster's block `rank`, to registers.
-// Loads are volatile, so that they stay between barriers, but several may be on their way at once.
+// Load COUNT words, one, two or four, from an address in the shared memory of the cluster's block `rank`, to
+// registers. Loads are volatile, so that they stay between barriers, but several may be on their way at once.
 template <int COUNT>
 __device__ __forceinline__ void fetch(void* registers, const void* shared, int rank) {
   unsigned address, *to = (unsigned*)registers;

@@ -1,9 +1,10 @@
 #pragma once
 
-// Functions of blocks whose warps have roles: barriers of the slots of a ring, of which each slot has two. One completes
-// when the slot is full: the bytes that were announced have come. The other one completes when it is empty again: each
-// warp that multiplies has said so. A barrier tells one turn of its slot from the next by a single bit, its parity, so
-// that nobody may wait for more than the turn that comes next. Behind them each team has a barrier for its turns.
+// Functions of blocks whose warps have roles: barriers of the slots of a ring, of which each slot has two. One
+// completes when the slot is full: the bytes that were announced have come. The other one completes when it is empty
+// again: each warp that multiplies has said so. A barrier tells one turn of its slot from the next by a single bit,
+// its parity, so that nobody may wait for more than the turn that comes next. Behind them each team has a barrier for
+// its turns.
 //
 // Source: PTX ISA, sections on mbarrier, cp.async.bulk.tensor and setmaxnreg.
 
@@ -74,8 +75,8 @@ __device__ __forceinline__ void acquire(void* barriers, int slot, int turn, int 
     :: "r"(full(barriers, slot)), "r"(bytes) : "memory");
 }
 
-// Begin the copy to a slot of a chunk of consecutive pixels under a tap, with zeros where an image ends. The pixels begin
-// at the one whose window has its corner at this column and row.
+// Begin the copy to a slot of a chunk of consecutive pixels under a tap, with zeros where an image ends. The pixels
+// begin at the one whose window has its corner at this column and row.
 __device__ __forceinline__ void bulk_copy(void* shared, void* barriers, int slot, unsigned long long map, int channel,
     int column, int row, int image, int tap_column, int tap_row) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
@@ -85,13 +86,15 @@ __device__ __forceinline__ void bulk_copy(void* shared, void* barriers, int slot
 }
 
 // Wait until a slot is full.
-__device__ __forceinline__ void arrived(void* barriers, int slot, int turn) { wait_for(full(barriers, slot), turn & 1); }
+__device__ __forceinline__ void arrived(void* barriers, int slot, int turn) {
+  wait_for(full(barriers, slot), turn & 1);
+}
 
 // Return the number of a thread's team, in a way that tells the compiler that all threads of a warp are of one.
 __device__ __forceinline__ int team(int threads) { return __shfl_sync(0xffffffffu, threadIdx.x / threads, 0); }
 
-// Wait until the other team has waited for all chunks of the tile before, so that this one waits for the turns that come
-// next.
+// Wait until the other team has waited for all chunks of the tile before, so that this one waits for the turns that
+// come next.
 __device__ __forceinline__ void turn(void* barriers, int slots, int team, int tile) {
   wait_for(turn_of(barriers, slots, team), (tile & 1) ^ 1 ^ team);
 }

@@ -10,8 +10,8 @@ __device__ __forceinline__ void ready_for_wgmma(int pending) {
   __syncthreads();
 }
 
-// Wait for the product that was begun before the last `pending` ones. That is at most one, which has waited for the one
-// before itself.
+// Wait for the product that was begun before the last `pending` ones. That is at most one, which has waited for the
+// one before itself.
 __device__ __forceinline__ void done(int pending) {
   if (!pending) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }

@@ -4,8 +4,8 @@
 
 namespace tvmconv {
 
-// Load four matrices of eight rows of 16 bytes, of which each lane gives the address of a row; TRANSPOSED exchanges rows
-// and columns of each on the way to registers.
+// Load four matrices of eight rows of 16 bytes, of which each lane gives the address of a row; TRANSPOSED exchanges
+// rows and columns of each on the way to registers.
 template <bool TRANSPOSED>
 __device__ __forceinline__ void load_four(unsigned* m, const void* row) {
   load_matrices<4, TRANSPOSED>(m, shared_address(row));
@@ -36,8 +36,8 @@ __device__ __forceinline__ unsigned word_of(float number) { return __float_as_ui
 
 // Make two TF32 numbers of a float32 number: the nearest one, and the rest, which is of either sign.
 //
-// The instruction is volatile, so that no parts are made ahead of a loop and kept, for which registers are too few. Of a
-// number that is not finite the rest is NaN.
+// The instruction is volatile, so that no parts are made ahead of a loop and kept, for which registers are too few. Of
+// a number that is not finite the rest is NaN.
 __device__ __forceinline__ void in_parts(unsigned* large, unsigned* small, unsigned word) {
   asm volatile("add.u32 %0, %1, 0x1000;" : "=r"(*large) : "r"(word));
   *large &= 0xffffe000u;
