@@ -89,18 +89,17 @@ __device__ __forceinline__ void bands_product(float* sums, void* lines, void* ta
   #pragma unroll 1
   for (int r = first; r < last; ++r) {
     unsigned a[B::STEPS][4], a_rest[B::STEPS][4];
+    auto load = [&](int step, int i) {  // of even outputs and odd ones, of the first half of the columns and the second
+      a[step][i] = load_word(tap + r * B::TAPS + (step * 32 + i / 2 * 16 + i % 2 * (B::TAPS / 2)));
+      if constexpr (B::PRODUCTS == 1) a[step][i] = to_tf32(a[step][i]);
+      if constexpr (B::PRODUCTS == 3) {
+        a_rest[step][i] = rest_of_nearest(a[step][i]);
+        a[step][i] = nearest_finite(a[step][i]);
+      }
+    };
     #pragma unroll
     for (int step = 0; step < B::STEPS; ++step)
-      if (B::is_read(step))
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {  // of even outputs and odd ones, of the first half of the columns and the second
-          a[step][i] = load_word(tap + r * B::TAPS + (step * 32 + i / 2 * 16 + i % 2 * (B::TAPS / 2)));
-          if constexpr (B::PRODUCTS == 1) a[step][i] = to_tf32(a[step][i]);
-          if constexpr (B::PRODUCTS == 3) {
-            a_rest[step][i] = rest_of_nearest(a[step][i]);
-            a[step][i] = nearest_finite(a[step][i]);
-          }
-        }
+      if (B::is_read(step)) load(step, 0), load(step, 1), load(step, 2), load(step, 3);
     #pragma unroll
     for (int i = 0; i < B::IMAGES; ++i) {
       unsigned address = line + r * B::LINE + i * B::IMAGE;

@@ -96,13 +96,16 @@ __device__ __forceinline__ void load_taps(unsigned (*a)[4], const unsigned short
   if constexpr (P::TOGETHER == 2) {
     a[0][0] = a[0][3] = two_taps<P>(row, 2 * j - g + P::LEFT, is_row);
   } else {
+    auto load = [&](int m, int more) {
+      return two_taps<P>(row, 2 * (j - g) + ((P::first_behind() + m) * 16 + P::LEFT + more), is_row);
+    };
     #pragma unroll
-    for (int m = 0; m < P::matrices(); ++m)
-      #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // of even outputs and odd ones; then the last eight columns
-        int more = i / 2 * 8 - i % 2;
-        a[m][i] = two_taps<P>(row, 2 * (j - g) + ((P::first_behind() + m) * 16 + P::LEFT + more), is_row);
-      }
+    for (int m = 0; m < P::matrices(); ++m) {  // of even outputs and odd ones; then the last eight columns
+      a[m][0] = load(m, 0);
+      a[m][1] = load(m, -1);
+      a[m][2] = load(m, 8);
+      a[m][3] = load(m, 7);
+    }
   }
 }
 
@@ -112,8 +115,7 @@ template <typename P>
 __device__ __forceinline__ void load_columns(unsigned (*b)[2], const unsigned short* line, int image, int step,
                                              bool inside) {
   int j = threadIdx.x & 3;
-  #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  auto load = [&](int half) {
     int column = P::TOGETHER == 2 ? 0 : step * 16 + half * 8;
     const unsigned short* at = line + ((image * P::TOGETHER + (P::TOGETHER == 2 ? half : 0)) * P::IMAGE
       + column * P::PIXEL);
@@ -128,7 +130,9 @@ __device__ __forceinline__ void load_columns(unsigned (*b)[2], const unsigned sh
     } else {
       b[0][half] = (low ? at[0] : 0) | (high ? at[1] : 0) << 16;
     }
-  }
+  };
+  load(0);
+  load(1);
 }
 
 // Add a warp's products to a thread's sums. A barrier comes last, since outputs are stored where planes lie.

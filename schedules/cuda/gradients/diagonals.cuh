@@ -126,19 +126,20 @@ __device__ __forceinline__ void multiply_tiles_in_float32(float* sums, const uns
   for (int m = 0; m < D::TILES; ++m)
     if (D::is_read(m)) {
       unsigned a[4], a_rest[4];
-      #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        int column = m * 16 + i % 2 * 8;
-        a[i] = column < D::WIDTH ? load_word((i / 2 ? lower : upper) + column * 4) : 0u;
-      }
-      convert<rest, 4>(a_rest, a);
-      // The largest products come last, so that fewer sums are rounded toward zero where they are large.
-      #pragma unroll
-      for (int part = 0; part < 3; ++part)
+      auto load = [&](int i, unsigned row, int column) {
+        a[i] = column < D::WIDTH ? load_word(row + column * 4) : 0u;
+        a_rest[i] = rest(a[i]);
+      };
+      load(0, upper, m * 16), load(1, upper, m * 16 + 8), load(2, lower, m * 16), load(3, lower, m * 16 + 8);
+      auto multiply = [&](const unsigned* first, const unsigned (*second)[2]) {
         #pragma unroll
         for (int n = 0; n < D::EIGHTS; ++n)
-          if (D::meet(m, n))
-            mma<TF32>(sums + (2 * m - n + D::BEFORE) * 4, part == 0 ? a_rest : a, part == 1 ? b_rest[n] : b[n]);
+          if (D::meet(m, n)) mma<TF32>(sums + (2 * m - n + D::BEFORE) * 4, first, second[n]);
+      };
+      // The largest products come last, so that fewer sums are rounded toward zero where they are large.
+      multiply(a_rest, b);
+      multiply(a, b_rest);
+      multiply(a, b);
     }
 }
 
@@ -165,13 +166,14 @@ __device__ __forceinline__ void diagonals_product_in_float32(float* sums, void* 
           unsigned dy = of_dy + image * D::DY_IMAGE + y * D::DY_LINE;
           unsigned b[D::EIGHTS][2], b_rest[D::EIGHTS][2];
           #pragma unroll
-          for (int eight = 0; eight < D::EIGHTS; ++eight)
-            #pragma unroll
-            for (int half = 0; half < 2; ++half) {
+          for (int eight = 0; eight < D::EIGHTS; ++eight) {
+            auto load = [&](int half) {
               b[eight][half] = load_word(dy + (eight * 32 + half * 4 * D::DY_LINE));
               b_rest[eight][half] = rest_of_nearest(b[eight][half]);
               b[eight][half] = nearest_finite(b[eight][half]);
-            }
+            };
+            load(0), load(1);
+          }
           unsigned upper = line + image * D::X_IMAGE + D::line(row + low) * D::X_LINE;
           unsigned lower = line + image * D::X_IMAGE + D::line(row + 4 + low) * D::X_LINE;
           multiply_tiles_in_float32<D>(of_image, b, b_rest, upper, lower);
