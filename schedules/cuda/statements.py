@@ -10,6 +10,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Expr
 
 from tvmconv.compute.statements import INDEX
+from tvmconv.targets.device_code import included
 
 from .machine import WARP
 
@@ -18,36 +19,8 @@ ALL_LANES = 0xFFFFFFFF
 
 ZERO = tirx.const(0, INDEX)
 
-COPY_SOURCE = """
-__device__ __forceinline__ void tvmconv_copy_{bytes}(void* shared, const void* global, int inside) {{
-  unsigned address = (unsigned)__cvta_generic_to_shared(shared);
-  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {bytes}, %2;"
-    :: "r"(address), "l"(global), "r"(inside ? {bytes} : 0) : "memory");
-}}
-"""
-"""An asynchronous copy of 16, 8 or 4 bytes, or of none: what is missing then is zeros, and nothing is read."""
-
-COMMIT_SOURCE = """
-__device__ __forceinline__ void tvmconv_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-"""
-
-WAIT = """
-  switch (pending) {
-    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-    case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
-    case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
-    default: asm volatile("cp.async.wait_group 6;" ::: "memory");
-  }
-"""
-
-READY_SOURCE = f"""
-__device__ __forceinline__ void tvmconv_ready(int pending) {{{WAIT}  __syncthreads();
-}}
-"""
-"""The chunk that was copied `pending` chunks before the last one is in shared memory, for all threads."""
+COPIES = included("schedules/cuda/device/copies.cuh")
+"""The source of asynchronous copies, and of waiting for them."""
 
 
 def cuda_call(name: str, source: str, *arguments: Any) -> tirx.Evaluate:

@@ -15,7 +15,7 @@ from tests.emulated.machine import WARP, Machine
 from tests.emulated.memory import VECTOR, Pointer
 from tvmconv.problem.dtypes import STORAGE_TYPES
 
-TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32"}
+TYPES = {"F16": "float16", "BF16": "bfloat16", "TF32": "float32"}
 
 CUT_OFF, HALF_UNIT = np.uint32(0x1FFF), np.uint32(0x1000)
 """The bits of a float32 number that a TF32 number lacks, and half of what the last one that it has stands for."""
@@ -23,18 +23,15 @@ CUT_OFF, HALF_UNIT = np.uint32(0x1FFF), np.uint32(0x1000)
 LANE = np.arange(WARP)
 
 
-def fragment_function(machine: Machine, name: str) -> Callable[..., Any] | None:
-    """Return what a function of a name does; None for a name of no such function."""
-    name = name.removeprefix("tvmconv_")
-    if name.startswith("store_matrices_"):
-        return partial(_store_matrices, machine, *map(int, name.split("_")[2:]))
-    operation, _, kind = name.rpartition("_")
-    if kind in TYPES and operation in ("mma", "pair"):
-        dtype = np.dtype(STORAGE_TYPES[TYPES[kind]].numpy)
-        return partial(_multiply, machine, dtype) if operation == "mma" else partial(_pair, dtype)
+def fragment_function(machine: Machine, name: str, parameters: list[str]) -> Callable[..., Any] | None:
+    """Return what a function of a name and template parameters does; None for a name of no such function."""
+    if name == "store_matrices":
+        return partial(_store_matrices, machine, *map(int, parameters))
+    if name in ("mma", "pair"):
+        dtype = np.dtype(STORAGE_TYPES[TYPES[parameters[0]]].numpy)
+        return partial(_multiply, machine, dtype) if name == "mma" else partial(_pair, dtype)
     found: dict[str, Callable[..., Any]] = {
-        "load_four": partial(_load_matrices, machine, False),
-        "load_transposed": partial(_load_matrices, machine, True),
+        "load_four": partial(_load_matrices, machine, parameters == ["1"]),
         "word": lambda pointer: machine.load(pointer.memory, pointer.address, np.dtype(np.uint32)),
         "word_of": lambda number: number.astype(np.float32).view(np.uint32),
         "store_words": partial(_store_words, machine),

@@ -273,28 +273,30 @@ class Emulator(Machine):
         return lambda: function(*[each() for each in given])
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return what a function of `tvmconv.lowering.gpu.intrinsics` does."""
-        if product := re.fullmatch(r"tvmconv_(w?g?mma)_(f16|bf16|tf32(?:x[13])?|s8|u8)_(\d+)x(\d+)(?:_nearest)?", name):
-            family, kind, *tiles = product.groups()
-            width, goes_on = WARPGROUP if family == "wgmma" else 1, family == "wgmma" and not kind.startswith("tf32x")
-            return lambda *given: self.multiply(width, goes_on, [int(each) for each in tiles], *given)
-        if product := re.fullmatch(r"tvmconv_groups_((\d+x)+)b?f16", name):
-            return partial(self.multiply_groups, [int(each) for each in product[1].split("x")[:-1]])
-        if product := re.fullmatch(r"tvmconv_shallow_((\d+x)+\d+)_b?f16", name):
-            return partial(self.multiply_shallow, [int(each) for each in product[1].split("x")])
-        if product := re.fullmatch(r"tvmconv_bands_((\d+x)+\d+)_(b?f16|tf32x[13])", name):
-            return partial(self.multiply_bands, [int(each) for each in product[1].split("x")])
-        if product := re.fullmatch(r"tvmconv_planes_((\d+x)+\d+)_b?f16", name):
-            return partial(self.multiply_planes, [int(each) for each in product[1].split("x")])
-        if store := re.fullmatch(r"tvmconv_store_((\d+x)+\d+)_(\d+)", name):
-            return partial(self.store_runs, [int(each) for each in store[1].split("x")], int(store[3]))
-        if product := re.fullmatch(r"tvmconv_diagonals_((\d+x)+\d+)_(b?f16|tf32x3)", name):
-            return partial(self.multiply_diagonals, [int(each) for each in product[1].split("x")])
-        if name.startswith("tvmconv_copy_"):
-            return partial(self.copy, int(name.removeprefix("tvmconv_copy_")))
-        if name.startswith("tvmconv_fetch_"):
-            return partial(self.fetch, int(name.removeprefix("tvmconv_fetch_")))
-        function: Callable[..., Any] = fragment_function(self, name) or getattr(self, name)
+        """Return what a function of CUDA with such a name and template parameters does."""
+        kind, parameters = re.fullmatch(r"tvmconv::(\w+)(?:<(.*)>)?", name).groups()
+        listed = (parameters or "").replace("tvmconv::", "").split(", ")
+        numbers = [int(each) for each in listed if each.removeprefix("-").isdecimal()]
+        if kind == "mma_product":
+            return partial(self.multiply, 1, False, numbers[1:])
+        if kind == "wgmma_three_products":
+            return partial(self.multiply, WARPGROUP, False, numbers[2:4])
+        if kind.startswith("wgmma_"):
+            return partial(self.multiply, WARPGROUP, kind == "wgmma_product", numbers[1:3])
+        products = {
+            "grouped_product": self.multiply_groups,
+            "shallow_product": self.multiply_shallow,
+            "bands_product": lambda shape, *given: self.multiply_bands(shape[1:], *given),
+            "planes_product": self.multiply_planes,
+            "diagonals_product": self.multiply_diagonals,
+            "diagonals_product_in_float32": self.multiply_diagonals,
+            "store_runs": self.store_runs,
+        }
+        if kind in products:
+            return partial(products[kind], numbers)
+        if kind in ("copy", "fetch"):
+            return partial(getattr(self, kind), *numbers)
+        function: Callable[..., Any] = fragment_function(self, kind, listed) or getattr(self, f"tvmconv_{kind}")
         return function
 
     def pointer(self, buffer: Any, indices: Any) -> Code:

@@ -329,9 +329,9 @@ class Machine:
         sums.memory.bytes.view(sums.dtype)[:, start : start + product.shape[1]] += product
         self.barrier()
 
-    def store_runs(self, shape: list[int], count: int, output: Pointer, following: Pointer, staged: Pointer) -> None:
-        """Copy runs from shared memory to where they lie apart, in vectors of `count` bytes; all is given in bytes."""
-        images, runs, run, own_pitch, threads, pitch = shape
+    def store_runs(self, shape: list[int], output: Pointer, following: Pointer, staged: Pointer) -> None:
+        """Copy runs from shared memory to where they lie apart, in vectors; all is given in bytes."""
+        images, runs, run, own_pitch, threads, pitch, count, _ = shape
         assert threads == self.threads
         self.barrier()
         vectors = run // count

@@ -35,18 +35,18 @@ def first_statements(source: str) -> list[str]:
 
 def test_each_kernel_waits_before_anything_else() -> None:
     operator = tvmconv.compile(SHARED, H100, config=tensor.Config(64, 32, 1, 1, num_stages=4, wgmma=True, split_k=4))
-    assert first_statements(operator.source()) == [f"tvmconv_after_others((uint){MULTIPROCESSORS});"] * 2
+    assert first_statements(operator.source()) == [f"tvmconv::after_others((uint){MULTIPROCESSORS});"] * 2
     assert "griddepcontrol.wait" in operator.source("ptx")
 
 
 def test_blocks_with_much_shared_memory_let_none_come_before_they_end() -> None:
     operator = tvmconv.compile(SHARED, H100, config=tensor.Config(64, 64, 1, 1, num_stages=8, wgmma=True, teams=2))
-    assert first_statements(operator.source()) == ["tvmconv_after_others((uint)0);"]
+    assert first_statements(operator.source()) == ["tvmconv::after_others((uint)0);"]
 
 
 def test_sparse_kernels_wait_too() -> None:
     convolution = tvmconv.sparse_conv2d(np.ones((4, 8, 3, 3), "float32"), x_shape=(1, 8, 9, 11), target=H100)
-    assert first_statements(convolution.source()) == [f"tvmconv_after_others((uint){MULTIPROCESSORS});"]
+    assert first_statements(convolution.source()) == [f"tvmconv::after_others((uint){MULTIPROCESSORS});"]
 
 
 def test_all_kernels_of_a_network_wait() -> None:
@@ -54,7 +54,7 @@ def test_all_kernels_of_a_network_wait() -> None:
     network = tvmconv.build(graph.model(graph.node("Softmax", graph.conv("x", (8, 8, 3, 3)), axis=1)), H100)
     statements = [each for source in cuda.sources(network._executable.mod) for each in first_statements(source)]
     assert len(statements) >= 2
-    assert all(re.fullmatch(r"tvmconv_after_others\(\(uint\)\d+\);", each) for each in statements)
+    assert all(re.fullmatch(r"tvmconv::after_others\(\(uint\)\d+\);", each) for each in statements)
 
 
 def test_the_launch_says_so_before_the_bytes_of_shared_memory() -> None:
@@ -69,4 +69,4 @@ def test_the_launch_says_so_before_the_bytes_of_shared_memory() -> None:
 def test_architectures(arch: str, waits: bool) -> None:
     """Others launch kernels one by one."""
     source = tvmconv.compile(SHARED, {"kind": "cuda", "arch": arch}, algorithm="tensor").source()
-    assert ("tvmconv_after_others" in source) == waits
+    assert ("tvmconv::after_others" in source) == waits

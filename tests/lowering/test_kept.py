@@ -273,6 +273,11 @@ def test_changed_sources_have_no_digest(monkeypatch: pytest.MonkeyPatch, caplog:
     monkeypatch.setattr(sources, "BEGAN", Path(sources.__file__).stat().st_mtime)
     assert digest() is None
     assert "sources.py" in caplog.text
+    monkeypatch.setattr(
+        sources, "BEGAN", (Path(sources.__file__).parents[1] / "schedules/cuda/device/copies.cuh").stat().st_mtime
+    )
+    assert digest() is None
+    assert "copies.cuh" in caplog.text
     monkeypatch.setattr(sources, "BEGAN", time.time())
     monkeypatch.setattr(tvm_ffi, "__version__", "another")
     assert digest() not in (None, before)

@@ -54,7 +54,7 @@ def bulk_copies(stmt: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, l
         yield from bulk_copies(stmt.body, values)
     elif isinstance(stmt, tirx.Bind) and not calls(stmt.value):
         values[stmt.var] = evaluated(stmt.value, values)
-    elif isinstance(stmt, tirx.Evaluate) and calls(stmt.value) == "tvmconv_bulk_copy":
+    elif isinstance(stmt, tirx.Evaluate) and calls(stmt.value) == "tvmconv::bulk_copy":
         _, _, _, slot, tensor_map, *place, _ = stmt.value.args
         yield tensor_map.args[0].name, evaluated(slot, values), [evaluated(each, values) for each in place]
 

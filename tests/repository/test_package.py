@@ -58,7 +58,7 @@ def test_wheel_holds_every_module_and_the_data(wheel: Path) -> None:
     rooms = {"tvmconv": "tvmconv", "schedules": "tvmconv/schedules", "tuning_logs": "tvmconv/tuning_logs"}
     for folder, inside in rooms.items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in {".py", ".json", ".jsonl", ".md", ".typed"}:
+            if path.suffix in {".py", ".json", ".jsonl", ".md", ".typed", ".cuh"}:
                 assert f"{inside}/{path.relative_to(ROOT / folder).as_posix()}" in names
     assert not [name for name in names if name.startswith(("tests", "schedules", "tuning_logs"))]
 

@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Expr, register_op_attr
 
-from tvmconv.targets.cuda import once
+from tvmconv.targets.device_code import function, included
 
 EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""
@@ -37,25 +37,6 @@ PURE = 1
 
 BEFORE_TVM = 20
 """A level above that of TVM's own rules of lowering, which are at 10."""
-
-SOURCE = """
-__device__ __forceinline__ float {name}(float x) {{
-  float y;
-  asm("{instruction}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}}
-__device__ __forceinline__ float2 {name}(float2 x) {{ return make_float2({name}(x.x), {name}(x.y)); }}
-__device__ __forceinline__ float4 {name}(float4 x) {{
-  return make_float4({name}(x.x), {name}(x.y), {name}(x.z), {name}(x.w));
-}}
-__device__ __forceinline__ ulonglong4 {name}(ulonglong4 x) {{
-  float4* halves = (float4*)&x;
-  halves[0] = {name}(halves[0]);
-  halves[1] = {name}(halves[1]);
-  return x;
-}}
-"""
-"""A function of a number and of two, four and eight, as TVM has vectors of them in CUDA."""
 
 
 def exp2(y: Expr) -> Expr:
@@ -156,18 +137,17 @@ def register_pure(name: str) -> None:
     register_op_attr(name, "TScriptPrinterName", name)
 
 
-def _register(name: str, instruction: str, otherwise: Callable[[Expr], Expr]) -> None:
-    """Register an operator that is an instruction in CUDA, and something else elsewhere."""
-    function = name.replace(".", "_")
-    source = once(function, SOURCE.format(name=function, instruction=instruction))
+def _register(name: str, otherwise: Callable[[Expr], Expr]) -> None:
+    """Register an operator that is a function of `approximations.cuh` in CUDA, and something else elsewhere."""
+    named, source = function(name.removeprefix("tvmconv.")), included("compute/approximations.cuh")
 
     def in_cuda(call: tirx.Call) -> Expr:
-        return cuda_func_call(function, *call.args, source_code=source, return_type=str(call.ty.dtype))
+        return cuda_func_call(named, *call.args, source_code=source, return_type=str(call.ty.dtype))
 
     register_pure(name)
     tirx.register_intrin_lowering(name, target="cuda", f=in_cuda, level=BEFORE_TVM)
     tirx.register_intrin_lowering(name, target="default", f=lambda call: otherwise(*call.args), level=BEFORE_TVM)
 
 
-_register(EXP2, "ex2", tirx.exp2)
-_register(RECIPROCAL, "rcp", lambda y: 1.0 / y)
+_register(EXP2, tirx.exp2)
+_register(RECIPROCAL, lambda y: 1.0 / y)

@@ -12,8 +12,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, kernel_cache
 
-from .gpu.dependent_launches import with_dependent_launches
-from .gpu.side_by_side import import_kernels
+from .gpu.side_by_side import finished, import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
@@ -47,9 +46,9 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     else:
         module = codegen_build(lowered, target.host)
     launches = [
-        (tvm.IRModule({launch: kernel}), device)
+        (finished(tvm.IRModule({launch: kernel}), target), device)
         for device, kernels in devices.items()
-        for launch, kernel in with_dependent_launches(kernels, target).functions.items()
+        for launch, kernel in kernels.functions.items()
     ]
     import_kernels(module, launches)
     return Executable(module)

@@ -1,4 +1,4 @@
-"""CUDA source: what a module has once of it, and its compilation without a GPU to a cubin, with what kernels take."""
+"""CUDA source: its compilation without a GPU to a cubin, with what kernels take."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ typedef long long int64_t; typedef unsigned long long uint64_t;
 #define __asm__ asm
 #define __volatile__ volatile
 """
-
-
-def once(name: str, source: str) -> str:
-    """Return the source of a function that others share, for a module of several kernels, which has it once."""
-    return f"\n#ifndef {name.upper()}\n#define {name.upper()}{source}#endif\n"
 
 
 @dataclass(frozen=True)

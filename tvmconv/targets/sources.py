@@ -25,7 +25,8 @@ def digest() -> str | None:
 
     package = Path(__file__).parents[1]
     # `schedules` is a link to a folder beside the package where that is not installed.
-    files = sorted({*package.rglob("*.py"), *(package / "schedules").rglob("*.py")})
+    rooms = package, package / "schedules"
+    files = sorted({path for room in rooms for kind in ("py", "cuh") for path in room.rglob(f"*.{kind}")})
     if changed := [str(file) for file in files if file.stat().st_mtime >= BEGAN]:
         logger.warning("changed since this process began: %s; it keeps no kernels, and finds none", ", ".join(changed))
         return None

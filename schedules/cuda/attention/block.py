@@ -12,9 +12,10 @@ from tvm.ir import Expr
 
 from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
 from tvmconv.problem import Problem
+from tvmconv.targets.device_code import function
 
 from ..machine import WARP
-from ..statements import COMMIT_SOURCE, COPY_SOURCE, cuda_call
+from ..statements import COPIES, cuda_call
 from .fragments import EIGHT, FRAGMENT, address, word
 from .tiles import (
     COPY_BYTES,
@@ -106,13 +107,11 @@ class AttentionBlock:
             inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
             target = address(self.ring, begin + row * pitch(self.attention, columns) + column)
             source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
-            copy = cuda_call(
-                f"tvmconv_copy_{COPY_BYTES}", COPY_SOURCE.format(bytes=COPY_BYTES, cache="cg"), target, source, inside
-            )
+            copy = cuda_call(function("copy", COPY_BYTES), COPIES, target, source, inside)
             count = self.tile.turn * vectors
             there = [] if count % threads == 0 else [number < count]
             steps.append(loop(step, -(-count // threads), tested(there, copy)))
-        return sequence([*steps, cuda_call("tvmconv_commit", COMMIT_SOURCE)])
+        return sequence([*steps, cuda_call(function("commit"), COPIES)])
 
     def begun(self) -> list[tirx.Stmt]:
         """Return the statements that load the queries of a thread, and begin sums."""

@@ -13,9 +13,10 @@ from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
 from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.targets.device_code import function
 
 from ..machine import WARP
-from ..statements import READY_SOURCE, cuda_call, exchange
+from ..statements import COPIES, cuda_call, exchange
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT
 from .half import HalfProducts
@@ -65,7 +66,7 @@ class AttentionLoops(AttentionBlock):
         pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
         copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
         steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
-        ready, own = cuda_call("tvmconv_ready", READY_SOURCE, pending), self.where_queries(steps)
+        ready, own = cuda_call(function("ready"), COPIES, pending), self.where_queries(steps)
         if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
             own = tested([self.split * self.tile.keys < keys], own)
         return [ready, copied, own]

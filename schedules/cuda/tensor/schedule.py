@@ -42,6 +42,7 @@ from ...space import divisors
 from ..gemm.schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
 from ..machine import WARP
 from .bulk import column_copy, weight_copy
+from .intrinsics import matrices_function, product_function, settled_function
 from .tiles import (
     BANK_BYTES,
     PLANE_LANES,
@@ -61,7 +62,6 @@ from .tiles import (
     tile_type,
     weight_split,
 )
-from .wgmma import matrices_function, product_function, settled_function
 
 READ_AT_ONCE = 8
 """The vectors of the residual, or of other blocks' sums, that a thread reads before it waits for the first one."""
@@ -110,7 +110,7 @@ def schedule_product(
 ) -> None:
     """Schedule the stages of `compute.tensor.gemm` from the factors up to "sums", for which each block has a tile.
 
-    See `wgmma.product_function` for `nearest`.
+    See `intrinsics.product_function` for `nearest`.
     """
     workload, tile, split = compute.with_open_sizes(problem), tile_of(problem, config), weight_split(problem, config)
     multiprocessors = gpu_of(target).multiprocessors

@@ -59,7 +59,7 @@ class Size(NamedTuple):
     times for 3x3. (Those of 5x5 and of 16 channels were measured on an H100, the others computed by a model of the
     tensor core that is within 7% of what was measured.)"""
     nearest: bool
-    """True if products round their first factor to the nearest TF32 number: see `wgmma.product_function`. That
+    """True if products round their first factor to the nearest TF32 number: see `intrinsics.product_function`. That
     is for `wgmma`: `mma` adds rests to sums that are large already, and would be 3.5 times as inexact behind a ReLU."""
     lanes: int
     """The neighbouring channels that a thread of a transform has: the more, the longer vectors it moves, and the more

@@ -71,7 +71,7 @@ def test_instructions() -> None:
     ptx = compiled(image((1, 3, 64, 64), 64, 7, stride=2, padding=3), Config(4, 16, 32, 1, 1), SM_90)
     matrices = 2 * 2
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == 10 * matrices * 4
-    assert len(re.findall(r"ld\.shared\.u32", ptx)) == 10 * matrices * 4
+    assert len(re.findall(r"ld\.shared\.b32", ptx)) == 10 * matrices * 4
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -160,7 +160,7 @@ def test_nothing_is_left_of_zeros() -> None:
     assert products == np.count_nonzero(weight)
     reads = np.count_nonzero(weight.any(axis=0))
     assert source.count("float x") == reads
-    assert source.count(" tvmconv_copy(pad") == 5 * 3  # channels that are read, and places of a thread
+    assert source.count(" tvmconv::copy_word<") == 5 * 3  # channels that are read, and places of a thread
 
 
 def test_vectors_are_immediates() -> None:
@@ -178,12 +178,12 @@ def test_copies_are_waited_for(num_stages: int) -> None:
     source = cuda_source(LAYER, config(num_stages=num_stages, block_m=12), np.ones(LAYER.w_shape))
     copied = committed = arrived = read = finished = 0
     for line in source.splitlines():
-        if line.strip().startswith("tvmconv_copy("):
+        if line.strip().startswith("tvmconv::copy_word<"):
             copied += 1
             assert committed - finished < num_stages
-        elif line.strip().startswith("tvmconv_commit("):
+        elif line.strip().startswith("tvmconv::commit_words("):
             committed += 1
-        elif found := re.search(r" tvmconv_wait\((\d+)\);", line):
+        elif found := re.search(r" tvmconv::wait_for_words<(\d+)>\(\);", line):
             arrived = committed - int(found[1])
         elif "__syncthreads();" in line:
             finished = read // PLACES

@@ -46,7 +46,8 @@ from tvmconv.compute.tensor.gemm import in_tf32
 from tvmconv.dispatch import algorithms_for, select
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_twin, lower
-from tvmconv.lowering.gpu.intrinsics import DONE_SOURCE, with_intrinsics
+from tvmconv.lowering.gpu.intrinsics import WGMMA as WGMMA_SOURCE
+from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.lowering.modules import build
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
@@ -162,17 +163,17 @@ def later(call: tvm.ir.Call) -> tvm.ir.Call:
 
 def left_out(_call: tvm.ir.Call) -> tvm.ir.Call:
     """Return a wait for products, of which `mma` leaves none."""
-    return cuda_func_call("tvmconv_done", 0, source_code=DONE_SOURCE)
+    return cuda_func_call("tvmconv::done", 0, source_code=WGMMA_SOURCE)
 
 
 FAULTS = {
-    "wait-too-short": ("tvmconv_ready", later, mma(32, 32, 2, 1, 4)),
-    "wait-too-short-of-two-stages": ("tvmconv_ready", later, MMA),
-    "wait-too-short-for-wgmma": ("tvmconv_ready_for_wgmma", later, wgmma(64, 32, 1, 1, 5)),
-    "product-not-complete": ("tvmconv_done", later, WGMMA),
-    "barrier-left-out": ("tvmconv_barrier", left_out, MMA),
-    "no-barrier-in-the-ring": ("tvmconv_ready", left_out, MMA),
-    "no-barrier-of-a-cluster": ("tvmconv_cluster_barrier", left_out, mma(32, 32, 2, 1, 2, split_k=2, in_cluster=True)),
+    "wait-too-short": ("tvmconv::ready", later, mma(32, 32, 2, 1, 4)),
+    "wait-too-short-of-two-stages": ("tvmconv::ready", later, MMA),
+    "wait-too-short-for-wgmma": ("tvmconv::ready_for_wgmma", later, wgmma(64, 32, 1, 1, 5)),
+    "product-not-complete": ("tvmconv::done", later, WGMMA),
+    "barrier-left-out": ("tvmconv::barrier", left_out, MMA),
+    "no-barrier-in-the-ring": ("tvmconv::ready", left_out, MMA),
+    "no-barrier-of-a-cluster": ("tvmconv::cluster_barrier", left_out, mma(32, 32, 2, 1, 2, split_k=2, in_cluster=True)),
 }
 
 

@@ -16,16 +16,11 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
+from tvmconv.targets.device_code import function, included
+
 from .steps import Always, Products, Staging, Step
 
-_COPY = """
-#define tvmconv_copy(to, to_bytes, from, from_bytes, inside) \\
-  asm volatile("{ .reg .pred p; setp.eq.u32 p, %4, 0; cp.async.ca.shared.global [%0+%1], [%2+%3], 4, p; }" \\
-    :: "r"((unsigned)__cvta_generic_to_shared(to)), "n"(to_bytes), "l"(from), "n"(from_bytes), \\
-       "r"((unsigned)(inside)) : "memory")
-"""
-_COMMIT = '\n#define tvmconv_commit() asm volatile("cp.async.commit_group;" ::: "memory")\n'
-_WAIT = '\n#define tvmconv_wait(left) asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory")\n'
+SOURCE = included("lowering/folding/copying.cuh")
 
 
 def copied(stmt: tirx.Stmt) -> tirx.Stmt:
@@ -42,15 +37,15 @@ def copied(stmt: tirx.Stmt) -> tirx.Stmt:
             return store
         assert isinstance(load, TensorLoad), load
         to, source = store.buffer, load.source
-        places = (to.data, 4 * store.indices[0], source.data, 4 * load.indices[0])
-        return tirx.Evaluate(cuda_func_call("tvmconv_copy", *places, inside, source_code=_COPY))
+        name = function("copy_word", 4 * int(store.indices[0]), 4 * int(load.indices[0]))
+        return tirx.Evaluate(cuda_func_call(name, to.data, source.data, inside, source_code=SOURCE))
 
     return tvm_ffi.structural_map(stmt, (tirx.BufferStore, copy))
 
 
 def committed() -> Always:
     """Return the statement that ends the copies of a chunk."""
-    return Always(tirx.Evaluate(cuda_func_call("tvmconv_commit", source_code=_COMMIT)))
+    return Always(tirx.Evaluate(cuda_func_call(function("commit_words"), source_code=SOURCE)))
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ class Copies:
 
 def _ready(behind: int) -> Iterator[Always]:
     """Yield a wait for all copies but those of the last chunks, and a barrier."""
-    yield Always(tirx.Evaluate(cuda_func_call("tvmconv_wait", behind, source_code=_WAIT)))
+    yield Always(tirx.Evaluate(cuda_func_call(function("wait_for_words", behind), source_code=SOURCE)))
     yield Always(_barrier())
 
 

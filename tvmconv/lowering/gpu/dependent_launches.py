@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from tvmconv.targets import has_dependent_launches
+from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import gpu_of
 
 from ..signatures import itemsize
@@ -36,18 +37,8 @@ its blocks then went to multiprocessors in the order in which these became free,
 is in the L2 cache. Below this number networks at batch 1 take 4 to 9% less time than where no kernel lets another come.
 """
 
-AFTER_OTHERS = """
-__device__ __forceinline__ void tvmconv_after_others(unsigned most_blocks) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  if (gridDim.x * gridDim.y * gridDim.z <= most_blocks) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-"""
-"""The CUDA function that waits for the kernel before, and lets the next one come if there are few blocks.
-
-Source that was made for a newer GPU still compiles for an older one, which launches kernels one by one.
-"""
+AFTER_OTHERS = function("after_others")
+"""The CUDA function that waits for the kernel before, and lets the next one come if there are few blocks."""
 
 
 def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -63,7 +54,8 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
 
     def dependent(func: tirx.PrimFunc) -> tirx.PrimFunc:
         most = gpu_of(target).multiprocessors if _shared_bytes(func) <= MOST_SHARED else 0
-        wait = cuda_func_call("tvmconv_after_others", tirx.const(most, "uint32"), source_code=AFTER_OTHERS)
+        source = included("lowering/gpu/dependent_launches.cuh")
+        wait = cuda_func_call(AFTER_OTHERS, tirx.const(most, "uint32"), source_code=source)
         parameters = [str(name) for name in func.attrs[LAUNCH_PARAMETERS]]
         last = parameters.index(DYNAMIC_SHARED) if DYNAMIC_SHARED in parameters else len(parameters)
         parameters.insert(last, DEPENDENT)

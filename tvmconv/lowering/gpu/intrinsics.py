@@ -16,51 +16,14 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.compute.annotations import CLUSTER_AXIS, COPY, FETCH, MATRICES, PRODUCT, RING, STORE
 from tvmconv.compute.substitution import substitute
-from tvmconv.schedules.cuda.statements import COMMIT_SOURCE, COPY_SOURCE, READY_SOURCE, WAIT, cuda_call
+from tvmconv.schedules.cuda.statements import COPIES, cuda_call
+from tvmconv.targets.device_code import function, included
 
 from .operands import Operand
 from .specialization import specialized
 
-READY_FOR_WGMMA_SOURCE = f"""
-__device__ __forceinline__ void tvmconv_ready_for_wgmma(int pending) {{{WAIT}\
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
-}}
-"""
-"""The same for `wgmma`, which reads shared memory by a way of its own, the asynchronous proxy."""
-
-DONE_SOURCE = """
-__device__ __forceinline__ void tvmconv_done(int pending) {
-  if (!pending) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-"""
-"""The product that was begun before the last `pending` ones is complete.
-
-That is at most one, which has waited for the one before itself."""
-
-BARRIER_SOURCE = """
-__device__ __forceinline__ void tvmconv_barrier() { __syncthreads(); }
-"""
-
-
-FETCH_SOURCE = """
-__device__ __forceinline__ void tvmconv_fetch_{count}(void* own, const void* shared, int rank) {{
-  unsigned address, *to = (unsigned*)own;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"((unsigned)__cvta_generic_to_shared(shared)),
-    "r"(rank));
-  asm volatile("ld.shared::cluster{vector}.b32 {{{places}}}, [%{count}];" : {outputs} : "r"(address));
-}}
-"""
-"""Loads of so many numbers of 32 bits from the place in shared memory of another block of the cluster.
-
-They are volatile, so that they stay between barriers, but several may be on their way at once.
-"""
-
-CLUSTER_SOURCE = """
-__device__ __forceinline__ void tvmconv_cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-"""
+WGMMA, CLUSTERS = (included(f"lowering/gpu/{name}.cuh") for name in ("wgmma", "clusters"))
+"""The sources of a ring of copies for `wgmma`, and of clusters."""
 
 
 def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -95,7 +58,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
         target, place = Operand(written), [tirx.const(0, "int32"), *place]
         # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
         source = tirx.address_of(read.source[tuple(place)])
-        call = cuda_call(f"tvmconv_fetch_{count}", _fetch_source(count), target.pointer, source, rank)
+        call = cuda_call(function("fetch", count), CLUSTERS, target.pointer, source, rank)
         whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
         values = [substitute(value, {loop.loop_var: loop.min}) for value in loop.body.iter_values]
         return SBlockRealize(values, loop.body.predicate, whole)
@@ -121,23 +84,12 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def between_barriers(loop: tirx.For) -> tirx.Stmt:
         if loop.thread_binding is None or loop.thread_binding.thread_tag != CLUSTER_AXIS:
             return loop
-        barrier = cuda_call("tvmconv_cluster_barrier", CLUSTER_SOURCE)
+        barrier = cuda_call(function("cluster_barrier"), CLUSTERS)
         return tirx.SeqStmt([barrier, loop, barrier])
 
     func = tvm_ffi.structural_map(func, (tirx.BufferStore, stored))
     func = tvm_ffi.structural_map(func, (SBlock, written))
     return tvm_ffi.structural_map(func, (tirx.For, between_barriers))
-
-
-def _fetch_source(count: int) -> str:
-    """Return the function that loads one number, or a vector of two or four."""
-    numbers = range(count)
-    return FETCH_SOURCE.format(
-        count=count,
-        vector=f".v{count}" if count > 1 else "",
-        places=", ".join(f"%{number}" for number in numbers),
-        outputs=", ".join(f'"=r"(to[{number}])' for number in numbers),
-    )
 
 
 def _own(region: TensorRegion) -> TensorRegion:
@@ -212,8 +164,7 @@ def _copied(block: SBlock) -> SBlock:
     target = Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
     count = int(loop.extent) * tvm.DataType(written.source.ty.dtype).itemsize
-    code = COPY_SOURCE.format(bytes=count, cache="cg" if count == 16 else "ca")  # L1 is left out by whole vectors only
-    call = cuda_call(f"tvmconv_copy_{count}", code, target.pointer, source, _all_of(inside))
+    call = cuda_call(function("copy", count), COPIES, target.pointer, source, _all_of(inside))
     return _replaced(block, [target], call, realize.block.annotations)
 
 
@@ -236,22 +187,22 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
     ahead, wgmma, goes_on = (int(value) for value in loop.annotations[RING])
     *copies, product = loop.body.seq
     left = loop.extent - 1 - loop.loop_var
-    commit = _opaque("commit", cuda_call("tvmconv_commit", COMMIT_SOURCE))
-    name, source = ("tvmconv_ready_for_wgmma", READY_FOR_WGMMA_SOURCE) if wgmma else ("tvmconv_ready", READY_SOURCE)
-    ready = _opaque("ready", cuda_call(name, source, tirx.min(max(0, ahead - 1), left)))
+    commit = _opaque("commit", cuda_call(function("commit"), COPIES))
+    name, source = ("ready_for_wgmma", WGMMA) if wgmma else ("ready", COPIES)
+    ready = _opaque("ready", cuda_call(function(name), source, tirx.min(max(0, ahead - 1), left)))
     parts = [*copies, commit, ready, product]
     if not ahead:
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts))
     stages = [0] * len(copies) + [0, ahead, ahead]
     order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
     if goes_on:
-        done = _opaque("done", cuda_call("tvmconv_done", DONE_SOURCE, tirx.min(1, left)), _block_of(product))
+        done = _opaque("done", cuda_call(function("done"), WGMMA, tirx.min(1, left)), _block_of(product))
         parts.append(done)
         stages.append(ahead + 1)
         order = [*range(3, len(copies) + 4), 0, 1, 2]
     annotations = {"software_pipeline_stage": stages, "software_pipeline_order": order}
     ring = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts), None, annotations)
-    return tirx.SeqStmt([ring, cuda_call("tvmconv_barrier", BARRIER_SOURCE)])
+    return tirx.SeqStmt([ring, cuda_call(function("barrier"), COPIES)])
 
 
 def _block_of(stmt: tirx.Stmt) -> SBlockRealize:

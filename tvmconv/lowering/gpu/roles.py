@@ -10,8 +10,12 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 from tvmconv.compute.annotations import ROLE
+from tvmconv.targets.device_code import function, included
 
-from . import barriers as functions
+from .device_code import called
+
+ROLES = included("lowering/gpu/roles.cuh")
+"""The source of the functions of blocks whose warps have roles."""
 
 
 def with_roles_apart(mod: tvm.IRModule) -> tvm.IRModule:
@@ -30,13 +34,13 @@ def _with_roles_apart(func: tirx.PrimFunc) -> tirx.PrimFunc:
     threads: list[Any] = []
 
     def note(call: tvm.ir.Call) -> None:
-        if call.args and isinstance(call.args[0], tvm.ir.StringImm) and call.args[0].value == "tvmconv_begin":
+        if called(call) == function("begin"):
             threads.append(call.args[4])
 
     def barrier(call: tvm.ir.Call) -> tvm.ir.Call:
         if not str(getattr(call.op, "name", "")).endswith("tvm_storage_sync"):
             return call
-        return cuda_func_call("tvmconv_team_barrier", threads[0], source_code=functions.TEAM_BARRIER)
+        return cuda_func_call(function("team_barrier"), threads[0], source_code=ROLES)
 
     def tested(steps: tirx.SeqStmt) -> tirx.Stmt:
         roles = [at for at, step in enumerate(steps.seq) if isinstance(step, tirx.For) and ROLE in step.annotations]

@@ -20,6 +20,7 @@ from tvmconv.targets.threads import usable_cpus
 from ..kept import KEEP, Kernels, code_of, keep_code, name_of
 from .constants import with_constant_bits
 from .dependent_launches import with_dependent_launches
+from .device_code import with_device_code
 from .roles import with_roles_apart
 
 
@@ -28,6 +29,11 @@ def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
     with ThreadPoolExecutor(usable_cpus()) as pool:
         for each in pool.map(lambda one: codegen_build(*one), kernels):
             module.import_module(each)
+
+
+def finished(kernels: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Return a module of lowered kernels as TVM writes CUDA source of them."""
+    return with_device_code(with_dependent_launches(kernels, target))
 
 
 def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Module:
@@ -51,7 +57,7 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
             final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
-            units = [(with_dependent_launches(with_constant_bits(each), target), place) for each, place in final]
+            units = [(finished(with_constant_bits(each), target), place) for each, place in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)

@@ -6,7 +6,7 @@ multiplies. A schedule knows nothing of it: its block computes one tile, with al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,10 +31,11 @@ from tvmconv.compute.annotations import (
     BulkCopy,
 )
 from tvmconv.compute.substitution import substitute
+from tvmconv.targets.device_code import function
 
-from . import barriers as functions
 from .moving import Places, moved
 from .operands import Operand
+from .roles import ROLES
 from .tensor_maps import ENCODE, tensor_map
 
 
@@ -111,17 +112,17 @@ class _Block:
         ]
         self.buffers[:] = [each for each in self.buffers if each not in self.replaced]
         shared = [each for each in self.buffers if each.scope() == "shared.dyn"]
-        keep = [_call([_whole(each)], "tvmconv_keep", functions.KEEP) for each in shared]
-        begin = self.call("tvmconv_begin", functions.BEGIN, self.slots, self.teams, self.threads)
+        keep = [_call([_whole(each)], "keep") for each in shared]
+        begin = self.call("begin", self.slots, self.teams, self.threads)
         body = tirx.SeqStmt([begin, *keep, *roles, *keep])
         # With a number of blocks to have room for, ptxas knows the registers that threads have at first.
         bounded = tirx.AttrStmt(0, "tirx.launch_bounds_min_blocks_per_sm", 1, body)
         threads = _bound(self.thread, self.multiplying + COPYING_THREADS, "threadIdx.x", bounded)
         return _bound(self.block, tirx.min(self.multiprocessors, self.loop.extent), "blockIdx.x", threads)
 
-    def call(self, name: str, source: str, *arguments: Any) -> SBlockRealize:
+    def call(self, name: str, *arguments: Any) -> SBlockRealize:
         """Return the call of a function on the barriers."""
-        return _call([_whole(self.barriers)], name, source, *arguments)
+        return _call([_whole(self.barriers)], name, *arguments)
 
     def tiles(self, first: Any, step: int, body: Callable[[tvm.ir.Var], tirx.Stmt]) -> tirx.Stmt:
         """Return a loop over every so many tiles, from the first one on."""
@@ -142,7 +143,7 @@ class _Block:
                     lanes = bulk.last_lanes if of_last else bulk.lanes
                     size += bulk.pixels * lanes * tvm.DataType(ring.ty.dtype).itemsize
                     copies.append(self.bulk_copy(ring, maps[lanes], bulk, place, slot))
-                return _steps(self.call("tvmconv_acquire", functions.ACQUIRE, slot, turn, size), *copies)
+                return _steps(self.call("acquire", slot, turn, size), *copies)
 
             return self.over_chunks(of_chunk)
 
@@ -186,7 +187,7 @@ class _Block:
         ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
         memory = [TensorRegion(ring, ranges, ring.ty), _whole(self.barriers)]
         at = channel, column, row, image, tap_w, tap_h
-        return _call(memory, "tvmconv_bulk_copy", functions.BULK_COPY, slot, tirx.address_of(known), *at)
+        return _call(memory, "bulk_copy", slot, tirx.address_of(known), *at)
 
     def multiply_all(self) -> tirx.Stmt:
         """Return the loop of a team that multiplies."""
@@ -196,8 +197,8 @@ class _Block:
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
             of_team = self.slots, team
             alone = self.teams == 1
-            begin = [] if alone else [self.call("tvmconv_turn", functions.TURN, *of_team, tile)]
-            end = [] if alone else [self.call("tvmconv_next", functions.NEXT, *of_team)]
+            begin = [] if alone else [self.call("turn", *of_team, tile)]
+            end = [] if alone else [self.call("next", *of_team)]
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
             at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
             last = [self.release(place, 0, 1)] if self.goes_on else []
@@ -221,7 +222,7 @@ class _Block:
                 places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
             return self.by_team(moved(stmt, places, team))
 
-        number = cuda_func_call("tvmconv_team", self.threads, source_code=functions.TEAM, return_type="int32")
+        number = cuda_func_call(function("team"), self.threads, source_code=ROLES, return_type="int32")
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
@@ -229,7 +230,7 @@ class _Block:
         """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
         slot, turn = place[0], place[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
-        arrived = self.call("tvmconv_arrived", functions.ARRIVED, slot, turn)
+        arrived = self.call("arrived", slot, turn)
         product = _with_product(self.product, self.ring.annotations[LAST_PRODUCT][1:]) if of_last else self.product
         product = moved(product, self.rings, slot)
         next_turn = tirx.BufferStore(place, turn + is_last, [1])
@@ -241,7 +242,7 @@ class _Block:
     def release(self, place: Any, *pending: Any) -> tirx.Stmt:
         """Return the statement that makes the slot before a place empty, if it was used."""
         before = place[0] - 1 + (place[0] == 0).astype("int32") * self.slots
-        return self.call("tvmconv_release", functions.RELEASE, before, *pending)
+        return self.call("release", before, *pending)
 
     def slot_and_turn(self, place: Any) -> tuple[Any, Any]:
         return tirx.floormod(place, self.slots), tirx.floordiv(place, self.slots)
@@ -301,8 +302,7 @@ def _steps(*steps: tirx.Stmt) -> tirx.Stmt:
 
 def _registers(role: str, count: int) -> SBlockRealize:
     """Return the statement by which four warps of a role get so many registers for each thread."""
-    source = {"copies": functions.COPIES, "multiplies": functions.MULTIPLIES}[role]
-    return _call([], f"tvmconv_{role}_{count}", source.format(registers=count))
+    return _call([], role, parameters=[count])
 
 
 def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
@@ -342,9 +342,10 @@ def _whole(buffer: Any) -> TensorRegion:
     return TensorRegion(buffer, [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.ty.shape], buffer.ty)
 
 
-def _call(memory: list[TensorRegion], name: str, source: str, *arguments: Any) -> SBlockRealize:
-    """Return the call of a CUDA function, in a block, on the addresses of what it uses in shared memory."""
+def _call(memory: list[TensorRegion], name: str, *arguments: Any, parameters: Sequence[int] = ()) -> SBlockRealize:
+    """Return the call of a function of `roles.cuh`, in a block, on the addresses of what it uses in shared memory."""
     operands = [Operand(region) for region in memory]
-    call = tirx.Evaluate(cuda_func_call(name, *(each.pointer for each in operands), *arguments, source_code=source))
+    pointers = [each.pointer for each in operands]
+    call = tirx.Evaluate(cuda_func_call(function(name, *parameters), *pointers, *arguments, source_code=ROLES))
     block = SBlock([], memory, memory, name, call, match_buffers=[each.match for each in operands])
     return SBlockRealize([], tirx.const(True, "bool"), block)
