@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -35,11 +37,16 @@ from ..measure.protocol import BuildResult, Calls, RunResult, last_error, requir
 from ..measure.runner import require_for
 from . import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 
+logger = logging.getLogger(__name__)
+
 PATIENCE = 60.0
 """The seconds to wait for a server, and for a trial beyond the time that the trial itself may run."""
 
 HOLD = 20.0
 """The seconds that a session with a server is kept though others wait for one: to begin another takes some."""
+
+REPEATS = 3
+"""The number of times that one error keeps a client from a server before it is told; a restart causes fewer."""
 
 TRACKER_SECONDS = 5.0
 """The seconds within which a tracker has to answer."""
@@ -181,13 +188,21 @@ class RPCRunner:
 
     def _begin_again(self, client: _Client, kind: str) -> None:
         """Let a client get a server anew, the same or another, and be free then; meanwhile the others go on."""
+        errors = Counter[str]()
         while not self._closed:
-            # ValueError: the pool writes to a process that `close` has just ended.
-            with suppress(OSError, RuntimeError, ValueError, AttributeError, InvalidArgumentError):
+            try:
                 client.close()
                 self._require_alike(client.describe(kind).result(), kind)
                 self._free.put(client)
                 return
+            # ValueError: the pool writes to a process that `close` has just ended.
+            except (OSError, RuntimeError, ValueError, AttributeError, InvalidArgumentError) as error:
+                reason = f"{type(error).__name__}: {last_error(str(error))}"
+                errors[reason] += 1
+                if errors[reason] == REPEATS and not self._closed:
+                    logger.warning(
+                        "a server of key %r has failed %d times, and is tried again: %s", self.key, REPEATS, reason
+                    )
             time.sleep(PAUSE)
 
 
