@@ -24,7 +24,7 @@ from tvmconv.problem import ASSUMED_BATCH, Problem
 from tvmconv.problem.dtypes import FLOATS, one_of
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules import cpu, cuda
-from tvmconv.targets import backend_of, backend_on, resolve_target
+from tvmconv.targets import backend_of, backend_on, llvm, resolve_target
 
 from .arrays import Operand
 from .calls import KEPT, Calls, Launch
@@ -110,7 +110,7 @@ def prepare(about: tuple[str, Geometry, State], dy: Any, operands: list[Operand]
     kernel = _kept(of, problem, target, state)
     inputs = {item.name: (item.shape, item.dtype) for item in operands}
     output = (workload.x_shape if of == "input" else workload.w_shape, workload.dtype)
-    memory, function = kernel.workspace.sized(workload), kernel.executable[KERNEL_NAME]
+    memory, function = kernel.workspace.sized(workload), llvm.function_of(kernel.executable, KERNEL_NAME)
     in_channels_last = IMAGES[of] if channels_last else ()
     return Launch.prepare(function, dy, operands, inputs, output, memory, given.device, in_channels_last)
 

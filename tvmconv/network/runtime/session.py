@@ -10,6 +10,7 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.runtime.profiling import Recorder, Timed
+from tvmconv.targets import llvm
 
 POOLED = "pooled"
 """TVM's allocator that keeps memory that was freed for the next tensors of the same size, of any network."""
@@ -55,7 +56,8 @@ class Session:
     def machine(self) -> VirtualMachine:
         """TVM's virtual machine with the network's code; its function "main" takes tensors that are on the device."""
         if self._machine is None:
-            self._machine = VirtualMachine(self._executable, self._device, self._allocator)
+            with llvm.options_of(getattr(self._executable, "mod", self._executable)):
+                self._machine = VirtualMachine(self._executable, self._device, self._allocator)
             names = (IN_CAPTURE, IN_MEMORY, IN_GRAPHS)
             self._functions = {name for name in names if self._machine.module.implements_function(name)}
         return self._machine
