@@ -49,8 +49,8 @@ class Expression:
                 raise ValueError(f"{len(text)} characters")
             self._value = self._parsed(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            known = f"an expression of numbers, names, arithmetic, comparisons, and the functions {', '.join(functions)}"
-            raise InvalidArgumentError("expression", text[:200], f"{known} ({error})") from None
+            expected = f"an expression of numbers, names, arithmetic, comparisons, and {', '.join(functions)}"
+            raise InvalidArgumentError("expression", text[:200], f"{expected} ({error})") from None
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """Return the value of the expression for values of its names."""

@@ -63,7 +63,8 @@ class Store:
         except FileNotFoundError:
             return None
         except UNUSABLE as error:
-            return self._tell(error)
+            self._tell(error)
+            return None
         content, digest = whole[: -sha256().digest_size], whole[-sha256().digest_size :]
         if digest != sha256(content).digest():
             return None
@@ -113,7 +114,7 @@ class Store:
                     if total <= self.limit * 7 // 8:
                         break
                     with suppress(OSError):
-                        os.unlink(path)
+                        Path(path).unlink()
                     total -= size
             self._uncounted[folder] = min(self.limit - total, self.limit // 16)
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -28,3 +29,16 @@ def follow_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def begin_group() -> None:
+    """Let this process lead a process group, which `kill_group` kills, where the operating system has such."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+
+
+def kill_group(leader: int) -> None:
+    """Kill the processes of the group that a process leads, such as a compiler; do nothing where it leads none."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):  # macOS does not permit it of a process that has ended
+            os.killpg(leader, signal.SIGKILL)

@@ -262,13 +262,13 @@ def compile(  # noqa: A001
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     problem = Problem(workload, precision=precision, open_sizes=tuple(open_sizes))
-    return compile_problem(problem, target, config, algorithm)
-
-
-def compile_problem(problem: Problem, target: Any, config: Any, algorithm: str) -> Operator:
-    """Compile the operator for a problem; the other arguments are those of `compile`."""
     resolved = resolve_target(target)
     selection = select(problem, resolved, config, algorithm)
     logger.info("%s by %s: %s", problem, selection.name, selection.reason)
-    kernel = build_kernel(problem, selection, resolved)
-    return Operator(problem, resolved, selection, kernel.executable, kernel.workspace)
+    return compile_problem(problem, selection, resolved)
+
+
+def compile_problem(problem: Problem, selection: Selection, target: tvm.target.Target) -> Operator:
+    """Compile the operator for a problem by a template and a configuration that were selected."""
+    kernel = build_kernel(problem, selection, target)
+    return Operator(problem, target, selection, kernel.executable, kernel.workspace)

@@ -21,6 +21,7 @@ from .threads import usable_cpus
 _compiled: dict[str, bytes] = {}
 """The machine code that is known, by names of sources: all of it, since images of loaded files are nowhere else."""
 
+
 def compile_all(sources: Sequence[str], arch: str) -> list[bytes]:
     """Compile CUDA sources to machine code for an architecture, side by side unless they are known."""
     with ThreadPoolExecutor(usable_cpus()) as pool:

@@ -22,6 +22,7 @@ import tvm
 from tvm import rpc
 from tvm.rpc import base
 
+from tvmconv import system
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, Status
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
@@ -30,7 +31,6 @@ from tvmconv.targets import DeviceFacts, arch_of, backend_of
 from tvmconv.version import __version__
 
 from ..gone import refuse_arguments
-from ..measure import worker
 from ..measure.packages import require_packages
 from ..measure.processes import WorkerPool
 from ..measure.protocol import BuildResult, Calls, RunResult, last_error, require_seconds
@@ -260,7 +260,7 @@ class _Client:
             if self._closed:
                 raise RuntimeError("closed")
             if self._pool is None:
-                self._pool = WorkerPool(1, self._timeout + PATIENCE, worker.follow_parent)
+                self._pool = WorkerPool(1, self._timeout + PATIENCE, system.follow_parent)
             future: Future[Any] = self._pool.submit(function, *arguments)
             return future
 
