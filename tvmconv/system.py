@@ -1,4 +1,4 @@
-"""The parts that depend on the operating system: who may write a folder, and how processes end."""
+"""The parts that depend on the operating system: folders, the end of processes, processors, and protected memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 """Linux's prctl operation that sets the signal a process gets when its parent dies."""
+
+ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
+"""Linux's system call on x86_64 for features of the CPU, its argument to tell which there are, and the bit of tiles."""
+
+PROT_NONE = 0
+"""The protection of memory that nothing may touch, for mprotect."""
 
 
 def is_safe(folder: Path) -> bool:
@@ -42,3 +49,36 @@ def kill_group(leader: int) -> None:
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):  # macOS does not permit it of a process that has ended
             os.killpg(leader, signal.SIGKILL)
+
+
+def processors() -> list[int]:
+    """Return the numbers of the processors that this process may run on: all where the system has no affinity masks."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def run_on(numbers: Iterable[int]) -> None:
+    """Let this thread, and those that it begins, run on these processors alone, where the system has affinity masks."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, numbers)
+
+
+def has_amx_tiles() -> bool:
+    """Return whether Linux, on x86_64, gives processes the tiles of AMX, if they ask for them."""
+    if sys.platform != "linux":
+        return False
+    features = ctypes.c_uint64()
+    failed = ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, ctypes.byref(features))
+    return not failed and bool(features.value >> XFEATURE_XTILEDATA & 1)
+
+
+def forbid(address: int, nbytes: int) -> None:
+    """Let code die that touches some pages of memory; raise `OSError` where the system does not allow it."""
+    if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), nbytes, PROT_NONE):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+
+def give_back_free_memory() -> None:
+    """Let glibc give memory that is free, but resident, back to Linux."""
+    ctypes.CDLL(None).malloc_trim(0)

@@ -6,7 +6,6 @@ all that a library takes: data laid out anew, scratch memory, weights in another
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tvmconv import system
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.process import Process
 
@@ -151,7 +151,7 @@ def _prepared(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> 
 
 def _growth(call: Call) -> int:
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # memory that is free, but resident, would hide what the call takes
+    system.give_back_free_memory()  # it would hide what the call takes
     CLEAR_REFS.write_text(RESET_PEAK)
     before = _status("VmRSS")
     output = call()
