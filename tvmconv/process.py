@@ -29,7 +29,7 @@ class Process:
         self._process.start()
         theirs.close()
         self.sentinel: int = self._process.sentinel
-        """What `multiprocessing.connection.wait` takes to wait for the process's end."""
+        """The object with which `multiprocessing.connection.wait` waits for the process's end."""
 
     def __enter__(self) -> Process:
         return self
