@@ -32,7 +32,7 @@ def is_safe(folder: Path) -> bool:
 
 
 def follow_parent() -> None:
-    """Leave Ctrl-C to the process that began this one; on Linux, also end when that ends."""
+    """Leave Ctrl-C to the process that began this one; on Linux, also end with the thread that began it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
