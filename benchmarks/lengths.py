@@ -14,8 +14,10 @@ import time
 import numpy as np
 
 from tvmconv import ConvWorkload, Operator
+from tvmconv.dispatch import select
 from tvmconv.problem import ASSUMED_LENGTHS, Problem
 from tvmconv.runtime.operator import compile_problem
+from tvmconv.targets import resolve_target
 
 LENGTHS = (1, 2, 4, 8, 15, 16, 24, 32, 64, 100, 128, 200, 256, 300, 512, 1000, 2048, 2049, 4096)
 
@@ -25,7 +27,8 @@ def kernel(channels: int, taps: int, length: int, *open_sizes: str) -> Operator:
     workload = ConvWorkload.depthwise(
         (1, channels, 1, length), (channels, 1, 1, taps), padding=(0, taps - 1, 0, 0), shift=True, activation="silu"
     )
-    return compile_problem(Problem(workload, open_sizes=("batch", *open_sizes)), "llvm", None, "auto")
+    problem, target = Problem(workload, open_sizes=("batch", *open_sizes)), resolve_target("llvm")
+    return compile_problem(problem, select(problem, target), target)
 
 
 def main() -> None:

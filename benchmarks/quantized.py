@@ -33,8 +33,8 @@ from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import measure, use_threads_of_tvm
 from tvmconv.integrations.quantizing import FORMATS, quantize
 from tvmconv.network import Network, build, import_model
+from tvmconv.store import write_whole
 from tvmconv.targets import device_facts, resolve_target
-from tvmconv.targets.files import write_whole
 
 DEFAULT = ("resnet50", "mobilenet_v2", "efficientnet_b0")
 SECONDS = 0.5

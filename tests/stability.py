@@ -6,7 +6,6 @@ Every kind of call gives the same bits each time, and the process grows by nothi
 from __future__ import annotations
 
 import argparse
-import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import numpy as np
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv import ConvWorkload
+from tvmconv import ConvWorkload, system
 from tvmconv.testing import random_operands
 
 GROWTH = 2**22
@@ -85,7 +84,7 @@ def _bits(result: Any) -> bytes:
 
 def resident() -> int:
     """Return the bytes of memory that this process has, without freed ones: these would hide a leak."""
-    ctypes.CDLL(None).malloc_trim(0)
+    system.give_back_free_memory()
     return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 

@@ -11,8 +11,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Thread
 
 import msgspec
@@ -243,6 +245,32 @@ def test_a_gpu_is_measured(tracker: int, tmp_path: Path) -> None:
     builder.close()
     assert {result.reason for result in measured.values()} == {None}
     assert all(0 < result.cost < 1e-3 for result in measured.values())
+
+
+def test_an_error_that_repeats_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that fails for good is no reason to wait in silence; one that is started again answers in the end."""
+    monkeypatch.setattr(rpc_runner, "PAUSE", 0.0)
+    errors = [ConnectionError("refused"), *[RuntimeError("no room")] * 5]
+
+    class Client:
+        def close(self) -> None:
+            pass
+
+        def describe(self, kind: str) -> Future[str]:
+            future: Future[str] = Future()
+            if errors:
+                future.set_exception(errors.pop(0))
+            else:
+                future.set_result("facts")
+            return future
+
+    runner = object.__new__(RPCRunner)
+    runner.key, runner._closed, runner._free = KEY, False, SimpleQueue()
+    monkeypatch.setattr(runner, "_require_alike", lambda server, kind: None)
+    runner._begin_again(client := Client(), "llvm")  # type: ignore[arg-type]
+    assert runner._free.get_nowait() is client
+    (record,) = caplog.records
+    assert "RuntimeError: no room" in record.getMessage()
 
 
 def test_a_server_of_tvm_alone_is_refused(tracker: int) -> None:

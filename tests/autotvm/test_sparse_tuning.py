@@ -28,7 +28,8 @@ from tvmconv.checking.pruning import operands_for, pruned
 from tvmconv.dispatch.history import serves
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.folding import folding
-from tvmconv.targets import device_facts, kernel_cache
+from tvmconv.store import default_folder
+from tvmconv.targets import device_facts
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
@@ -132,7 +133,7 @@ def test_a_trial_for_cuda_is_compiled_launch_by_launch(tmp_path: Path, monkeypat
     first = compiled()
     assert len(first) == 2
     assert compiled() == first
-    assert not kernel_cache.folder().exists()
+    assert not default_folder().exists()
 
 
 def test_cost_models_see_sparse_kernels() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ import tvmconv
 from tests.shared.network_graph import Graph
 from tests.shared.passes import use_kernels
 from tvmconv import lowering
-from tvmconv.dispatch import choices, registry, select_ranges
+from tvmconv.dispatch import registry, select_ranges
 from tvmconv.lowering import kept as kept_functions
 from tvmconv.lowering.gpu import side_by_side
 from tvmconv.network import Network
 from tvmconv.network.passes.convolutions.functions import add_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import template as tensor
-from tvmconv.targets import cuda, kernel_cache, resolve_target, sources
+from tvmconv.store import default_folder, store
+from tvmconv.targets import cuda, resolve_target, sources
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 PROBLEM = Problem(tvmconv.ConvWorkload.conv2d((1, 32, 14, 14), (64, 32, 3, 3), dtype="float16"))
@@ -52,7 +54,6 @@ def forget() -> None:
     """Forget what this process has chosen."""
     registry.default_config.cache_clear()
     registry.estimated_cycles.cache_clear()
-    choices._known.cache_clear()
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_a_weight_that_is_read_beside_what_is_made_of_it(scheduled: list[str]) -
         assert packing is not None
         packed.append([array.numpy() for array in packing(weight)])
         if name := builder.get()[kernel.function].attrs.get(kept_functions.KEEP):
-            kernel_cache.keep(f"{name}.code", b"")  # what compiling it would keep
+            store.put(f"{name}.code", b"")  # what compiling it would keep
     assert len(scheduled) == 1
     sums = 3 * weight.astype("int32").sum((1, 2, 3))
     for arrays in packed:
@@ -159,9 +160,9 @@ def constants(imported: tvm.IRModule) -> list[np.ndarray]:
     [
         lambda patch: patch.setattr(sources, "digest", lambda: "other sources"),
         lambda patch: patch.setattr(sources, "digest", lambda: None),
-        lambda patch: patch.setattr(kernel_cache, "kept", lambda name: None),
-        lambda patch: [each.write_bytes(each.read_bytes()[:-40]) for each in kernel_cache.folder().glob("*.code")],
-        lambda patch: [each.unlink() for each in kernel_cache.folder().glob("*.signature")],
+        lambda patch: patch.setattr(store, "get", lambda key: None),
+        lambda patch: [each.write_bytes(each.read_bytes()[:-40]) for each in default_folder().glob("*.code")],
+        lambda patch: [each.unlink() for each in default_folder().glob("*.signature")],
     ],
     ids=["other sources", "changed sources", "no file", "damaged", "half of it"],
 )
@@ -257,8 +258,8 @@ def test_a_choice_is_made_once(kept: None, monkeypatch: pytest.MonkeyPatch) -> N
         patch.setattr(tensor, "default_config", None)  # a call would fail
         patch.setattr(tensor, "estimate", None)
         assert chosen() == first
-    (file,) = kernel_cache.folder().glob("*.choices")
-    file.write_bytes(file.read_bytes().replace(b"block_m", b"block_n"))  # damaged lines are left out
+    for file in default_folder().glob("*.choice"):
+        file.write_bytes(file.read_bytes().replace(b"block_m", b"block_n"))  # damaged: it is chosen again
     assert chosen() == first
     monkeypatch.setattr(sources, "digest", lambda: "other sources")
     monkeypatch.setattr(tensor, "estimate", lambda *_: inf)
@@ -281,6 +282,17 @@ def test_changed_sources_have_no_digest(monkeypatch: pytest.MonkeyPatch, caplog:
     monkeypatch.setattr(sources, "BEGAN", time.time())
     monkeypatch.setattr(tvm_ffi, "__version__", "another")
     assert digest() not in (None, before)
+
+
+def test_the_digest_is_of_what_kernels_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BEGAN", time.time() + 60)
+    changes = ("cli/run.py", "bench/report.py", "schedules/cuda/mma.cuh", "lowering/kept.py", "network/passes/a.py")
+    digests = [DIGEST.__wrapped__(tmp_path)]
+    for name in changes:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("changed")
+        digests.append(DIGEST.__wrapped__(tmp_path))
+    assert [after != before for before, after in pairwise(digests)] == [False, False, True, True, True]
 
 
 DIGEST = sources.digest

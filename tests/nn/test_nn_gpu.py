@@ -14,6 +14,7 @@ from tests.nn.sequence_cases import check as check_sequences
 from tests.schedules.cases.diagonals import CASES as DIAGONALS
 from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, any_batch, geometry
 from tests.schedules.cases.gradients import check as check_gradient
+from tvmconv.dispatch import select
 from tvmconv.runtime import gradients
 from tvmconv.runtime.arrays import to_numpy, to_torch
 from tvmconv.runtime.operator import compile_problem
@@ -49,8 +50,9 @@ def test_gradients(name: str, of: str) -> None:
 @pytest.mark.parametrize("name", DIAGONALS)
 def test_gradients_on_diagonals(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     workload, config = DIAGONALS[name]
-    problem = any_batch("weight_gradient", workload, resolve_target("cuda"))
-    operator = compile_problem(problem, "cuda", config, "auto")
+    target = resolve_target("cuda")
+    problem = any_batch("weight_gradient", workload, target)
+    operator = compile_problem(problem, select(problem, target, config), target)
     monkeypatch.setattr(gradients, "_calls", gradients.Calls())
     monkeypatch.setattr(gradients, "operator_for", lambda *_: operator)
     arrays = random_operands(workload, direction="weight_gradient")

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("cache", "errors", "version"),
+    ("cache", "errors", "expressions", "process", "store", "system", "version"),
     ("problem",),
     ("targets",),
     ("compute",),

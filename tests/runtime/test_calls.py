@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,17 @@ def test_records_that_are_applied_are_part_of_a_call(prepared: list[Any], tmp_pa
         depthwise(OPERANDS)
     depthwise(OPERANDS)
     assert len(prepared) == 2
+
+
+def test_logs_that_choose_alike_share_a_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A log that is applied after each trial of a tuner leaves no kernels behind."""
+    monkeypatch.setattr(operators, "_operators", Cache(8))
+    log = tmp_path / "growing.jsonl"
+    for number in range(3):
+        log.write_text("\n" * number)
+        with autotvm.apply_history_best(log):
+            depthwise(OPERANDS)
+    assert len(operators._operators) == 1
 
 
 def test_a_target_given_as_an_object_is_not_resolved_in_every_call(

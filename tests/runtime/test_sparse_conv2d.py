@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,19 @@ X, W, SHIFT, RESIDUAL = (OPERANDS[name] for name in ("x", "w", "shift", "residua
 def plain(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
     """Compute the same by the dense kernels."""
     return np.asarray(tvmconv.conv2d(x, w.astype("float32"), **options))
+
+
+def test_threads_compile_for_different_shapes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, both = tvmconv.sparse_conv2d(W), Barrier(2)
+
+    def compiled(self: object, x_shape: tuple[int, ...], *rest: object) -> tuple[int, ...]:
+        both.wait(30)  # breaks where one waits for the other
+        return x_shape
+
+    monkeypatch.setattr(tvmconv.SparseConv2d, "_compile", compiled)
+    shapes = [(1, 4, 6, 8), (1, 4, 8, 8)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(conv.operator, shapes)) == shapes
 
 
 @pytest.mark.parametrize("make", [lambda a: a, torch.from_numpy, tvm.runtime.tensor], ids=["numpy", "torch", "tvm"])

@@ -16,10 +16,12 @@ import tvm
 import tvmconv
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
+from tvmconv.dispatch import select
 from tvmconv.errors import CompileError, InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.runtime import operators, storage
 from tvmconv.runtime.operator import compile_problem
+from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
 WORKLOAD = ConvWorkload.depthwise((2, 6, 13, 15), (6, 2, 3, 3), stride=2, scale=True, shift=True, activation="relu6")
@@ -126,7 +128,8 @@ def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, mo
 
 def test_mirrored_taps_are_saved_as_such(tmp_path: Path) -> None:
     problem = Problem(tvmconv.ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3)), mirrored=True)
-    compile_problem(problem, "llvm", None, "auto").save(tmp_path / "operator.so")
+    target = resolve_target("llvm")
+    compile_problem(problem, select(problem, target), target).save(tmp_path / "operator.so")
     assert tvmconv.load(tmp_path / "operator.so").problem == problem
 
 

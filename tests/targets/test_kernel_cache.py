@@ -13,6 +13,7 @@ import tvm_ffi
 from tests.shared.network_graph import Graph
 from tvmconv.network import build
 from tvmconv.runtime import storage
+from tvmconv.store import default_folder
 from tvmconv.targets import cuda, has_gpu, kernel_cache
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
@@ -82,7 +83,7 @@ def test_a_file_holds_the_machine_code(
     network = build(model(16, 32, 16), SM_90)
     network.export(tmp_path / "network.so")
     assert len(compiled) == (2 if is_known else 0)
-    for file in kernel_cache.folder().glob("*"):
+    for file in default_folder().glob("*"):
         file.unlink()
     kernel_cache._compiled.clear()
     compiled.clear()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tvmconv
+from tvmconv import system
 from tvmconv.autotvm.measure import worker
 from tvmconv.autotvm.measure.processes import WorkerPool
 from tvmconv.errors import InvalidArgumentError
@@ -132,7 +133,7 @@ def test_machines(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     monkeypatch.setattr(os, "cpu_count", lambda: machine.processors)
-    monkeypatch.setattr(threads, "affinity", lambda: list(machine.mask or range(machine.processors)))
+    monkeypatch.setattr(system, "processors", lambda: list(machine.mask or range(machine.processors)))
 
     environment = dict(machine.environment)
     choice = threads.choose(environment, tmp_path)
@@ -146,7 +147,7 @@ def test_machines(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_number_that_is_none_is_left_out_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "affinity", lambda: [0, 1, 2])
+    monkeypatch.setattr(system, "processors", lambda: [0, 1, 2])
     for text in ("0", "-2", "many", "", "1.5"):
         with pytest.warns(UserWarning, match=f"OMP_NUM_THREADS is '{text}'"):
             assert threads.choose({"OMP_NUM_THREADS": text}, tmp_path).threads == 3
@@ -154,7 +155,7 @@ def test_a_number_that_is_none_is_left_out_with_a_warning(tmp_path: Path, monkey
 
 def test_a_system_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each processor is a core, and there is no quota; so it is with damaged files."""
-    monkeypatch.setattr(threads, "affinity", lambda: [0, 1, 2])
+    monkeypatch.setattr(system, "processors", lambda: [0, 1, 2])
     assert threads.choose({}, tmp_path).threads == 3
     for text in ("", "none of its kind", "1 0", "5 0"):
         for name, each in group("0::/", V2.format(inside="/"), cpu_max=text).items():
@@ -192,8 +193,8 @@ def counted(before: str = "", after: str = "", **environment: str) -> tuple[int,
     return said, counted, mask
 
 
-CORES = len(threads.physical_cores(threads.affinity()))
-LAST = threads.affinity()[-1]
+CORES = len(threads.physical_cores(system.processors()))
+LAST = system.processors()[-1]
 
 
 def test_a_process_with_nothing_set_uses_every_core() -> None:

@@ -6,19 +6,19 @@ all that a library takes: data laid out anew, scratch memory, weights in another
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tvmconv import system
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.process import Process
 
 from .peers.peer import Call, Peer
 
@@ -103,16 +103,12 @@ def workspace_on_cpu(peer: Peer, workload: ConvWorkload, target: tvm.target.Targ
     """
     import torch
 
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = _server().Process(target=_report, args=(theirs, peer, workload, str(target), torch.get_num_threads()))
-    process.start()
-    theirs.close()
-    with ours:
+    arguments = peer, workload, str(target), torch.get_num_threads()
+    with Process(_report, *arguments, context=_server()) as process:
         try:
-            answer = ours.recv()
-        except EOFError:
+            answer = process.answer()
+        except ChildProcessError:
             answer = "the process died"
-    process.join()
     if isinstance(answer, str):
         raise RuntimeError(answer)
     return int(answer)
@@ -126,8 +122,8 @@ def _server() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str, threads: int) -> None:
-    """Send the memory that a peer's first call takes; this is all that such a process does."""
+def _report(peer: Peer, workload: ConvWorkload, target: str, threads: int) -> int | str:
+    """Return the memory that a peer's first call takes, or an error; this is all that such a process does."""
     import torch
 
     from tvmconv.errors import TvmconvError
@@ -137,9 +133,9 @@ def _report(answer: Connection, peer: Peer, workload: ConvWorkload, target: str,
     try:
         _prepared(peer, tiny(workload), resolve_target(target))()
         call = _prepared(peer, workload, resolve_target(target))
-        answer.send(_growth(call))
+        return _growth(call)
     except (RuntimeError, TvmconvError) as error:
-        answer.send(str(error).strip().partition("\n")[0])
+        return str(error).strip().partition("\n")[0]
 
 
 def _prepared(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> Call:
@@ -155,7 +151,7 @@ def _prepared(peer: Peer, workload: ConvWorkload, target: tvm.target.Target) -> 
 
 def _growth(call: Call) -> int:
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # memory that is free, but resident, would hide what the call takes
+    system.give_back_free_memory()  # it would hide what the call takes
     CLEAR_REFS.write_text(RESET_PEAK)
     before = _status("VmRSS")
     output = call()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any
 
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.process import Process
 
 TRIALS = 1_000_000
 """A number of trials that neither reaches in the time given."""
@@ -59,23 +59,12 @@ def _tune(workload: ConvWorkload, target: str, seconds: float, log: Path) -> dic
 
 def _tune_tir(workload: ConvWorkload, target: str, seconds: float, folder: str) -> dict[str, Any]:
     """Run MetaSchedule in a process of its own, which is ended when the time is over: it counts trials only."""
-    process = multiprocessing.get_context("spawn").Process(target=search, args=(workload, target, folder, TRIALS))
-    process.start()
-    process.join(seconds)
-    for child in _children(process.pid):
-        child.kill()
-    process.join()
+    with Process(search, workload, target, folder, TRIALS) as process:
+        process.join(seconds)
     records = Path(folder, "database_tuning_record.json")
     lines = records.read_text().splitlines() if records.exists() else []
     failed = sum("[1e+10]" in line or "[10000000000" in line for line in lines)
     return {"trials": len(lines), "failed": failed, "per_second": len(lines) / seconds}
-
-
-def _children(pid: int | None) -> list[Any]:
-    import psutil
-
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
 
 
 def search(workload: ConvWorkload, target: str, folder: str, trials: int) -> None:

@@ -70,6 +70,7 @@ def inspect(
     its convolutions is meant. A CUDA target needs no GPU. A gradient by the input with a stride of 1 is a convolution
     with mirrored taps.
     """
+    from tvmconv.dispatch import select
     from tvmconv.problem import Problem
     from tvmconv.runtime.operator import compile_problem
 
@@ -82,7 +83,7 @@ def inspect(
     workload = find_workload(subject, layer, shapes)
     problem = Problem(workload, precision=precision, direction=direction).as_convolution
     with progress(f"compiling {problem}"):
-        operator = compile_problem(problem, resolved, None, "auto")
+        operator = compile_problem(problem, select(problem, resolved), resolved)
         content = _content(operator, show)
     selection = {"schedule": operator.selection.name, "reason": operator.selection.reason}
     if as_json:

@@ -23,7 +23,8 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.build import codegen_build
 
 from tvmconv.errors import CompileError
-from tvmconv.targets import kernel_cache, sources
+from tvmconv.store import store
+from tvmconv.targets import sources
 
 from .workspace import Workspace
 
@@ -87,13 +88,13 @@ def name_for(*content: object) -> str | None:
 def declare(name: str, func: tirx.PrimFunc, workspace: Workspace, packings: Sequence[Any]) -> tirx.PrimFunc:
     """Keep a function's signature under a name; return the function, whose code is kept when it is compiled."""
     signature = _Signature(_json(_without_body(func)), workspace, tuple(packings))
-    kernel_cache.keep(f"{name}.signature", msgspec.msgpack.encode(signature))
+    store.put(f"{name}.signature", msgspec.msgpack.encode(signature))
     return func.with_attr(KEEP, name)
 
 
 def found(name: str) -> Declared | None:
     """Return the function that was kept under a name; None where there is none, or only a part of it."""
-    signature, code = (kernel_cache.kept(f"{name}.{part}") for part in ("signature", "code"))
+    signature, code = (store.get(f"{name}.{part}") for part in ("signature", "code"))
     if signature is None or code is None:
         return None
     known = msgspec.msgpack.decode(signature, type=_Signature)
@@ -120,12 +121,12 @@ def keep_code(name: str, host: Module, units: Iterable[tuple[Kernels, Module]]) 
         )
         for (kernels, target), module in units
     )
-    kernel_cache.keep(f"{name}.code", msgspec.msgpack.encode(_Code(bitcode(host), kept)))
+    store.put(f"{name}.code", msgspec.msgpack.encode(_Code(bitcode(host), kept)))
 
 
 def code_of(func: tirx.PrimFunc, name: str | None) -> Module | None:
     """Return the compiled module of a function that is declared, or was kept under a name; None for any other."""
-    code = func.attrs.get(CODE) or (None if name is None else kernel_cache.kept(f"{name}.code"))
+    code = func.attrs.get(CODE) or (None if name is None else store.get(f"{name}.code"))
     if code is None:
         return None
     known = msgspec.msgpack.decode(bytes(code), type=_Code)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from threading import Lock
 
 import tvm
 from tvm import tirx
 from tvm.runtime import Executable
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, kernel_cache
+from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, kernel_cache, llvm
 
 from .gpu.side_by_side import finished, import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
 whole vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
-
-_llvm_options = Lock()
-"""A lock that is held while LLVM's options are changed: a process has them once."""
 
 
 def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) -> Executable:
@@ -39,10 +35,11 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     _, finalize_host, _ = tirx.get_default_tir_pipeline(target)
     lowered = finalize_host()(host)
     if not backend_of(target).on_gpu:
-        with _llvm_options:
-            module = codegen_build(lowered, _as_written(target))
-            if cross_triple(str(target)) is None:
-                module[name]  # makes the machine code, which would else be made in the first call
+        generated_for = _as_written(target)
+        with llvm.options_for(generated_for):
+            module = codegen_build(lowered, generated_for)
+        if cross_triple(str(target)) is None:
+            llvm.function_of(module, name)  # makes the machine code, which would else be made in the first call
     else:
         module = codegen_build(lowered, target.host)
     launches = [

@@ -11,7 +11,7 @@ from tvm.runtime import Executable, Module
 from tvm.tirx.build import codegen_build
 
 from tvmconv.schedules.cpu.machine import MOST_LANES
-from tvmconv.targets import backend_of
+from tvmconv.targets import backend_of, llvm
 from tvmconv.targets.devices import cpu_of
 
 from .cpu.arguments import functions_of_inputs, without_checks
@@ -53,7 +53,9 @@ def library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[s
     mod = pipeline(tirx.transform.BindTarget(target.with_host(target))(mod))
     for var, func in mod.functions.items():
         mod[var] = with_hidden_masks(func if var.name_hint in checked else without_checks(func))
-    return codegen_build(finalize()(mod), target)
+    mod = finalize()(mod)
+    with llvm.options_for(target):
+        return codegen_build(mod, target)
 
 
 def _with_alignment_of_inputs(mod: tvm.IRModule, target: tvm.target.Target, called: set[str]) -> tvm.IRModule:

@@ -6,10 +6,9 @@ TVM's own pool knows of neither. On a CPU TVM has a pool for each thread, whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tvm.tirx.analysis import undefined_vars
 
 from tvmconv.compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from tvmconv.compute.substitution import evaluated
+from tvmconv.expressions import Expression
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of
 
@@ -37,7 +37,7 @@ def _least(*sizes: Any) -> Any:
     return min(sizes) if all(isinstance(size, int) for size in sizes) else tirx.min(*sizes)
 
 
-FUNCTIONS: dict[str, Any] = {"__builtins__": {}, "T": SimpleNamespace(min=_least)}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"T.min": _least}
 """The names of functions in expressions of sizes as TVM writes them."""
 
 
@@ -99,7 +99,7 @@ def _parameter(size: Any) -> int | str:
 
 
 def _evaluated(size: int | str, sizes: Mapping[str, Any]) -> Any:
-    return eval(size, FUNCTIONS, dict(sizes)) if isinstance(size, str) else size
+    return Expression(size, FUNCTIONS)(sizes) if isinstance(size, str) else size
 
 
 def _bytes_of_an_image(arrays: Iterable[Spec]) -> int:

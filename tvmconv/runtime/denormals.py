@@ -11,7 +11,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_function
-from tvmconv.targets import resolve_target
+from tvmconv.targets import llvm, resolve_target
 from tvmconv.targets.devices import host_arch
 from tvmconv.targets.threads import get_num_threads
 
@@ -60,7 +60,7 @@ def set_flush_denormal(flush: bool) -> None:
 @cache
 def _kernel(register: Register) -> Any:
     """Return the kernel of `function_of` for this machine."""
-    return compiled(function_of(register), "llvm")[KERNEL_NAME]
+    return llvm.function_of(compiled(function_of(register), "llvm"), KERNEL_NAME)
 
 
 def compiled(func: tirx.PrimFunc, target: Any) -> Executable:

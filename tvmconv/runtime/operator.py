@@ -23,7 +23,7 @@ from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, device_of, resolve_target
+from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, device_of, llvm, resolve_target
 
 from . import storage
 from .arrays import Operand
@@ -63,7 +63,7 @@ class Operator:
         self.selection = selection
         self._content: storage.Content | None = None
         # Code for another kind of CPU can be shown and saved.
-        self._kernel = None if cross_triple(str(target)) else module[KERNEL_NAME]
+        self._kernel = None if cross_triple(str(target)) else llvm.function_of(module, KERNEL_NAME)
         self._workspace = workspace
         self._inputs = [name for name in problem.operands if name not in (*self.COMPILED_IN, "output")]
         self._calls = Calls()
@@ -154,7 +154,9 @@ class Operator:
             raise InvalidArgumentError("kind", kind, f"one of {', '.join(kinds)} for the target {backend.kind}")
         if kind == "tvmscript":
             return str(self._lowered().script())
-        return backend.text(self._compiled().mod, kind, self.target)
+        module = self._compiled().mod
+        with llvm.options_of(module):
+            return backend.text(module, kind, self.target)
 
     def sources(self) -> list[str]:
         """Return the CUDA source by translation units; an empty list for a CPU."""
@@ -262,13 +264,13 @@ def compile(  # noqa: A001
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")
     problem = Problem(workload, precision=precision, open_sizes=tuple(open_sizes))
-    return compile_problem(problem, target, config, algorithm)
-
-
-def compile_problem(problem: Problem, target: Any, config: Any, algorithm: str) -> Operator:
-    """Compile the operator for a problem; the other arguments are those of `compile`."""
     resolved = resolve_target(target)
     selection = select(problem, resolved, config, algorithm)
     logger.info("%s by %s: %s", problem, selection.name, selection.reason)
-    kernel = build_kernel(problem, selection, resolved)
-    return Operator(problem, resolved, selection, kernel.executable, kernel.workspace)
+    return compile_problem(problem, selection, resolved)
+
+
+def compile_problem(problem: Problem, selection: Selection, target: tvm.target.Target) -> Operator:
+    """Compile the operator for a problem by a template and a configuration that were selected."""
+    kernel = build_kernel(problem, selection, target)
+    return Operator(problem, target, selection, kernel.executable, kernel.workspace)

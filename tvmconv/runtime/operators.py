@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,17 @@ import msgspec
 import tvm
 
 from tvmconv.cache import Cache
-from tvmconv.dispatch import algorithm_of, algorithms_for, range_with, registry, template_for, template_name, tuned
+from tvmconv.dispatch import (
+    Selection,
+    algorithm_of,
+    algorithms_for,
+    range_with,
+    registry,
+    select,
+    template_for,
+    template_name,
+    tuned,
+)
 from tvmconv.dispatch.history import History, applied
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import MOST_BYTES
@@ -131,15 +141,27 @@ def present_state() -> State:
 Key = tuple[Problem, str, str, State]
 """A problem, the algorithm asked for, the target, and the state."""
 
-_operators: Cache[Key, Operator] = Cache(KEPT)
+_selections: Cache[Key, Selection] = Cache(KEPT)
+_operators: Cache[tuple[Hashable, ...], Operator] = Cache(KEPT)
+"""Operators by problem, template, configuration and target: logs that choose alike share them."""
+
 _first_sizes: Cache[Key, tuple[int, int]] = Cache(KEPT)
 """The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
 
 
 def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
-    """Return the operator for a problem, compiled the first time that it is asked for in this state."""
-    key = problem, algorithm, target, state
-    return _operators.made(key, lambda: compile_problem(problem, target, None, algorithm))
+    """Return the operator for a problem, compiled the first time that its configuration is selected."""
+    resolved = resolve_target(target)
+
+    def selected() -> Selection:
+        selection = select(problem, resolved, None, algorithm)
+        logger.info("%s by %s: %s", problem, selection.name, selection.reason)
+        return selection
+
+    selection = _selections.made((problem, algorithm, target, state), selected)
+    threads_and_templates = state[:2]
+    key = problem, selection.name, selection.config, target, threads_and_templates
+    return _operators.made(key, lambda: compile_problem(problem, selection, resolved))
 
 
 def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:

@@ -26,7 +26,7 @@ from tvm.runtime import Executable, Module
 from tvm.support import cc
 
 from tvmconv.errors import CompileError, InvalidArgumentError
-from tvmconv.targets import cross_triple, cuda, cuda_arch, device_for, kernel_cache
+from tvmconv.targets import cross_triple, cuda, cuda_arch, device_for, kernel_cache, llvm
 from tvmconv.targets.toolchain import compiler_package, find_cross_compiler
 from tvmconv.version import __version__
 
@@ -97,7 +97,9 @@ def _kernels(executable: Executable, target: str) -> dict[str, bytes]:
 
 def export(executable: Executable, library: Path, target: str) -> None:
     """Link the executable, built for a target as JSON, into a shared library, without a description."""
-    executable.export_library(str(library), fcompile=partial(_link, require_compiler_for(target)))
+    link = partial(_link, require_compiler_for(target))
+    with llvm.options_of(executable.mod):
+        executable.export_library(str(library), fcompile=link)
 
 
 def require_space(folder: str | PathLike[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tvmconv import system
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.problem.dtypes import StorageType
 
@@ -31,10 +31,6 @@ SPINNING, SETTLE = 0.1, 0.02
 Threads of the BLAS that computed its reference spin on the cores for a while, and its own threads find a core each
 during the untimed calls.
 """
-
-
-ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
-"""Linux's system call on x86_64 for features of the CPU, its argument to tell which there are, and the bit of tiles."""
 
 
 @dataclass(frozen=True)
@@ -182,12 +178,8 @@ def _cpuinfo(field: str) -> str | None:
 
 
 def has_tiles() -> bool:
-    """Return whether Linux gives processes of this machine the tiles of AMX, if they ask for them."""
-    if host_arch() != "x86_64":
-        return False
-    features = ctypes.c_uint64()
-    failed = ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, ctypes.byref(features))
-    return not failed and bool(features.value >> XFEATURE_XTILEDATA & 1)
+    """Return whether this machine gives processes the tiles of AMX, if they ask for them."""
+    return host_arch() == "x86_64" and system.has_amx_tiles()
 
 
 @cache

@@ -1,6 +1,6 @@
-"""A digest of what makes code: the sources of this library, and the versions of the packages that it calls.
+"""A digest of what makes code: sources of this library that kernels depend on, and the versions of TVM's packages.
 
-What is kept on disk by what it was made from is found again only where all of this is the same.
+What the store keeps by a digest of this is found again only where all of it is the same.
 """
 
 from __future__ import annotations
@@ -17,21 +17,30 @@ BEGAN = time.time()
 """The time at which this process loaded the first of the sources, in seconds since 1970."""
 
 
+ROOMS = ("problem", "targets", "compute", "schedules", "dispatch", "lowering", "network/passes")
+"""The folders of the package whose files decide a kernel's code and the choice of its configuration."""
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def files(package: Path) -> list[Path]:
+    """Return the sources in the `ROOMS` of a package, in Python and CUDA, sorted."""
+    # `schedules` is a link to a folder beside the package where that is not installed.
+    return sorted(file for room in ROOMS for kind in ("*.py", "*.cuh") for file in (package / room).rglob(kind))
+
+
 @cache
-def digest() -> str | None:
+def digest(package: Path = PACKAGE) -> str | None:
     """Return the digest; None where a source has changed since this process began, which may run it as it was."""
     import tvm
     import tvm_ffi
 
-    package = Path(__file__).parents[1]
-    # `schedules` is a link to a folder beside the package where that is not installed.
-    rooms = package, package / "schedules"
-    files = sorted({path for room in rooms for kind in ("py", "cuh") for path in room.rglob(f"*.{kind}")})
-    if changed := [str(file) for file in files if file.stat().st_mtime >= BEGAN]:
+    sources = files(package)
+    if changed := [str(file) for file in sources if file.stat().st_mtime >= BEGAN]:
         logger.warning("changed since this process began: %s; it keeps no kernels, and finds none", ", ".join(changed))
         return None
-    found = sha256(f"{tvm.__version__} {tvm_ffi.__version__}".encode())
-    for file in files:
+    total = sha256(f"{tvm.__version__} {tvm_ffi.__version__}".encode())
+    for file in sources:
         content = file.read_bytes()
-        found.update(f"\n{file.relative_to(package)} {len(content)}\n".encode() + content)
-    return found.hexdigest()
+        total.update(f"\n{file.relative_to(package)} {len(content)}\n".encode() + content)
+    return total.hexdigest()

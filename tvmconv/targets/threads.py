@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tvmconv import system
 from tvmconv.errors import InvalidArgumentError
 
 NUMBER, BINDING = "TVM_NUM_THREADS", "TVM_BIND_THREADS"
@@ -60,7 +61,7 @@ def configure(environment: MutableMapping[str, str] = os.environ, root: Path = R
 
 def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Choice:
     """Return the number of threads that users give, else one for each core in the affinity mask and the CPU quota."""
-    mask = affinity()
+    mask = system.processors()
     cores = physical_cores(mask, root)
     threads, reason = len(cores), f"one for each of {len(cores)} physical cores"
     if len(mask) < (os.cpu_count() or 1):
@@ -127,15 +128,8 @@ def set_num_threads(threads: int) -> None:
 
 def usable_cpus() -> int:
     """Return how many processes should work at once: the processors in the affinity mask, within the CPU quota."""
-    quota = cpu_quota()
-    return len(affinity()) if quota is None else max(1, min(len(affinity()), int(quota)))
-
-
-def affinity() -> list[int]:
-    """Return the processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    quota, processors = cpu_quota(), len(system.processors())
+    return processors if quota is None else max(1, min(processors, int(quota)))
 
 
 def physical_cores(processors: list[int], root: Path = ROOT) -> list[int]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-NO_ACCESS = 0
-"""The value of PROT_NONE for mprotect."""
+from tvmconv import system
 
 
 def guarded(array: np.ndarray[Any, Any], at_end: bool, alignment: int = 1) -> np.ndarray[Any, Any]:
@@ -22,8 +21,7 @@ def guarded(array: np.ndarray[Any, Any], at_end: bool, alignment: int = 1) -> np
     memory = mmap.mmap(-1, inside + 2 * mmap.PAGESIZE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for guard in (start, start + mmap.PAGESIZE + inside):
-        if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(guard), mmap.PAGESIZE, NO_ACCESS):
-            raise OSError(ctypes.get_errno(), "mprotect")
+        system.forbid(guard, mmap.PAGESIZE)
     offset = mmap.PAGESIZE + ((inside - array.nbytes) // alignment * alignment if at_end else 0)
     copy: np.ndarray[Any, Any] = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
     copy[...] = array

@@ -17,6 +17,7 @@ from tvmconv.errors import UnsupportedModelError
 from tvmconv.network import build, building, compiling, import_model, importing
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
+from tvmconv.network.graph.faults import Refused, tvm_at_work
 from tvmconv.network.passes.execution import cuda_graphs
 from tvmconv.targets import resolve_target
 
@@ -69,6 +70,15 @@ def test_bugs_of_importing_come_out(where: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(importing, "fold_constants", broken)
     with pytest.raises(TypeError, match="a bug of ours"):
         import_model(small())
+
+
+def test_bugs_in_code_without_a_file_come_out() -> None:
+    for name, refused in (("tvmconv.network.passes.joints", False), ("tvm.relax.op", True), ("numpy.linalg", False)):
+        code = compile("def run(): raise TypeError('a bug')", "<generated>", "exec")
+        module: dict[str, Any] = {"__name__": name}
+        exec(code, module)
+        with pytest.raises(Refused if refused else TypeError, match="a bug"), tvm_at_work():
+            module["run"]()
 
 
 def failing(error: Exception) -> Callable[..., Any]:

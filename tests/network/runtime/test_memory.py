@@ -180,6 +180,26 @@ def test_memory_is_given_back_when_asked(batch: int | str) -> None:
         assert kept - resident() > 80 * MEGABYTE
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells a process's memory there")
+def test_what_others_keep_stays_where_no_pool_is_shared() -> None:
+    """A network with open sizes has nothing in TVM's pool, in which another keeps 128 MiB for its next call."""
+
+    def built(batch: int | str) -> tvmconv.Network:
+        graph = Graph((batch, 3, 256, 256))
+        y = graph.node("Relu", graph.conv("x", (64, 3, 1, 1)))
+        return tvmconv.build(tvmconv.import_model(graph.model(graph.node("GlobalAveragePool", y))))
+
+    opened, other = built("n"), built(8)
+    opened(images(1, 256, 256))
+    other(images(8, 256, 256))
+    before = resident()
+    opened.release_memory()
+    assert before - resident() < 64 * MEGABYTE
+    before = resident()
+    other.release_memory()
+    assert before - resident() > 80 * MEGABYTE
+
+
 def test_many_sizes_take_the_memory_of_the_largest(network: tvmconv.Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "MOST_SIZES", 4)
     network.release_memory()

@@ -27,6 +27,7 @@ from tvmconv.runtime.sparse.operator import compile_operator
 from tvmconv.runtime.sparse.report import SparseReport
 from tvmconv.schedules.cuda.sparse import Config, template
 from tvmconv.schedules.cuda.sparse import tiles as sparse_tiles
+from tvmconv.store import default_folder
 from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -250,7 +251,7 @@ def test_report_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # a user of a container alone
     with pytest.raises(RuntimeError, match="home directory"):
-        kernel_cache.folder()
+        default_folder()
     assert (report(), len(compiled)) == (first, 4)
 
 

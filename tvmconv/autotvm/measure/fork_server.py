@@ -18,13 +18,13 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tvmconv import system
 from tvmconv.targets.cuda import WITHOUT_CUDA
 
 from .packages import importing
 
 with importing():
     from tvm.exec import popen_worker
-    from tvm.support.popen_pool import kill_child_processes
 
 MAIN = """
 import sys
@@ -69,7 +69,7 @@ class Fork:
     def kill(self) -> None:
         """Kill the process and those that it has started, such as a compiler; call it once."""
         if self.alive:
-            kill_child_processes(self.pid)
+            system.kill_group(self.pid)
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
         readable(self.handle, SECONDS_TO_DIE)
@@ -162,6 +162,7 @@ def serve(descriptor: int) -> None:
     os.fchdir(folder)
     os.close(folder)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    system.begin_group()
     sys.argv = ["a worker", str(calls), str(answers)]
     with suppress(OSError):  # the process that calls has ended
         popen_worker.main()

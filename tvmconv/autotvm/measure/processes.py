@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm.backend import _autoload_backends
 
+from tvmconv import system
 from tvmconv.targets import threads
 
 from .fork_server import Fork, fork_server, readable
@@ -71,7 +72,7 @@ class _Worker(PopenWorker):  # type: ignore[misc]
         finally:
             os.close(its_calls)
             os.close(its_answers)
-        self._initargs = (self._initialize, dict(os.environ), sys.path, os.sched_getaffinity(0))
+        self._initargs = (self._initialize, dict(os.environ), sys.path, system.processors())
 
     def send(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, timeout: float | None = None) -> None:
         """Send a call; a process that has died since its last one, which no call is to blame for, is replaced first."""
@@ -95,12 +96,12 @@ class _Worker(PopenWorker):  # type: ignore[misc]
         process.kill()
 
 
-def _begin(initialize: Callable[[], None], environment: dict[str, str], path: list[str], cores: set[int]) -> None:
+def _begin(initialize: Callable[[], None], environment: dict[str, str], path: list[str], cores: list[int]) -> None:
     """Let a new worker begin as a process would that this one had started, with backends that may use a device."""
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
-    os.sched_setaffinity(0, cores)
+    system.run_on(cores)
     threads.configure()
     _autoload_backends._AUTO_LOAD_DONE = False
     _autoload_backends._autoload_backends()

@@ -5,9 +5,7 @@ A worker gets a problem and a configuration, and makes everything else itself.
 
 from __future__ import annotations
 
-import ctypes
 import signal
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import numpy as np
 import tvm
 from tvm.runtime import Device, Module, Tensor
 
+from tvmconv import system
 from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import CHECKED_OUTPUTS, Sample, random_operand
 from tvmconv.checking.pruning import operands_for, random_constants
@@ -47,8 +46,6 @@ CHECKED_PRODUCTS = 2**24
 WRONG_ANSWER = "[wrong answer]"
 """The beginning of the message of the error for a kernel that computes something else."""
 
-PR_SET_PDEATHSIG = 1
-
 
 def initialize() -> None:
     """Prepare a new worker.
@@ -57,15 +54,8 @@ def initialize() -> None:
     allocator is what a kernel has corrupted, with Python's lock, so that no time limit ends the worker either.
     """
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
-    follow_parent()
+    system.follow_parent()
     cuda.load_runtime()
-
-
-def follow_parent() -> None:
-    """Leave Ctrl-C to the process that began this one, and end with it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def build(problem: str, template: str, knobs: dict[str, Any], target: str, library: str) -> BuildResult:

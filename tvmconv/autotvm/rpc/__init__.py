@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from ipaddress import ip_address
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,8 +38,10 @@ import msgspec
 import tvm
 from tvm.rpc.server import PopenRPCServerState
 
+from tvmconv import system
 from tvmconv.errors import InvalidArgumentError, MissingPackageError, TvmconvError
 from tvmconv.lowering.workspace import Workspace
+from tvmconv.process import Process
 from tvmconv.targets import DeviceFacts, backend_named
 from tvmconv.version import __version__
 
@@ -59,8 +60,6 @@ PAUSE = 0.5
 
 IDLE = 30.0
 """The seconds without a trial after which a session ends, so that others, too, have the server."""
-
-FORK = multiprocessing.get_context("fork")
 
 Service = Callable[[], Any]
 """A function that begins to listen in a thread and returns TVM's state of a tracker or a server.
@@ -159,7 +158,7 @@ class Supervisor:
             wait([child.process.sentinel for child in self._children.values()])
             time.sleep(PAUSE)
             for name, child in self._children.items():
-                if not child.process.is_alive():
+                if not child.process.alive:
                     child.end()
                     died(name)
                     self._children[name] = _Child(self._services[name])
@@ -170,15 +169,13 @@ class _Child:
 
     def __init__(self, service: Service) -> None:
         self._folder = tempfile.mkdtemp(prefix="tvmconv-rpc-")
-        receiver, sender = FORK.Pipe(duplex=False)
-        self.process: BaseProcess = FORK.Process(target=_serve, args=(service, self._folder, sender))
-        with ExitStack() as undo, receiver:
-            self.process.start()
-            undo.callback(self.end)
-            sender.close()
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self.process = Process(_serve, service, self._folder, context="fork")
+            undo.callback(self.process.kill)
             try:
-                answer = receiver.recv()
-            except EOFError:
+                answer = self.process.answer()
+            except ChildProcessError:
                 raise TvmconvError("the process died before it could listen") from None
             if isinstance(answer, str):
                 raise TvmconvError(f"cannot listen there: {answer}")
@@ -188,14 +185,15 @@ class _Child:
     def end(self) -> None:
         """Kill the process, and its sessions with it."""
         self.process.kill()
-        self.process.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _serve(service: Service, folder: str, ready: Connection) -> None:
-    """Run a service in a child process until TVM's thread ends, as it does with a session that died."""
+def _serve(service: Service, folder: str) -> Iterator[int | str]:
+    """Run a service in a child process until TVM's thread ends, as it does with a session that died.
+
+    Yields the port that it listens on, or the reason why it cannot.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which TVM ends a session that takes too long
-    worker.follow_parent()
     os.register_at_fork(after_in_child=_initialize_session)
     multiprocessing.set_start_method("fork", force=True)  # for sessions: newer Pythons have another default
     threading.excepthook = lambda failure: print(failure.exc_value, file=sys.stderr, flush=True)
@@ -203,14 +201,14 @@ def _serve(service: Service, folder: str, ready: Connection) -> None:
     try:
         listening = service()
     except (OSError, ValueError) as error:
-        ready.send(str(error))
+        yield str(error)
         return
-    ready.send(listening.port)
+    yield listening.port
     listening.thread.join()
 
 
 def _initialize_session() -> None:
-    worker.follow_parent()
+    system.follow_parent()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints the stack of what crashes
 
 

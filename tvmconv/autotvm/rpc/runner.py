@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,6 +22,7 @@ import tvm
 from tvm import rpc
 from tvm.rpc import base
 
+from tvmconv import system
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, Status
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
@@ -28,18 +31,22 @@ from tvmconv.targets import DeviceFacts, arch_of, backend_of
 from tvmconv.version import __version__
 
 from ..gone import refuse_arguments
-from ..measure import worker
 from ..measure.packages import require_packages
 from ..measure.processes import WorkerPool
 from ..measure.protocol import BuildResult, Calls, RunResult, last_error, require_seconds
 from ..measure.runner import require_for
 from . import DESCRIBE, EVALUATE, IDLE, PAUSE, Job, ServerFacts
 
+logger = logging.getLogger(__name__)
+
 PATIENCE = 60.0
 """The seconds to wait for a server, and for a trial beyond the time that the trial itself may run."""
 
 HOLD = 20.0
 """The seconds that a session with a server is kept though others wait for one: to begin another takes some."""
+
+REPEATS = 3
+"""The number of times that one error keeps a client from a server before it is told; a restart causes fewer."""
 
 TRACKER_SECONDS = 5.0
 """The seconds within which a tracker has to answer."""
@@ -181,13 +188,21 @@ class RPCRunner:
 
     def _begin_again(self, client: _Client, kind: str) -> None:
         """Let a client get a server anew, the same or another, and be free then; meanwhile the others go on."""
+        errors = Counter[str]()
         while not self._closed:
-            # ValueError: the pool writes to a process that `close` has just ended.
-            with suppress(OSError, RuntimeError, ValueError, AttributeError, InvalidArgumentError):
+            try:
                 client.close()
                 self._require_alike(client.describe(kind).result(), kind)
                 self._free.put(client)
                 return
+            # ValueError: the pool writes to a process that `close` has just ended.
+            except (OSError, RuntimeError, ValueError, AttributeError, InvalidArgumentError) as error:
+                reason = f"{type(error).__name__}: {last_error(str(error))}"
+                errors[reason] += 1
+                if errors[reason] == REPEATS and not self._closed:
+                    logger.warning(
+                        "a server of key %r has failed %d times, and is tried again: %s", self.key, REPEATS, reason
+                    )
             time.sleep(PAUSE)
 
 
@@ -245,7 +260,7 @@ class _Client:
             if self._closed:
                 raise RuntimeError("closed")
             if self._pool is None:
-                self._pool = WorkerPool(1, self._timeout + PATIENCE, worker.follow_parent)
+                self._pool = WorkerPool(1, self._timeout + PATIENCE, system.follow_parent)
             future: Future[Any] = self._pool.submit(function, *arguments)
             return future
 

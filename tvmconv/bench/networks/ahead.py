@@ -17,9 +17,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tvmconv import system
 from tvmconv.autotvm.measure.processes import WorkerPool
 from tvmconv.targets import backend_of, resolve_target
-from tvmconv.targets.threads import affinity
 
 from ..timing import use_threads_of_tvm
 from .contenders import Contender, Prepared
@@ -83,9 +83,9 @@ def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], N
     A kernel that `torch.compile` would choose by its time is chosen when it is measured: here others use the GPU. Each
     process has processors of its own, and runs no more compilers than these.
     """
-    start, processors = time.perf_counter(), affinity()
+    start, processors = time.perf_counter(), system.processors()
     shares = [set(processors[place::jobs]) or set(processors) for place in range(jobs)]
-    pools = [WorkerPool(1, PATIENCE, partial(os.sched_setaffinity, 0, share)) for share in shares]
+    pools = [WorkerPool(1, PATIENCE, partial(system.run_on, share)) for share in shares]
     free: SimpleQueue[WorkerPool] = SimpleQueue()
     for pool in pools:
         free.put(pool)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from tvmconv.errors import MissingPackageError, RegressionError
-from tvmconv.targets.files import write_whole
+from tvmconv.store import write_whole
 
 from ..console import json_document, print_table
 

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.runtime import Module
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from tvmconv.targets import has_gpu
+from tvmconv.targets import has_gpu, llvm
 from tvmconv.targets.threads import usable_cpus
 
 from ..kept import KEEP, Kernels, code_of, keep_code, name_of
@@ -68,7 +68,7 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
     def ready(function: tuple[tvm.ir.GlobalVar, tirx.PrimFunc]) -> Module:
         module = compiled(function)
         if runs_here:
-            module.get_function(function[0].name_hint)
+            llvm.function_of(module, function[0].name_hint)
         return module
 
     with ThreadPoolExecutor(usable_cpus()) as pool:

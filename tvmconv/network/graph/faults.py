@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sysconfig
+import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from pathlib import Path
+from functools import cache
+from importlib.metadata import packages_distributions
+from types import FrameType
 from typing import Any
 
-import tvm
-
-from tvmconv import errors, schedules
 from tvmconv.errors import TvmconvError
 
 from .importer_errors import summary
 
-TVMS = str(Path(tvm.__file__).parent)
-OURS = tuple(str(Path(file).parent) for file in (errors.__file__, schedules.__file__))
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+TVMS = ("tvm", "tvm_ffi")
+"""The packages of TVM."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -44,24 +42,29 @@ def tvm_at_work() -> Iterator[None]:
     except (TvmconvError, Refused):
         raise
     except Exception as error:
-        called = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if not _is_tvms(called):
+        if not _is_tvms(error):
             raise
         raise Refused(summary(error)) from error
 
 
-def _is_tvms(called: Sequence[str]) -> bool:
-    """Return whether the last of the called files is TVM's, other libraries left out."""
-    for file in reversed(called):
-        if file.startswith(OURS):
-            return False
-        if file.startswith(TVMS) or _is_compiled(file):
-            return True
-        if not file.startswith(LIBRARIES):
-            return False
-    return False
+def _is_tvms(error: Exception) -> bool:
+    """Return whether the innermost frame that is not of a library is TVM's, in Python or C++."""
+    modules = {getattr(module, "__file__", None): name for name, module in [*sys.modules.items()]}
+    owners = [_owner(frame, modules) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((owner for owner in reversed(owners) if owner not in _libraries()), "") in TVMS
 
 
-def _is_compiled(file: str) -> bool:
-    """Return whether a file of a traceback is one of TVM's compiled sources, which are not on this machine."""
-    return not Path(file).exists()
+@cache
+def _libraries() -> Set[str]:
+    """Return the packages whose errors are their caller's: Python's own, and all installed but TVM and tvmconv."""
+    return {"", *sys.stdlib_module_names, *packages_distributions()} - {*TVMS, "tvmconv"}
+
+
+def _owner(frame: FrameType, modules: Mapping[str | None, str]) -> str:
+    """Return the package of a frame's module; "" where nothing tells it. `modules` are the loaded ones by their files.
+
+    Frames that an error has passed before it left TVM's C++ code have no module: only the file is left of them.
+    """
+    file = frame.f_code.co_filename
+    in_cpp = "" if file.startswith("<") else "tvm"
+    return str(frame.f_globals.get("__name__") or modules.get(file) or in_cpp).partition(".")[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, floor, sqrt, trunc
 from typing import Any
 
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.expressions import Expression
 
 from .layers import TensorSpec
 
@@ -85,9 +86,9 @@ class Conditions:
     """The conditions that the open sizes of a call have to meet, beside their bounds."""
 
     def __init__(self, conditions: Sequence[Condition]) -> None:
-        """Compile the conditions; a network's file, where they come from, has code of machines as well."""
+        """Parse the conditions, which may come from a network's file; raise `InvalidArgumentError` for other text."""
         self.all = tuple(conditions)
-        self._codes = [compile(each.text, "<sizes>", "eval") for each in self.all]
+        self._tests = [Expression(each.text, FUNCTIONS) for each in self.all]
         self._broken = lru_cache(maxsize=REMEMBERED)(lambda sizes: self.first_broken(dict(sizes)))
 
     def require(self, values: Mapping[str, int]) -> None:
@@ -97,9 +98,9 @@ class Conditions:
 
     def first_broken(self, values: Mapping[str, int]) -> Condition | None:
         """Return the first condition that is not true of sizes by their names; None if all are."""
-        for condition, code in zip(self.all, self._codes, strict=True):
+        for condition, test in zip(self.all, self._tests, strict=True):
             try:
-                if eval(code, FUNCTIONS, values):
+                if test(values):
                     continue
             except ZeroDivisionError:  # a remainder by a size that is 0
                 pass
@@ -109,8 +110,7 @@ class Conditions:
 
 def names_in(conditions: Iterable[Condition]) -> set[str]:
     """Return the names of the sizes in some conditions."""
-    codes = [compile(each.text, "<sizes>", "eval") for each in conditions]
-    return {name for code in codes for name in code.co_names} - FUNCTIONS.keys()
+    return set().union(*(Expression(each.text, FUNCTIONS).names for each in conditions))
 
 
 REMEMBERED = 64
@@ -125,8 +125,7 @@ def _cast(dtype: str, value: float) -> float:
     return float(value) if dtype.startswith("float") else int(value)
 
 
-FUNCTIONS: dict[str, Any] = {
-    "__builtins__": {},
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Cast": _cast,
     "Select": _choice,
     "ceil": ceil,

@@ -31,7 +31,7 @@ from ..graph.branch_errors import UnfitBranch
 from ..graph.layers import Layer, TensorSpec
 from ..graph.sizes import Condition, Conditions, OpenSize, require_sizes
 from ..indices.errors import require_in_range
-from .session import Session
+from .session import POOLED, Session
 from .streams import in_turn
 
 ALIGNMENT = 64
@@ -288,7 +288,7 @@ class Network:
         # TVM's pool keeps memory by its exact size: what a CPU's outputs of one size had would be there for no other.
         # A GPU takes so long to allocate that it has the pool all the same.
         is_open = any(isinstance(size, str) for spec in self.inputs for size in spec.shape)
-        return Session(self._executable, self.device, "naive" if is_open and self._kind == "llvm" else "pooled")
+        return Session(self._executable, self.device, "naive" if is_open and self._kind == "llvm" else POOLED)
 
     @property
     def machine(self) -> VirtualMachine:
@@ -298,8 +298,9 @@ class Network:
     def release_memory(self) -> None:
         """Give back the memory that the network keeps between calls; the next call takes what it needs.
 
-        That is the memory of intermediate tensors, of CUDA graphs and, on a GPU, of the weights, and whatever else
-        TVM's pools hold that nothing uses, of all networks. Graphs that torch has captured keep what is in them.
+        That is the memory of intermediate tensors, of CUDA graphs and, on a GPU, of the weights. Networks share TVM's
+        pools, but for those with open sizes on a CPU: all others, in this process, lose what the pools hold unused, and
+        take it anew in their next call. Graphs that torch has captured keep what is in them.
         """
         with self._turn:
             self._session.release()

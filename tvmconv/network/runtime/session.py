@@ -10,6 +10,10 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.runtime.profiling import Recorder, Timed
+from tvmconv.targets import llvm
+
+POOLED = "pooled"
+"""TVM's allocator that keeps memory that was freed for the next tensors of the same size, of any network."""
 
 IN_CAPTURE = "main_in_capture"
 """A network's function for calls that a caller captures in a CUDA graph: "main" has graphs of its own."""
@@ -52,7 +56,8 @@ class Session:
     def machine(self) -> VirtualMachine:
         """TVM's virtual machine with the network's code; its function "main" takes tensors that are on the device."""
         if self._machine is None:
-            self._machine = VirtualMachine(self._executable, self._device, self._allocator)
+            with llvm.options_of(getattr(self._executable, "mod", self._executable)):
+                self._machine = VirtualMachine(self._executable, self._device, self._allocator)
             names = (IN_CAPTURE, IN_MEMORY, IN_GRAPHS)
             self._functions = {name for name in names if self._machine.module.implements_function(name)}
         return self._machine
@@ -115,12 +120,15 @@ class Session:
     def _stop(self) -> None:
         """Drop the machine with its graphs and weights: TVM's has no way to drop a single graph.
 
-        What nothing uses is freed in TVM's pools as well. On a GPU this waits for calls that are still under way, so
-        that no other machine's weights get to where theirs are.
+        Where this network takes memory from TVM's pool, which all networks on the device share, the pool frees what
+        nothing uses: TVM can neither tell whose it was nor clear one pool alone. Other networks lose no tensor, and
+        take memory anew in their next call. On a GPU this waits for calls that are still under way, so that no other
+        machine's weights get to where theirs are.
         """
         self._machine = self._main = None
         self._in_graphs.clear()
-        tvm.get_global_func("vm.builtin.memory_manager.clear")()
+        if self._allocator == POOLED:
+            tvm.get_global_func("vm.builtin.memory_manager.clear")()
 
     def _in_arrays(self, inputs: Sequence[Any]) -> Any:
         shapes = tuple(tuple(each.shape) for each in inputs)

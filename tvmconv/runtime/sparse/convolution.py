@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvmconv.cache import Cache
 from tvmconv.dispatch import algorithms_for, tuned
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.folding.constants import require_finite
@@ -28,6 +28,9 @@ from .weights import as_layer, vector
 
 Key = tuple[tuple[int | None, ...], str, str]
 """The shape of an input, with None for a batch that is left open, its dtype, and the target."""
+
+MOST_OPERATORS = 64
+"""The largest number of operators that a convolution keeps: each may have megabytes of code."""
 
 DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
 
@@ -54,18 +57,18 @@ class SparseConv2d:
         self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
         self._options = options
         self._target = None if target is None else resolve_target(target)
-        self._operators: dict[Key, SparseOperator] = {}
-        self._lock = threading.Lock()
+        self._operators: Cache[Key, SparseOperator] = Cache(MOST_OPERATORS)
         self._calls = Calls()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Let `pickle` and `copy.deepcopy` take all but the lock and what calls have prepared."""
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_calls")}
+        """Let `pickle` and `copy.deepcopy` take all but what calls have prepared."""
+        kept = {name: value for name, value in vars(self).items() if name != "_calls"}
+        return {**kept, "_operators": list(zip(self._operators, self.operators, strict=True))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()
-        self._calls = Calls()
+        vars(self).update(state, _operators=Cache(MOST_OPERATORS), _calls=Calls())
+        for key, operator in state["_operators"]:
+            self._operators.put(key, operator)
 
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:
         """Convolve x (N, C, H, W); return an array of the kind of x on the device of x.
@@ -86,7 +89,7 @@ class SparseConv2d:
     @property
     def operators(self) -> tuple[SparseOperator, ...]:
         """The operators that have been compiled so far."""
-        return tuple(self._operators.values())
+        return self._operators.values()
 
     @cached_property
     def nonzeros(self) -> int:
@@ -143,11 +146,9 @@ class SparseConv2d:
     ) -> SparseOperator:
         """Return the operator for a shape, or for any batch of it, compiled if it was not."""
         key = (None, *x_shape[1:]) if opened else x_shape, dtype, str(target)
-        if key not in self._operators:
-            with self._lock:
-                if key not in self._operators:
-                    self._operators[key] = self._compile(x_shape, dtype, target, ("batch",) if opened else ())
-        return self._operators[key]
+        return self._operators.get(key) or self._operators.made(
+            key, lambda: self._compile(x_shape, dtype, target, ("batch",) if opened else ())
+        )
 
     def _compile(
         self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, open_sizes: tuple[str, ...]

@@ -17,6 +17,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv import lowering
 from tvmconv.lowering.workspace import left_to_others, steps
+from tvmconv.targets import llvm
 
 from ...graph.constants import Array
 
@@ -33,7 +34,7 @@ class Packing:
 
     def __call__(self, weight: Array) -> list[tvm.runtime.Tensor]:
         given, made = tvm.runtime.tensor(weight), [tvm.runtime.empty(*spec) for spec in self.specs]
-        self.code[FUNCTION](given, *made)
+        llvm.function_of(self.code, FUNCTION)(given, *made)
         return [given, *made] if self.keeps_weight else made
 
 
