@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tvm
 
@@ -43,6 +43,9 @@ class CpuTemplate(Template, Generic[C]):
     LEAST: C
     Config: type[Any]
     """The class of `LEAST`."""
+
+    examples: ClassVar[tuple[Problem, ...]] = ()
+    """Small problems that together take every path of the kernel: tests compute them, and `tvmconv verify` does."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

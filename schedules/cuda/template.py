@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tvm
 
@@ -48,6 +48,9 @@ class GpuTemplate(Template, Generic[C]):
     LEAST: C
     Config: type[Any]
     """The class of `LEAST`."""
+
+    examples: ClassVar[tuple[Problem, ...]] = ()
+    """Small problems that together take every path of the kernel: tests compute them, and `tvmconv verify` does."""
 
     MOST_UNROLLED: float = inf
     """The most instructions of a thread that follow each other without a loop."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import tirx
 
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
@@ -40,12 +41,18 @@ def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.n
     return run
 
 
+def device_kernels(algorithm: str, problem: Problem, config: Any) -> list[tirx.PrimFunc]:
+    """Return the lowered kernels of an algorithm, open sizes being those of the problem's workload."""
+    func, _ = take_out(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME), SM_90)
+    sizes = {name: getattr(problem.workload, name) for name in problem.open_sizes}
+    return device_functions(with_intrinsics(func), SM_90, sizes)
+
+
 def emulated_runs(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> list[Emulator]:
     """Check the result of an algorithm's kernels in the emulator, and return their runs."""
-    func, _ = take_out(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME), SM_90)
     operands = operands or random_operands(problem.workload)
     arrays = {name: array.copy() for name, array in operands.items()}
-    runs = [Emulator(kernel, arrays) for kernel in device_functions(with_intrinsics(func), SM_90)]
+    runs = [Emulator(kernel, arrays) for kernel in device_kernels(algorithm, problem, config)]
     check_result(problem.workload, operands, arrays["output"], precision=problem.precision)
     return runs
 

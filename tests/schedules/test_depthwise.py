@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -20,10 +19,10 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import select, template_for
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import FLOATS, NARROW
+from tvmconv.problem.dtypes import FLOATS
 from tvmconv.schedules.cpu import depthwise
 from tvmconv.schedules.cuda.depthwise import template as cuda_depthwise
-from tvmconv.schedules.cuda.depthwise.tiles import LEAST, Config, shared_bytes
+from tvmconv.schedules.cuda.depthwise.tiles import Config, shared_bytes
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
 
@@ -114,62 +113,6 @@ def test_sums_in_blocks_stay_whole_vectors(kernel: int, mcpu: str) -> None:
     assert sums.bit_count() == 1 or (chosen.unroll == 2 and sums * kernel**2 <= depthwise.UNROLLED)
 
 
-def config(**knobs: Any) -> Config:
-    return replace(LEAST, unroll=2, **knobs)
-
-
-CONFIGURED = {
-    "flat": (
-        ConvWorkload.depthwise((2, 16, 7, 7), (16, 1, 3, 3)),
-        config(planes=8, threads_y=7, thread_x=7, flat=True),
-    ),
-    **{
-        f"flat-multiplier-2-{dtype}": (
-            ConvWorkload.depthwise((1, 8, 9, 6), (8, 2, 3, 3), scale=True, activation="relu", dtype=dtype),
-            config(planes=4, threads_y=3, thread_y=3, thread_x=6, flat=True, shared_filter=True),
-        )
-        for dtype in NARROW
-    },
-    "flat-vectors": (
-        ConvWorkload.depthwise((1, 8, 9, 12), (8, 1, 3, 3), shift=True),
-        config(planes=4, threads_y=3, threads_x=6, thread_y=3, thread_x=2, store=4, flat=True, load=2),
-    ),
-    "load-2": (
-        ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 5, 5)),
-        config(planes=4, threads_y=2, threads_x=7, thread_y=7, thread_x=2, store=2, load=2),
-    ),
-    "load-4-stride-2": (
-        ConvWorkload.depthwise((1, 4, 16, 32), (4, 1, 3, 3), stride=2),
-        config(planes=2, threads_y=4, threads_x=4, thread_y=2, thread_x=4, load=4),
-    ),
-    **{
-        f"load-8-{dtype}": (
-            ConvWorkload.depthwise((1, 4, 8, 32), (4, 1, 3, 3), dtype=dtype),
-            config(planes=2, threads_y=4, threads_x=4, thread_y=2, thread_x=8, store=4, load=8),
-        )
-        for dtype in NARROW
-    },
-    "load-4-shared": (
-        ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3)),
-        config(
-            planes=2, threads_y=4, threads_x=8, thread_y=4, thread_x=2, shared_input=True, shared_filter=True, load=4
-        ),
-    ),
-    "siblings-3": (
-        ConvWorkload.depthwise((1, 4, 10, 12), (4, 3, 3, 3)),
-        config(planes=6, threads_y=5, threads_x=6, thread_y=2, thread_x=2, siblings=3, load=2),
-    ),
-}
-"""CUDA configurations with the knobs that random ones seldom combine."""
-
-by_configured = pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
-
-
-@by_configured
-def test_configuration(workload: ConvWorkload, config: Config) -> None:
-    run_on_cpu(scheduled(workload, SM_90, config), workload)
-
-
 def check_resources(workload: ConvWorkload, target: tvm.target.Target, config: Config) -> None:
     """Check that CUDA code compiles for the architecture and spills nothing that belongs into registers."""
     kernel = resources(workload, target, config)
@@ -177,11 +120,6 @@ def check_resources(workload: ConvWorkload, target: tvm.target.Target, config: C
     assert kernel.registers * config.threads <= 65536
     estimate = shared_bytes(workload, config)
     assert kernel.shared_bytes <= estimate if config.flat else kernel.shared_bytes == estimate
-
-
-@by_configured
-def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
-    check_resources(workload, SM_90, config)
 
 
 @by_target
@@ -234,18 +172,6 @@ def resources(workload: ConvWorkload, target: tvm.target.Target, config: Any = N
 )
 def test_cubin(case: Case, target: tvm.target.Target) -> None:
     check_resources(case.workload, target, select(Problem(case.workload), target).config)
-
-
-@by_target
-def test_wrong_schedule_is_caught(target: tvm.target.Target) -> None:
-    """A kernel that is wrong by one element of padding fails the check that the others pass."""
-    right = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 1, 1, 1))
-    wrong = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3), padding=(1, 2, 1, 0))
-    func = scheduled(wrong, target)
-    assert wrong.operands == right.operands
-    run_on_cpu(func, wrong)
-    with pytest.raises(AssertionError, match="elements are wrong"):
-        run_on_cpu(func, right)
 
 
 def test_unwritten_output_is_caught() -> None:

@@ -3,99 +3,44 @@
 from __future__ import annotations
 
 import re
-from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import tvm
 
-from tests.emulated import twins_and_cubins
-from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.bands import CASES, EPILOGUE, planes
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
-from tests.shared.sparing import every
+from tests.emulated.twins_and_cubins import SM_90, compiled, run_twin
+from tests.schedules.cases.bands import EPILOGUE, planes
+from tests.schedules.spaces import check_refused
 from tvmconv import ConvWorkload
-from tvmconv.compute.depthwise.bands import in_planes
 from tvmconv.dispatch import select
+from tvmconv.dispatch.registry import algorithm_of, template_name
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.depthwise_bands import Config
 from tvmconv.schedules.cuda.depthwise_bands import template as depthwise_bands
-from tvmconv.schedules.cuda.depthwise_bands.tiles import shared_bytes
+from tvmconv.schedules.cuda.depthwise_planes import template as depthwise_planes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.configs import legal_configs
 
-SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
-
-run_twin, run_emulated, compiled = (
-    partial(twins_and_cubins.run_twin, "depthwise_bands"),
-    partial(twins_and_cubins.run_emulated, "depthwise_bands"),
-    partial(twins_and_cubins.compiled, "depthwise_bands"),
-)
-
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
+SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})
 
 
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@by_case
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    """Copies are whole and have arrived where they are multiplied, and a block has the memory that the model counts."""
-    run = run_emulated(problem, config)
-    assert run.shared_bytes == shared_bytes(in_planes(problem.workload), config)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(depthwise_bands.space(problem, SM_90), name)))
-
-
-def test_nan_and_infinity_stay_in_their_windows() -> None:
+@pytest.mark.parametrize("template", [depthwise_bands, depthwise_planes], ids=["bands", "planes"])
+def test_nan_and_infinity_stay_in_their_windows(template: Any) -> None:
     problem = planes((1, 2, 9, 20), 7, **EPILOGUE)
     operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 0], operands["x"][0, 0, 8, 19], operands["w"][1, 0, 3, 3] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
-        run_twin(problem, depthwise_bands.LEAST, **operands)
-
-
-def test_open_batch() -> None:
-    problem = planes((1, 4, 9, 10), 9, **EPILOGUE)
-    for batch in (1, 5):
-        at = msgspec.structs.replace(problem.workload, batch=batch)
-        run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(2, 16, 1, 2), at)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    compiled(problem, config, SM_90)
-
-
-@pytest.mark.parametrize("name", ["29x29-bfloat16", "11x11-float32-epilogue"])
-def test_cubin_of_the_first_architecture(name: str) -> None:
-    compiled(*CASES[name], SM_80)
+        run_twin(algorithm_of(template_name(template)), problem, template.LEAST, **operands)
 
 
 def test_instructions() -> None:
     """Columns that are padding alone are not multiplied, and columns are loaded once for all bands."""
-    ptx = compiled(planes((32, 128, 56, 56), 31), Config(7, 64, 2, 1), SM_90)
+    ptx = compiled("depthwise_bands", planes((32, 128, 56, 56), 31), Config(7, 64, 2, 1), SM_90)
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == 2 * 10
     assert len(re.findall(r"ldmatrix\.sync\.aligned\.m8n8\.x4", ptx)) == 2 * 2
     assert "cp.async.cg.shared.global" in ptx
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(depthwise_bands, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(depthwise_bands.space(CASES["13x13-odd"][0], SM_90))
 
 
 REFUSED = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -14,44 +13,23 @@ import tvmconv
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.grouped import CASES, EPILOGUE, groups
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
+from tests.schedules.spaces import check_refused
 from tests.shared.network_graph import Graph
-from tests.shared.sparing import every
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.grouped import Config
 from tvmconv.schedules.cuda.grouped import template as grouped
-from tvmconv.schedules.cuda.grouped.tiles import shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.configs import legal_configs
 
-SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
+SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})
 
 run_twin = partial(twins_and_cubins.run_twin, "grouped")
-run_emulated = partial(twins_and_cubins.run_emulated, "grouped")
 compiled = partial(twins_and_cubins.compiled, "grouped")
 
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
 
-
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@by_case
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    """Copies are whole and have arrived where they are multiplied, and a block has the memory that the model counts."""
-    run = run_emulated(problem, config)
-    assert run.shared_bytes == shared_bytes(problem.workload, config)
-    assert run.barriers == 1
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(grouped.space(problem, SM_90), name)))
+def test_threads_meet_once() -> None:
+    assert twins_and_cubins.run_emulated("grouped", *CASES["8-channels-stride-2"]).barriers == 1
 
 
 @pytest.mark.parametrize("channels", [4, 8, 16])
@@ -63,20 +41,6 @@ def test_nan_and_infinity_stay_in_their_group(channels: int) -> None:
         run_twin(problem, grouped.LEAST, **operands)
 
 
-@pytest.mark.parametrize("channels", [4, 16])
-def test_open_batch(channels: int) -> None:
-    problem = groups(4, channels, (2, 9, 10), **EPILOGUE)
-    for batch in (1, 5):
-        at = msgspec.structs.replace(problem.workload, batch=batch)
-        run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(4, 16, 1, 2), at)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    for target in (SM_90, SM_80):
-        compiled(problem, config, target)
-
-
 @pytest.mark.parametrize(("channels", "products"), [(4, 2), (8, 1), (16, 2)])
 def test_instructions(channels: int, products: int) -> None:
     """Each product is multiplied once, two vectors of channels at a time, groups of four beside zeros."""
@@ -86,16 +50,6 @@ def test_instructions(channels: int, products: int) -> None:
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == matrices * (steps // 2)
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.f16", ptx)) == matrices * (steps % 2)
     assert "cp.async.cg.shared.global" in ptx
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(grouped, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(grouped.space(CASES["4-channels-stride-2"][0], SM_90))
 
 
 REFUSED = {

@@ -9,44 +9,14 @@ import pytest
 
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.linear import CASES, TEAMS
 from tests.schedules.cases.matvec import rows
-from tests.schedules.spaces import check_refused, check_space
-from tests.shared.sparing import every
+from tests.schedules.spaces import check_refused
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor.linear import Config
-from tvmconv.schedules.cuda.tensor.linear import template as linear
 
-run_twin = partial(twins_and_cubins.run_twin, "linear")
-emulated = partial(twins_and_cubins.run_emulated, "linear")
 compiled = partial(twins_and_cubins.compiled, "linear")
-
-
-@pytest.mark.parametrize(("problem", "config"), [*CASES.values(), *TEAMS.values()], ids=[*CASES, *TEAMS])
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    emulated(problem, config)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(2, TEAMS.values()), ids=TEAMS)
-def test_cubin(problem: Problem, config: Config) -> None:
-    compiled(problem, config, SM_90)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    default = linear.default_config(problem, SM_90)
-    space = linear.space(problem, SM_90)
-    assert type(default) is type(space.least) is Config
-    check_space(space, default)
-    assert all(value > 0 for value in linear.features(problem, default, SM_90).values())
 
 
 REFUSED = {

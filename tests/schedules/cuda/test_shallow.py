@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -13,57 +12,19 @@ import tvm
 import tvmconv
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.shallow import CASES, EPILOGUE, image
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
+from tests.schedules.cases.shallow import image
+from tests.schedules.spaces import check_refused
 from tests.shared.network_graph import Graph
-from tests.shared.sparing import every
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.shallow import Config
-from tvmconv.schedules.cuda.shallow import template as shallow
-from tvmconv.schedules.cuda.shallow.tiles import shared_bytes
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.configs import legal_configs
 
-SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
+SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})
 
-run_twin = partial(twins_and_cubins.run_twin, "shallow")
 run_emulated = partial(twins_and_cubins.run_emulated, "shallow")
 compiled = partial(twins_and_cubins.compiled, "shallow")
-
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-
-
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@by_case
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    """Threads multiply what has arrived, terms past a row count as zero, and a block has the memory that is counted."""
-    run = run_emulated(problem, config)
-    assert run.shared_bytes == shared_bytes(problem.workload, config)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(shallow.space(problem, SM_90), name)))
-
-
-def test_open_batch() -> None:
-    problem = image((2, 3, 9, 10), 16, stride=2, **EPILOGUE)
-    for batch in (1, 5):
-        at = msgspec.structs.replace(problem.workload, batch=batch)
-        run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(4, 8, 16, 2, 1), at)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    for target in (SM_90, SM_80):
-        compiled(problem, config, target)
 
 
 def test_instructions() -> None:
@@ -72,16 +33,6 @@ def test_instructions() -> None:
     matrices = 2 * 2
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == 10 * matrices * 4
     assert len(re.findall(r"ld\.shared\.u32", ptx)) == 10 * matrices * 4
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(shallow, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(shallow.space(CASES["3x3-stride-2"][0], SM_90))
 
 
 REFUSED = {
