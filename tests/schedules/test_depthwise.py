@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -10,8 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.emulated import twins_and_cubins
 from tests.shared.sparing import sparing
@@ -19,7 +16,6 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import select, template_for
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import FLOATS
 from tvmconv.schedules.cpu import depthwise
 from tvmconv.schedules.cuda.depthwise import template as cuda_depthwise
 from tvmconv.schedules.cuda.depthwise.tiles import Config, shared_bytes
@@ -61,16 +57,6 @@ def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = N
 )
 def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
     run_on_cpu(scheduled(case.workload, target), case.workload)
-
-
-@pytest.mark.parametrize(
-    ("case", "target", "number"),
-    sparing(product(DEPTHWISE, TARGETS.values(), range(2)), lambda place: place % 16 in (0, 14)),
-    ids=identifier,
-)
-def test_random_legal_configuration(case: Case, target: tvm.target.Target, number: int) -> None:
-    config = random_configs(case.workload, target, 2)[number]
-    run_on_cpu(scheduled(case.workload, target, config), case.workload)
 
 
 BLOCKED = {
@@ -128,35 +114,6 @@ def test_the_default_is_legal(target: tvm.target.Target, size: int) -> None:
     workload = ConvWorkload.depthwise((32, 960, size, size), (960, 1, 3, 3))
     space = template_for(Problem(workload), target).space(Problem(workload), target)
     assert space.violated(space.default) == []
-
-
-@st.composite
-def workloads(draw: Callable[..., Any]) -> ConvWorkload:
-    def size(most: int) -> int:
-        return int(draw(st.integers(1, most)))
-
-    kernel = (size(5), size(5))
-    dilation = (size(3), size(3))
-    padding = tuple(draw(st.integers(0, 3)) for _ in range(4))
-    least = [max(1, (kernel[i] - 1) * dilation[i] + 1 - padding[i] - padding[i + 2]) for i in (0, 1)]
-    return ConvWorkload.depthwise(
-        (size(3), channels := size(9), least[0] + size(20), least[1] + size(40)),
-        (channels, size(3), *kernel),
-        stride=(size(3), size(3)),
-        padding=padding,
-        dilation=dilation,
-        dtype=draw(st.sampled_from(FLOATS)),
-        scale=draw(st.booleans()),
-        shift=draw(st.booleans()),
-        activation=draw(st.sampled_from([None, "relu", "relu6", ("clip", -1.0, None)])),
-    )
-
-
-@by_target
-@settings(max_examples=5, deadline=None, derandomize=True)
-@given(workload=workloads())
-def test_any_workload(workload: ConvWorkload, target: tvm.target.Target) -> None:
-    run_on_cpu(scheduled(workload, target), workload)
 
 
 def resources(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> cuda.KernelResources:

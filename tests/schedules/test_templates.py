@@ -111,7 +111,19 @@ def test_every_template(row: Row) -> None:
     assert msgspec.convert(decode(encode(entry)).knobs, template.Config) == default
 
 
-@by_row([row for row in EXAMPLES if row.name not in SLOW and row.id.endswith("-0")])
+FIRST = [row for row in EXAMPLES if row.id.endswith("-0")]
+
+
+@by_row(FIRST)
+def test_every_template_names_its_features(row: Row) -> None:
+    """They have the same names for all problems."""
+    template, target = TEMPLATES[row.name], SM_90 if is_on_gpu(row.name) else SAPPHIRE_RAPIDS
+    problems = [each.problem for each in EXAMPLES if each.name == row.name]
+    named = [template.features(each, template.default_config(each, target), target).keys() for each in problems]
+    assert all(names == named[0] for names in named)
+
+
+@by_row(sparing(FIRST, lambda number: FIRST[number].name not in SLOW))
 def test_every_template_lists_its_space(row: Row) -> None:
     target = SM_90 if is_on_gpu(row.name) else SAPPHIRE_RAPIDS
     check_whole_space(TEMPLATES[row.name].space(row.problem, target))
@@ -127,6 +139,14 @@ def test_every_template_computes(row: Row) -> None:
 @by_row([*EXAMPLES, *every(6, CASES)])
 def test_every_template_computes_in_a_random_configuration(row: Row) -> None:
     check(in_random_configuration(row), operands=1)
+
+
+@pytest.mark.usefixtures("instructions")
+@by_row(FIRST)
+def test_every_template_computes_a_random_convolution(row: Row) -> None:
+    require_instructions(row)
+    how = How(str(target_of(row.name)), is_on_gpu(row.name), bounds=True, algorithm=algorithm_of(row.name))
+    conformance.attempt(how, 0, seed=1)
 
 
 @by_row([*ON_GPU, *every(4, IN_STEP)])

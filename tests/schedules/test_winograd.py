@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import te
 
 import tvmconv
+from tests.schedules.kernels_here import run
 from tests.schedules.spaces import check_space
 from tests.shared.huge_arrays import huge
 from tests.shared.sparing import every, sparing
@@ -42,7 +43,7 @@ from tvmconv.schedules.cpu.winograd.model import (
 )
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import cpu_of
-from tvmconv.testing import check_result, random_configs, random_operands
+from tvmconv.testing import check_result, random_operands
 
 CPU, UNOPTIMISED = resolve_target("llvm"), resolve_target(TWIN_TARGET)
 
@@ -75,14 +76,6 @@ WORKLOADS = {
     "ragged-bfloat16": layer(12, (9, 14), 21, dtype="bfloat16", shift=True, batch=2),
 }
 by_name = pytest.mark.parametrize("name", WORKLOADS)
-
-
-def run(workload: ConvWorkload, config: Any = None, target: tvm.target.Target = CPU) -> None:
-    func = lower(Problem(workload), select(Problem(workload), target, config, "winograd"), target, "kernel")
-    operands = random_operands(workload)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    build(tvm.IRModule({"kernel": func}), target)["kernel"](*tensors)
-    check_result(workload, operands, tensors[-1].numpy())
 
 
 def test_a_network_transforms_a_weight_of_bfloat16_ahead() -> None:
@@ -165,12 +158,7 @@ def test_definition(name: str, outputs: int) -> None:
     "name", sparing(WORKLOADS, lambda place: [*WORKLOADS][place] not in ("small-blocks", "uneven-padding"))
 )
 def test_default_configuration(name: str) -> None:
-    run(WORKLOADS[name])
-
-
-@pytest.mark.parametrize(("name", "number"), every(6, product(WORKLOADS, range(3))))
-def test_random_legal_configuration(name: str, number: int) -> None:
-    run(WORKLOADS[name], random_configs(WORKLOADS[name], CPU, 3, "winograd")[number])
+    run("winograd", WORKLOADS[name])
 
 
 @pytest.mark.parametrize(("name", "outputs"), every(2, [("ragged", 2), ("uneven-padding", 4), ("threads", 2)]))
@@ -181,16 +169,7 @@ def test_threads_that_share_bands(name: str, outputs: int) -> None:
     default = winograd.default_config(Problem(workload), CPU)
     images = max(size for size in range(1, workload.batch + 1) if workload.batch % size == 0)
     for shape in ({"rows": rows, "images": images}, {"rows": 2, "images": 1}):
-        run(workload, replace(default, outputs=outputs, tiles=3, **shape, shared=True, parallel=True))
-
-
-@pytest.mark.parametrize("name", every(2, ["whole-tiles", "blocks"]))
-def test_ablations(name: str) -> None:
-    workload = WORKLOADS[name]
-    config = winograd.default_config(Problem(workload), CPU)
-    legal = winograd.space(Problem(workload), CPU)
-    for without in winograd.ablations(config).values():
-        assert without == config or legal.violated(without) or not run(workload, without)
+        run("winograd", workload, replace(default, outputs=outputs, tiles=3, **shape, shared=True, parallel=True))
 
 
 @by_name
@@ -220,7 +199,7 @@ def test_registers_hold_the_default_tile(mcpu: str) -> None:
 
 def test_other_vectors() -> None:
     """Half of a CPU's vectors, as AVX2 has them, compute the same."""
-    run(WORKLOADS["ragged"], target=resolve_target({"kind": "llvm", "mcpu": "haswell"}))
+    run("winograd", WORKLOADS["ragged"], target=resolve_target({"kind": "llvm", "mcpu": "haswell"}))
 
 
 def test_refused() -> None:
@@ -363,4 +342,4 @@ def test_tiles_that_do_not_fill_a_band_are_summed_without_a_test() -> None:
     products = [part.split("T.reads")[0] for part in text.split('T.sblock("winograd')[1:]]
     assert products
     assert not any("T.where" in part for part in products)
-    run(problem.workload, config)
+    run("winograd", problem.workload, config)

@@ -6,15 +6,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-import tvm
 
-from tests.schedules.spaces import check_space, check_whole_space
+from tests.emulated.twins_and_cubins import SM_90, run_twin
 from tests.shared.sparing import every, sparing
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import NoValidConfigurationError
-from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
-from tvmconv.lowering.serial import TWIN_TARGET
+from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.suites import load_suite
@@ -22,21 +20,8 @@ from tvmconv.schedules.cuda.gemm.tiles import GemmConfig, shared_bytes
 from tvmconv.schedules.cuda.simt.direct import Config
 from tvmconv.schedules.cuda.simt.direct import template as direct
 from tvmconv.schedules.cuda.simt.im2win import template as im2win
-from tvmconv.targets import cuda, resolve_target
-from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
-
-CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
-by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
-
-
-def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorithm: str = "auto") -> None:
-    """Build the serial twin of a scheduled function, and check its result."""
-    func = lower(Problem(workload), select(Problem(workload), SM_90, config, algorithm), SM_90, KERNEL_NAME)
-    executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
-    operands = random_operands(workload)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    executable[KERNEL_NAME](*tensors)
-    check_result(workload, operands, tensors[-1].numpy())
+from tvmconv.targets import cuda
+from tvmconv.testing import CONV2D, Case
 
 
 def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
@@ -99,24 +84,14 @@ ALIKE = ("split-k", "groups", "unpacked-split-k", "one-pixel", "cp-async")
 """The cases whose knobs others have together."""
 
 
-@pytest.mark.parametrize("case", every(4, CONV2D), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", every(6, CONV2D), ids=lambda case: case.id)
 def test_default_configuration(case: Case) -> None:
-    run_on_cpu(case.workload)
+    run_twin("direct", Problem(case.workload), None)
 
 
 @pytest.mark.parametrize("case", every(9, CONV2D), ids=lambda case: case.id)
 def test_im2win_default_configuration(case: Case) -> None:
-    run_on_cpu(case.workload, algorithm="im2win")
-
-
-@pytest.mark.parametrize(
-    ("case", "algorithm"),
-    every(23, product(CONV2D, ("direct", "im2win"))),
-    ids=lambda value: getattr(value, "id", value),
-)
-def test_random_legal_configuration(case: Case, algorithm: str) -> None:
-    for chosen in random_configs(case.workload, SM_90, 1, algorithm):
-        run_on_cpu(case.workload, chosen)
+    run_twin("im2win", Problem(case.workload), None)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +100,13 @@ def test_random_legal_configuration(case: Case, algorithm: str) -> None:
     ids=CONFIGURED.keys(),
 )
 def test_configuration(workload: ConvWorkload, config: Config) -> None:
-    run_on_cpu(workload, config)
+    run_twin("direct", Problem(workload), config)
 
 
 @pytest.mark.parametrize("name", ["through-registers", "split-k", "groups-split-k", "split-k-past-the-last", *NARROW])
 def test_im2win_configuration(name: str) -> None:
     workload, chosen = CONFIGURED[name]
-    run_on_cpu(workload, im2win.Config(**vars(chosen)))
+    run_twin("im2win", Problem(workload), im2win.Config(**vars(chosen)))
 
 
 COMPILED = (
@@ -182,21 +157,6 @@ def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
     assert (chosen.asynchronous, chosen.num_stages) == (False, 2)
     assert "pipeline" in direct.space(Problem(far), SM_90).violated(direct.default_config(Problem(near), SM_90))
     assert not im2win.default_config(Problem(near), SM_90).asynchronous  # its windows are 5.6 GB
-
-
-@by_id
-def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
-    space = direct.space(Problem(case.workload), SM_90)
-    check_space(space, direct.default_config(Problem(case.workload), SM_90))
-    assert (
-        direct.features(Problem(case.workload), space.default, SM_90).keys()
-        == direct.features(Problem(LAYER), config(), SM_90).keys()
-    )
-
-
-@pytest.mark.parametrize("case", sparing(CONV2D, lambda place: place == 36), ids=lambda case: case.id)
-def test_whole_space_is_legal(case: Case) -> None:
-    check_whole_space(direct.space(Problem(case.workload), SM_90))
 
 
 def test_groups_of_few_channels_fill_blocks() -> None:

@@ -43,7 +43,7 @@ def test_kernels(problem: Problem, config: Config) -> None:
 
     Others take the weight of `wgmma` apart, and lay out an input in NCHW.
     """
-    kernels = twins_and_cubins.device_kernels("winograd", problem, config)
+    kernels = twins_and_cubins.device_kernels(twins_and_cubins.lowered("winograd", problem, config))
     assert len(kernels) == 4 + config.wgmma + (problem.workload.layout == "NCHW")
 
 
