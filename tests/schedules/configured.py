@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.schedules.cases import bands, depthwise, grouped, linear, matvec, nhwc, planes, shallow, winograd
+from tests.schedules.cases import (
+    bands,
+    depthwise,
+    direct,
+    grouped,
+    linear,
+    matvec,
+    nhwc,
+    planes,
+    shallow,
+    sparse_cpu,
+    sparse_cuda,
+    winograd,
+)
 from tvmconv.dispatch.registry import TEMPLATES
 from tvmconv.problem import Problem
 
@@ -23,20 +36,24 @@ class Row:
     config: Any = None
 
     @property
-    def has_roles(self) -> bool:
-        """True if some warps copy for others, which no emulator runs."""
-        return bool(getattr(self.config, "teams", 0))
+    def is_emulated(self) -> bool:
+        """True if the emulator of GPUs runs its kernels: no warps have roles, and no weight is compiled in."""
+        return is_on_gpu(self.name) and self.problem.sparsity is None and not getattr(self.config, "teams", 0)
 
 
 CONFIGURED: dict[str, dict[str, tuple[Problem, Any]]] = {
+    "cpu/sparse": sparse_cpu.CASES,
     "cuda/depthwise": depthwise.CASES,
     "cuda/depthwise_bands": bands.CASES,
     "cuda/depthwise_nhwc": nhwc.CASES,
     "cuda/depthwise_planes": planes.CASES,
+    "cuda/direct": direct.CASES,
     "cuda/grouped": grouped.CASES,
+    "cuda/im2win": direct.IM2WIN,
     "cuda/linear": linear.CASES | linear.TEAMS,
     "cuda/matvec": matvec.CASES,
     "cuda/shallow": shallow.CASES,
+    "cuda/sparse": sparse_cuda.CASES,
     "cuda/winograd": winograd.CASES | winograd.TEAMS,
 }
 

@@ -40,11 +40,9 @@ SLOW = ("cuda/direct", "cuda/im2win", "cuda/tensor", "cuda/linear", "cuda/winogr
 """The templates whose spaces take seconds to list."""
 
 
-ON_GPU = [row for row in EXAMPLES if is_on_gpu(row.name) and row.problem.sparsity is None]
-"""The examples for CUDA but for those of weights that are compiled in, whose kernels are put together otherwise."""
-
-IN_STEP = [row for row in CASES if not row.has_roles]
-"""The cases whose warps all do the same, which an emulator runs: of one in four it checks the numbers, not a twin."""
+ON_GPU = [row for row in EXAMPLES if row.is_emulated]
+IN_STEP = [row for row in CASES if row.is_emulated]
+"""The examples and the cases that an emulator of GPUs runs: of one case in four it checks the numbers, not a twin."""
 
 
 def target_of(name: str) -> tvm.target.Target:
@@ -159,7 +157,7 @@ def test_every_cuda_template_synchronizes(row: Row) -> None:
     assert counted in (used, 0) or (counted > used and config.flat)
 
 
-@by_row([*every(3, ON_GPU), *every(4, IN_STEP), *(row for row in CASES if row.has_roles)])
+@by_row([*every(3, ON_GPU), *every(4, IN_STEP), *(row for row in CASES if getattr(row.config, "teams", 0))])
 def test_every_cuda_template_compiles(row: Row) -> None:
     """Kernels spill nothing and leave room for their threads, by default also on the first GPUs with tensor cores."""
     for target in (SM_90, SM_80)[: 2 if row.config is None else 1]:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvmconv import ConvWorkload
-from tvmconv.problem import Problem
+from tests.schedules.cases.problems import depthwise
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.schedules.cuda.depthwise.tiles import LEAST, Config
-
-
-def depthwise(x: tuple[int, ...], w: tuple[int, ...], **options: Any) -> Problem:
-    """Return a depthwise convolution of x (N, C, H, W) with w (C, M, R, S)."""
-    return Problem(ConvWorkload.depthwise(x, w, **options))
 
 
 def config(**knobs: Any) -> Config:

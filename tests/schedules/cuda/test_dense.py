@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
 
 from tests.emulated.twins_and_cubins import SM_90, run_twin
+from tests.schedules.cases.direct import CASES, IM2WIN
 from tests.shared.sparing import every, sparing
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
@@ -24,64 +24,11 @@ from tvmconv.targets import cuda
 from tvmconv.testing import CONV2D, Case
 
 
-def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
+def main_kernel(problem: Problem, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
     """Return the resources of the kernel that computes the product, and the source of all kernels."""
-    executable, *_ = build_kernel(Problem(workload), select(Problem(workload), SM_90, config), SM_90)
+    executable, *_ = build_kernel(problem, select(problem, SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
-
-
-def config(**knobs: Any) -> Config:
-    tile = {
-        "threads_m": 4,
-        "threads_n": 8,
-        "lanes_m": 4,
-        "vthreads_m": 2,
-        "vthreads_n": 1,
-        "thread_m": 4,
-        "thread_n": 4,
-    }
-    return Config(**{**tile, "block_c": 8, "block_r": 1, "block_s": 1, **knobs})
-
-
-LAYER = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True, activation="relu")
-GROUPED = ConvWorkload.conv2d((2, 16, 12, 12), (64, 8, 3, 3), stride=2, dilation=2, groups=2, scale=True)
-PLAIN = ConvWorkload.conv2d((4, 16, 10, 10), (40, 16, 3, 3), padding=0)
-FEW = ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding=0, activation="relu")
-UNEVEN = ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, padding=(0, 1, 2, 0), shift=True)
-
-CONFIGURED = {
-    "single-buffer": (LAYER, config()),
-    "through-registers": (LAYER, config(num_stages=2, packed=True, load=4)),
-    "cp-async": (LAYER, config(num_stages=3, asynchronous=True, packed=True, load=4)),
-    "window-chunks": (LAYER, config(block_c=1, block_r=3, block_s=3, num_stages=2, asynchronous=True)),
-    "split-k": (LAYER, config(num_stages=2, packed=True, split_k=2)),
-    "micro-tile-8x16": (
-        PLAIN,
-        config(block_c=4, threads_n=16, vthreads_n=4, num_stages=2, asynchronous=True, packed=True),
-    ),
-    "groups": (GROUPED, config(num_stages=2, asynchronous=True, packed=True, load=4, store=4)),
-    "groups-split-k": (GROUPED, config(block_c=2, block_s=3, num_stages=4, asynchronous=True, split_k=2, packed=True)),
-    "row-chunks": (FEW, config(block_c=3, block_s=7, num_stages=2, asynchronous=True, packed=True, load=4)),
-    "unpacked-split-k": (FEW, config(block_c=1, block_s=7, num_stages=2, asynchronous=True, split_k=3)),
-    "one-pixel": (FEW, config(block_c=3, block_s=7, thread_n=1, thread_m=1, packed=True)),
-    "channels-past-the-last": (UNEVEN, config(block_c=8, num_stages=2)),
-    "split-k-past-the-last": (UNEVEN, config(block_c=2, num_stages=2, packed=True, load=4, split_k=4)),
-    "chunks-past-the-last": (
-        UNEVEN,
-        config(block_c=5, block_s=3, num_stages=3, asynchronous=True, packed=True, split_k=2),
-    ),
-    "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, num_stages=2, packed=True, load=4, min_blocks_per_sm=4)),
-    **{
-        dtype: (
-            ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype=dtype),
-            config(num_stages=2, packed=True, load=8, store=4),
-        )
-        for dtype in NARROW
-    },
-}
-ALIKE = ("split-k", "groups", "unpacked-split-k", "one-pixel", "cp-async")
-"""The cases whose knobs others have together."""
 
 
 @pytest.mark.parametrize("case", every(6, CONV2D), ids=lambda case: case.id)
@@ -94,21 +41,6 @@ def test_im2win_default_configuration(case: Case) -> None:
     run_twin("im2win", Problem(case.workload), None)
 
 
-@pytest.mark.parametrize(
-    ("workload", "config"),
-    sparing(CONFIGURED.values(), lambda number: [*CONFIGURED][number] not in ALIKE),
-    ids=CONFIGURED.keys(),
-)
-def test_configuration(workload: ConvWorkload, config: Config) -> None:
-    run_twin("direct", Problem(workload), config)
-
-
-@pytest.mark.parametrize("name", ["through-registers", "split-k", "groups-split-k", "split-k-past-the-last", *NARROW])
-def test_im2win_configuration(name: str) -> None:
-    workload, chosen = CONFIGURED[name]
-    run_twin("im2win", Problem(workload), im2win.Config(**vars(chosen)))
-
-
 COMPILED = (
     *("window-chunks", "groups-split-k"),
     *("split-k-past-the-last", "micro-tile-8x16", "room-for-more", *NARROW),
@@ -117,21 +49,21 @@ COMPILED = (
 
 
 @pytest.mark.parametrize(
-    ("workload", "config"),
-    sparing(CONFIGURED.values(), lambda number: [*CONFIGURED][number] in COMPILED),
-    ids=CONFIGURED.keys(),
+    ("problem", "config"),
+    sparing(CASES.values(), lambda number: [*CASES][number] in COMPILED),
+    ids=CASES.keys(),
 )
-def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
-    kernel, source = main_kernel(workload, config)
+def test_cubin_of_configuration(problem: Problem, config: Config) -> None:
+    kernel, source = main_kernel(problem, config)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    assert 0.9 * shared_bytes(workload, config) < kernel.shared_bytes <= shared_bytes(workload, config)
+    assert 0.9 * shared_bytes(problem.workload, config) < kernel.shared_bytes <= shared_bytes(problem.workload, config)
     assert ("cp.async" in source) == config.asynchronous
     assert kernel.registers * config.threads * config.min_blocks_per_sm <= 65536
 
 
 def test_windows_are_a_kernel_of_their_own() -> None:
-    chosen = im2win.Config(**vars(config(num_stages=2, packed=True, load=4)))
-    executable, *_ = build_kernel(Problem(LAYER), select(Problem(LAYER), SM_90, chosen), SM_90)
+    problem, chosen = IM2WIN["through-registers"]
+    executable, *_ = build_kernel(problem, select(problem, SM_90, chosen), SM_90)
     kernels = cuda.kernel_resources(str(executable.mod.imports[0].inspect_source()), "sm_90")
     assert sorted(kernel.shared_bytes > 0 for kernel in kernels) == [False, False, True]
     assert {kernel.spill_store_bytes for kernel in kernels} == {0}
@@ -171,5 +103,5 @@ def test_groups_of_few_channels_fill_blocks() -> None:
 )
 def test_suite_does_not_spill(layer: str, batch: int) -> None:
     workload = load_suite("im2win-thesis", "cuda", batch)[layer]
-    kernel, _ = main_kernel(workload)
+    kernel, _ = main_kernel(Problem(workload))
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
