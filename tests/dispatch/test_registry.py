@@ -85,7 +85,7 @@ def test_dispatch_takes_the_least_estimate(toy: None) -> None:
     assert compile(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))).selection.name == "cpu/depthwise"
 
 
-@pytest.mark.usefixtures("one_round")
+@pytest.mark.usefixtures("one_round", "without_torch")
 def test_tuner_tunes_it(toy: None, builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     """In worker processes, which are sent the template; its records are used from then on."""
     log, task = tmp_path / "toy.jsonl", autotvm.task.create(POINTWISE, "llvm", "toy")

@@ -285,7 +285,7 @@ OPEN = {
 """Problems with open sizes: the name of the workload, the sizes, and the configuration if not the default."""
 
 
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", every(2, OPEN))
 def test_sizes_that_are_known_only_when_it_runs(name: str) -> None:
     """Sizes are the least there is, those that end inside a tile or a step of tiles, and wide ones."""
     known, open_sizes, config = OPEN[name]
