@@ -45,7 +45,7 @@ class CpuTemplate(Template, Generic[C]):
     """The class of `LEAST`."""
 
     examples: ClassVar[tuple[Problem, ...]] = ()
-    """Small problems that together take every path of the kernel: tests compute them, and `tvmconv verify` does."""
+    """Small problems, one of each kind that the template takes: tests compute them, and `tvmconv verify` does."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

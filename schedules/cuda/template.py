@@ -50,7 +50,7 @@ class GpuTemplate(Template, Generic[C]):
     """The class of `LEAST`."""
 
     examples: ClassVar[tuple[Problem, ...]] = ()
-    """Small problems that together take every path of the kernel: tests compute them, and `tvmconv verify` does."""
+    """Small problems, one of each kind that the template takes: tests compute them, and `tvmconv verify` does."""
 
     MOST_UNROLLED: float = inf
     """The most instructions of a thread that follow each other without a loop."""
