@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 from tvm.s_tir import Schedule
@@ -71,7 +71,7 @@ class Tensor(GpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NHWC", "NCHW", "NCHWc"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW", "NCHWc"), dtypes=DTYPES)
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
-    examples = (
+    examples: ClassVar[tuple[Problem, ...]] = (
         Problem(ConvWorkload.conv2d((2, 7, 9, 64), (64, 3, 3, 64), layout="NHWC", dtype="float16", residual=True)),
         Problem(ConvWorkload.conv2d((1, 3, 15, 16), (32, 3, 7, 7), stride=2, shift=True)),
         Problem(ConvWorkload.conv2d((2, 10, 6, 7), (64, 5, 5, 5), groups=2), precision="tf32"),
