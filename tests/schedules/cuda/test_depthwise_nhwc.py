@@ -12,7 +12,6 @@ import pytest
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.nhwc import WORKLOADS, config, nhwc
-from tests.schedules.spaces import check_refused
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, template_for
@@ -63,19 +62,6 @@ def test_a_residual_of_an_open_plane_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="takes no residual where a height or a width is left open"):
         template_for(problem, SM_90)
     assert algorithms_for(msgspec.structs.replace(problem, open_sizes=("batch",)), SM_90) == ("depthwise_nhwc",)
-
-
-@pytest.mark.parametrize(
-    ("problem", "why"),
-    [
-        (nhwc((1, 8, 9, 9), (8, 2, 3, 3)), "takes one output for each channel, not 2"),
-        (nhwc((1, 2, 120, 121), (2, 1, 3, 3), dilation=57), "windows that it can unroll in registers, not of 115x115"),
-        (nhwc((8, 64, 56, 56), (64, 1, 31, 31), dtype="float16"), "windows that it can unroll"),
-    ],
-    ids=["multiplier", "window", "taps"],
-)
-def test_obstacles(problem: Problem, why: str) -> None:
-    check_refused("depthwise_nhwc", problem, SM_90, why)
 
 
 def test_nan_and_infinity_stay_in_their_windows() -> None:

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import tvm
 
 from tests.emulated import twins_and_cubins
 from tests.emulated.device_functions import device_functions
@@ -15,18 +14,13 @@ from tests.emulated.gpu import Emulator
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.bands import planes
 from tests.schedules.cases.planes import CASES, last
-from tests.schedules.spaces import check_refused
-from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import KERNEL_NAME, Span, lower, with_places
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.depthwise_planes import Config
 from tvmconv.schedules.cuda.depthwise_planes import template as depthwise_planes
-from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
-
-SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})
 
 compiled = partial(twins_and_cubins.compiled, "depthwise_planes")
 
@@ -66,31 +60,6 @@ def test_instructions() -> None:
     assert products == 2 * 8 * 2  # rows of the input that are unrolled, images and eights
     assert "cp.async.cg.shared.global" in ptx
     assert "st.global.v4" in ptx
-
-
-REFUSED = {
-    "stride": (planes((1, 2, 9, 9), 7, stride=2), SM_90, "takes strides and dilations of 1"),
-    "dilation": (planes((1, 2, 9, 9), 3, dilation=(1, 2)), SM_90, "takes strides and dilations of 1"),
-    "multiplier": (
-        Problem(ConvWorkload.depthwise((1, 2, 9, 9), (2, 2, 3, 3), dtype="float16")),
-        SM_90,
-        "takes one output channel for each input channel, not 2",
-    ),
-    "channels": (last(planes((1, 3, 9, 9), 7)), SM_90, "takes even numbers of channels in NHWC, not 3"),
-    "float32": (planes((1, 2, 9, 9), 7, dtype="float32"), SM_90, "takes float16 or bfloat16, not float32"),
-    "taps": (planes((2, 2, 9, 9), (2, 1)), SM_90, "takes windows and planes of more than 2 elements, not of 2"),
-    "planes": (
-        planes((1, 1, 112, 112), 7),
-        SM_90,
-        "takes small planes and windows, which a block has room for, not 112x112 and 7x7",
-    ),
-    "old": (planes((1, 2, 9, 9), 7), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
-}
-
-
-@pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    check_refused("depthwise_planes", problem, target, why)
 
 
 def layer(channels: int, size: int, kernel: int, batch: int = 32) -> Problem:

@@ -7,22 +7,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-import tvm
 
 import tvmconv
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.grouped import CASES, EPILOGUE, groups
-from tests.schedules.spaces import check_refused
 from tests.shared.network_graph import Graph
-from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.grouped import Config
 from tvmconv.schedules.cuda.grouped import template as grouped
-from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-
-SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})
 
 run_twin = partial(twins_and_cubins.run_twin, "grouped")
 compiled = partial(twins_and_cubins.compiled, "grouped")
@@ -50,44 +43,6 @@ def test_instructions(channels: int, products: int) -> None:
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == matrices * (steps // 2)
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.f16", ptx)) == matrices * (steps % 2)
     assert "cp.async.cg.shared.global" in ptx
-
-
-REFUSED = {
-    "one group": (groups(1, 32, (1, 8, 8)), SM_90, "is for convolutions in groups of several channels"),
-    "12 channels": (
-        groups(2, 12, (1, 8, 8)),
-        SM_90,
-        "takes groups of multiples of 8 channels up to 64, or .* not of 12",
-    ),
-    "odd pairs": (groups(3, 4, (1, 8, 8)), SM_90, "or an even number of groups of 4, not of 4 to 4"),
-    "wide": (groups(2, 96, (1, 8, 8)), SM_90, "up to 64, .*, not of 96 to 96"),
-    "window": (groups(2, 8, (1, 90, 90), 81), SM_90, "takes windows that fit in shared memory and code, not of 81x81"),
-    "gaps": (
-        groups(2, 8, (1, 8, 8), 1, stride=2),
-        SM_90,
-        "takes windows at least as wide as their stride of 2, not of 1",
-    ),
-    "old": (groups(2, 8, (1, 8, 8)), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
-}
-
-
-@pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    check_refused("grouped", problem, target, why)
-
-
-@pytest.mark.parametrize(
-    ("problem", "name"),
-    [
-        (groups(32, 4, (32, 56, 56)), "grouped"),
-        (groups(26, 8, (1, 14, 14)), "grouped"),
-        (groups(32, 32, (1, 7, 7)), "tensor"),
-        (groups(2, 64, (32, 14, 14)), "tensor"),
-    ],
-)
-def test_choice(problem: Problem, name: str) -> None:
-    """Groups of few channels are multiplied without the zeros between them."""
-    assert select(problem, SM_90).name == f"cuda/{name}"
 
 
 def test_a_network_takes_it() -> None:

@@ -12,11 +12,8 @@ import tvm
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.matvec import rows
-from tests.schedules.spaces import check_refused
 from tests.shared.sparing import every
-from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.matvec import Config
 from tvmconv.schedules.cuda.matvec import template as matvec
 from tvmconv.targets import resolve_target
@@ -50,28 +47,6 @@ def test_defaults_load_vectors_ahead(channels: int, outputs: int, dtype: str) ->
     warps = min(-(-outputs // 132) * config.warps, 64)
     whole = -(-outputs // 132) * channels * problem.workload.itemsize
     assert warps * 32 * 16 * config.ahead >= min(16 * 1024, whole)
-
-
-REFUSED = {
-    "groups": (
-        Problem(ConvWorkload.conv2d((1, 8, 1, 1), (8, 4, 1, 1), groups=2)),
-        "is for dense convolutions in one group",
-    ),
-    "rows": (rows(5, 64, 32), "takes up to 4 images, not 5"),
-    "pixels": (
-        Problem(ConvWorkload.conv2d((1, 8, 1, 2), (8, 8, 1, 1))),
-        "takes 1x1 kernels on images of one pixel, without padding",
-    ),
-    "padding": (
-        Problem(ConvWorkload.conv2d((1, 8, 1, 1), (8, 8, 3, 3), padding=1)),
-        "takes 1x1 kernels on images of one pixel, without padding",
-    ),
-}
-
-
-@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, why: str) -> None:
-    check_refused("matvec", problem, SM_90, why)
 
 
 @pytest.mark.parametrize("target", [SM_90, SM_80, SM_75], ids=lambda target: str(target.attrs["arch"]))

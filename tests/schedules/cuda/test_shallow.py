@@ -7,21 +7,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-import tvm
 
 import tvmconv
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.shallow import image
-from tests.schedules.spaces import check_refused
 from tests.shared.network_graph import Graph
-from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.shallow import Config
-from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-
-SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})
 
 run_emulated = partial(twins_and_cubins.run_emulated, "shallow")
 compiled = partial(twins_and_cubins.compiled, "shallow")
@@ -33,37 +26,6 @@ def test_instructions() -> None:
     matrices = 2 * 2
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == 10 * matrices * 4
     assert len(re.findall(r"ld\.shared\.u32", ptx)) == 10 * matrices * 4
-
-
-REFUSED = {
-    "groups": (image((1, 4, 8, 8), 16, groups=2), SM_90, "is for dense convolutions in one group"),
-    "channels": (image((1, 5, 8, 8), 16), SM_90, "takes up to 4 input channels, not 5"),
-    "outputs": (image((1, 3, 8, 8), 18), SM_90, "takes output channels in multiples of 8, not 18"),
-    "terms": (image((1, 3, 8, 8), 16, 1, stride=2), SM_90, "takes windows of 8 terms or more, not of 3"),
-    "dilation": (image((1, 3, 8, 8), 16, dilation=2), SM_90, "takes a dilation of 1"),
-    "window": (
-        image((1, 3, 200, 200), 8, 151),
-        SM_90,
-        "takes windows that fit in shared memory and code, not of 151x151",
-    ),
-    "old": (image((1, 3, 8, 8), 16), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
-}
-
-
-@pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    check_refused("shallow", problem, target, why)
-
-
-@pytest.mark.parametrize(
-    ("problem", "name"),
-    [
-        (image((32, 3, 224, 224), 64, 7, stride=2, padding=3), "shallow"),
-        (image((32, 3, 224, 224), 24, stride=2, padding=1), "shallow"),
-    ],
-)
-def test_choice(problem: Problem, name: str) -> None:
-    assert select(problem, SM_90).name == f"cuda/{name}"
 
 
 def test_a_network_takes_it() -> None:

@@ -16,9 +16,7 @@ from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.tensor import Layouts
 from tests.schedules.cases.winograd import CASES, conv
-from tests.schedules.spaces import check_refused
 from tests.shared.sparing import every
-from tvmconv import ConvWorkload
 from tvmconv.bench.factors import Factors, Shape, fma_sums, normal, positive, rounded
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import select
@@ -166,28 +164,3 @@ def test_choice_of_5x5_in_a_network(batch: int, size: int, channels: int, output
     )
     assert select(problem, H100).name == "cuda/winograd"
     assert saved / 1.17 < other / (ours / MARGIN) < saved * 1.17
-
-
-REFUSED = {
-    "groups": (
-        Problem(ConvWorkload.conv2d((1, 8, 8, 32), (32, 3, 3, 16), groups=2, layout="NHWC")),
-        "is for dense convolutions in one group",
-    ),
-    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
-    "7x7": (conv((1, 64, 9, 9), 16, taps=7), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
-    "strict": (conv((1, 32, 9, 9), 16, precision="strict"), "has errors that depend on outputs nearby"),
-    "channels": (conv((1, 18, 9, 9), 16), "takes input channels in multiples of 4, not 18"),
-    "outputs": (conv((1, 16, 9, 9), 18), "takes output channels in multiples of 4, not 18"),
-    "few-channels": (conv((1, 28, 9, 9), 16), "takes 32 input channels or more for 3x3 kernels, not 28"),
-    "few-channels-of-5x5": (conv((1, 92, 9, 9), 16, taps=5), "takes 96 input channels or more for 5x5 kernels, not 92"),
-    "too-large": (conv((128, 128, 112, 112), 128), "takes up to 3221225472 bytes of transformed .*, not 3706454016"),
-    "too-large-a-weight": (
-        conv((1, 8192, 6, 6), 4096),
-        "takes weights of at most 1073741824 elements when they are transformed, not of 1207959552",
-    ),
-}
-
-
-@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, why: str) -> None:
-    check_refused("winograd", problem, SM_90, why)
