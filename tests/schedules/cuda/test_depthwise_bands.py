@@ -1,4 +1,4 @@
-"""Depthwise convolution on tensor cores: numbers through serial twins and an emulator, and machine code."""
+"""Depthwise convolution by bands on tensor cores: what is peculiar to it, beside the tests of every template."""
 
 from __future__ import annotations
 

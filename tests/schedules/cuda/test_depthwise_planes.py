@@ -1,4 +1,4 @@
-"""Depthwise convolution of whole planes on tensor cores: numbers through serial twins and an emulator, machine code."""
+"""Depthwise convolution of whole planes on tensor cores: what is peculiar to it, beside the tests of every template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers of several rows on tensor cores: numbers through serial twins, and machine code."""
+"""Linear layers of several rows on tensor cores: what is peculiar to them, beside the tests of every template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers of few rows on CUDA: numbers through serial twins, and machine code."""
+"""Linear layers of few rows on CUDA: what is peculiar to them, beside the tests of every template."""
 
 from __future__ import annotations
 

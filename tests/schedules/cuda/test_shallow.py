@@ -1,4 +1,4 @@
-"""Convolution of few input channels on tensor cores: numbers through serial twins, and machine code."""
+"""Convolution of few input channels on tensor cores: what is peculiar to it, beside the tests of every template."""
 
 from __future__ import annotations
 
