@@ -158,8 +158,8 @@ def test_serial_twins_of_kernels_for_any_batch(algorithm: str, sparsity: float |
 @pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])
 def test_kernels_are_right(options: list[str]) -> None:
     """Of three examples of the template, and of random convolutions."""
-    found = tvmconv_json("verify", *options, "--count", 6, "--seed", 5, "--parallel", 1, "--algorithm", "sparse")
-    assert sum(found["tried"].values()) == 3 + 6
+    found = tvmconv_json("verify", *options, "--count", 3, "--seed", 5, "--parallel", 1, "--algorithm", "winograd")
+    assert sum(found["tried"].values()) == 3 + 3
     assert found["failures"] == []
 
 

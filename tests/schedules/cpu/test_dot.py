@@ -12,6 +12,7 @@ import pytest
 import tvm
 
 from tests.schedules.cases.integers import EXACT
+from tests.schedules.cases.layers import SHAPES, layer
 from tests.schedules.kernels_here import HERE, result, run
 from tests.shared.sparing import pairs, sparing
 from tvmconv import ConvWorkload
@@ -112,14 +113,6 @@ def test_types_of_outputs(dtype: str, out_dtype: str) -> None:
     run("dot", ConvWorkload.conv2d((2, 19, 11, 9), (35, 19, 3, 3), dtype=dtype, out_dtype=out_dtype, **options))
 
 
-SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "1x1": ((1, 32, 7, 9), (48, 32, 1, 1), {"residual": True}),
-    "1x1-stride": ((2, 32, 9, 9), (32, 32, 1, 1), {"stride": 2}),
-    "3x3": ((1, 48, 9, 11), (64, 48, 3, 3), {"shift": True}),
-    "valid-dilation": ((1, 16, 13, 12), (16, 16, 3, 3), {"padding": "VALID", "dilation": (2, 1)}),
-    "uneven-padding": ((1, 16, 6, 5), (32, 16, 4, 2), {"padding": (3, 0, 1, 2), "stride": (1, 2)}),
-    "one-pixel": ((3, 64, 1, 1), (80, 64, 1, 1), {}),
-}
 LAYOUTS = ("NCHW", "NCHW"), ("NCHW16c", "NCHW16c"), ("NCHW", "NCHW16c"), ("NCHW4c", "NHWC"), ("NHWC", "NHWC")
 
 
@@ -134,10 +127,7 @@ def test_layouts(shape: str, layouts: tuple[str, str], number: int) -> None:
     dtype = (*QUANTIZED, "bfloat16")[number % (3 if dot_instruction(HERE, "bfloat16") else 2)]
     if dtype in QUANTIZED:
         options = {"out_dtype": QUANTIZED[number % 2], "scale": True, "x_zero_point": 3, **options}
-    workload = ConvWorkload.conv2d(x, w, dtype=dtype, **options)
-    workload = msgspec.structs.replace(
-        workload, layout=layouts[0], out_layout=layouts[1], w_layout="KRSC" if layouts[0] == "NHWC" else "KCRS"
-    )
+    workload = layer(x, w, layouts, dtype=dtype, **options)
     run("dot", workload)
     (config,) = random_configs(workload, HERE, 1, "dot")
     run("dot", workload, config=config)

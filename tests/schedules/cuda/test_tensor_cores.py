@@ -60,6 +60,9 @@ from tvmconv.testing.configs import legal_configs
 run_twin, lowered = partial(twins_and_cubins.run_twin, "tensor"), partial(twins_and_cubins.lowered, "tensor")
 
 
+EVERY = ALL_CASES | {f"integers-{name}": case for name, case in INTEGERS.items()}
+
+
 def sparse_cases(step: int, cases: dict[str, tuple[Problem, Config]]) -> pytest.MarkDecorator:
     """Parametrize with one case of `step`, which has no divisor in common with 6: each shape has so many in a row."""
     return pytest.mark.parametrize(("problem", "config"), every(step, cases.values()), ids=cases.keys())
@@ -86,12 +89,12 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     assert run.shared_bytes == shared_bytes(problem, config)
 
 
-@sparse_cases(11, ALL_CASES | {f"teams-{name}": case for name, case in TEAMS.items()})
+@sparse_cases(11, EVERY | {f"teams-{name}": case for name, case in TEAMS.items()})
 def test_serial_twin(problem: Problem, config: Config) -> None:
     run_twin(problem, config)
 
 
-@sparse_cases(7, ALL_CASES)
+@sparse_cases(7, EVERY)
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     check_ring(problem, config, lowered(problem, config))
 
@@ -112,11 +115,14 @@ def test_padding_alone(wgmma: bool, problem: Problem) -> None:
     check_ring(problem, config, lowered(problem, config))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "number"), [(*kind, number) for kind, number in product(KINDS.values(), range(2))]
-)
-def test_random_convolution(dtype: str, precision: str, number: int) -> None:
-    problem = random_layer(Draw(f"{dtype}/{precision}/{number}"), dtype, precision)
+RANDOM = [
+    *(random_layer(Draw(f"{kind[0]}/{kind[1]}/{number}"), *kind) for kind, number in product(KINDS.values(), range(2))),
+    *(random_integers(Draw(number)) for number in (0, 3, 6)),
+]
+
+
+@pytest.mark.parametrize("problem", RANDOM, ids=str)
+def test_random_convolution(problem: Problem) -> None:
     config = random_config(problem)
     check_ring(problem, config, lowered(problem, config))
 
@@ -267,24 +273,6 @@ def test_weights_in_tf32() -> None:
 
 
 # Integers
-
-
-@sparse_cases(7, INTEGERS)
-def test_serial_twin_of_integers(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@sparse_cases(5, INTEGERS)
-def test_lowered_kernel_of_integers(problem: Problem, config: Config) -> None:
-    check_ring(problem, config, lowered(problem, config))
-
-
-@pytest.mark.parametrize("number", every(3, range(9)))
-def test_random_convolution_of_integers(number: int) -> None:
-    problem = random_integers(Draw(number))
-    config = random_config(problem)
-    run_twin(problem, config)
-    check_ring(problem, config, lowered(problem, config))
 
 
 def integers_by_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) -> np.ndarray:
