@@ -153,10 +153,7 @@ def test_definition(name: str, outputs: int) -> None:
         check_result(workload, operands, tensors[-1].numpy())
 
 
-# The others have each part of those that only a release tries, and open sizes have those paddings.
-@pytest.mark.parametrize(
-    "name", sparing(WORKLOADS, lambda place: [*WORKLOADS][place] not in ("small-blocks", "uneven-padding"))
-)
+@pytest.mark.parametrize("name", every(2, WORKLOADS))
 def test_default_configuration(name: str) -> None:
     run("winograd", WORKLOADS[name])
 
