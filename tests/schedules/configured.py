@@ -1,4 +1,4 @@
-"""The rows of the tests of every template: examples, and configurations that defaults and random ones seldom reach."""
+"""The rows of the tests of every template: examples, and cases that defaults and random configurations seldom reach."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row:
 
 CONFIGURED: dict[str, dict[str, tuple[Problem, Any]]] = {
     "cpu/sparse": sparse_cpu.CASES,
-    "cuda/depthwise": depthwise.CASES,
+    "cuda/depthwise": depthwise.CASES | depthwise.ROWS,
     "cuda/depthwise_bands": bands.CASES,
     "cuda/depthwise_nhwc": nhwc.CASES,
     "cuda/depthwise_planes": planes.CASES,

@@ -29,7 +29,7 @@ TENSOR = [
     for prefix, cases in (("", ALL_CASES), ("teams-", TEAMS), ("integers-", INTEGERS))
     for name, case in cases.items()
 ]
-ROWS = [*(row for row in EXAMPLES if is_on_gpu(row.name)), *CASES, *TENSOR]
+ROWS = [*(row for row in (*EXAMPLES, *CASES) if is_on_gpu(row.name)), *TENSOR]
 
 
 def check(row: Row) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.schedules.cases.problems import depthwise
+from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.schedules.cuda.depthwise.tiles import LEAST, Config
 
@@ -56,3 +57,32 @@ CASES = {
         config(planes=6, threads_y=5, threads_x=6, thread_y=2, thread_x=2, siblings=3, load=2),
     ),
 }
+
+
+def row(channels: int, width: int, taps: int, dtype: str = "float32", after: int = 0, batch: int = 2) -> Problem:
+    """Return a convolution of sequences that is causal, but for the padding after it."""
+    return depthwise(
+        (batch, channels, 1, width),
+        (channels, 1, 1, taps),
+        padding=(0, taps - 1, 0, after),
+        dtype=dtype,
+        shift=True,
+        activation="silu",
+    )
+
+
+ROWS = {
+    "vectors": (row(4, 2048, 4), None),
+    "half": (row(3, 2048, 4, "float16"), None),
+    "bfloat16": (row(3, 512, 2, "bfloat16"), None),
+    "short": (row(12, 40, 3), None),
+    "waste": (row(2, 1000, 7, "float16"), None),
+    "odd-output": (row(2, 300, 4, after=3), None),
+    "odd-input": (row(3, 211, 5, "float16"), None),
+    "64-taps": (row(2, 512, 64), None),
+    "128-taps": (row(2, 512, 128, "float16"), None),
+    "one-element": (row(8, 1, 4), None),
+    "stride": (depthwise((2, 4, 1, 512), (4, 1, 1, 4), stride=(1, 2), padding=(0, 3, 0, 0)), None),
+    "multiplier": (depthwise((2, 4, 1, 256), (4, 2, 1, 4), padding=(0, 3, 0, 0)), None),
+}
+"""Sequences, in default configurations: vectors in strided parts of a thread."""
