@@ -33,7 +33,7 @@ ROWS = [*(row for row in (*EXAMPLES, *CASES) if is_on_gpu(row.name)), *TENSOR]
 
 
 def check(row: Row, nonfinite: bool = False) -> None:
-    """Check a kernel's result, into an output filled with NaN, where x may have NaN and infinities among its elements."""
+    """Check a kernel's result, into an output filled with NaN; x may have NaN and infinities among its elements."""
     if (why := TEMPLATES[row.name].obstacle(row.problem, TARGET)) is not None:
         pytest.skip(f"{row.name} {why}")
     if getattr(row.config, "wgmma", False) and "wgmma" not in tensor_instructions(TARGET):
