@@ -36,7 +36,7 @@ SAPPHIRE_RAPIDS = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu",
 NOT_EVERYWHERE = {"vectors", "staging", "tiles of several warps", "copies ahead"}
 """The ablations that are no legal configuration of some problems."""
 
-SLOW = ("cuda/direct", "cuda/im2win", "cuda/tensor", "cuda/linear", "cuda/winograd", "cuda/sparse", "cuda/depthwise")
+SLOW = ("cuda/direct", "cuda/im2win", "cuda/tensor", "cuda/linear", "cuda/winograd", "cuda/sparse")
 """The templates whose spaces take seconds to list."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,18 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te
 
 import tvmconv
 from tests.schedules.kernels_here import run
 from tests.schedules.spaces import check_space
 from tests.shared.huge_arrays import huge
-from tests.shared.sparing import every, sparing
+from tests.shared.sparing import every
 from tvmconv import ConvWorkload, compute
 from tvmconv.bench.factors import fma_sums
-from tvmconv.compute import WinogradTile
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, build_function, lower
-from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network.passes.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.suites import load_suite
@@ -45,7 +41,7 @@ from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import cpu_of
 from tvmconv.testing import check_result, random_operands
 
-CPU, UNOPTIMISED = resolve_target("llvm"), resolve_target(TWIN_TARGET)
+CPU = resolve_target("llvm")
 
 
 def layer(channels: int, size: tuple[int, int], outputs: int, block: int = 1, **options: Any) -> ConvWorkload:
@@ -132,25 +128,6 @@ def test_matrices_are_numbers_of_float32(outputs: int, taps: int) -> None:
     for matrix in (matrices.input, matrices.weight):
         for plus, minus in zip(matrix[1:-1:2], matrix[2:-1:2], strict=True):
             assert minus == tuple(-value if place % 2 else value for place, value in enumerate(plus))
-
-
-@pytest.mark.parametrize(
-    ("name", "outputs"),
-    sparing(product(WORKLOADS, (2, 4)), lambda place: place % 8 in (0, 3)),  # three workloads of each
-)
-def test_definition(name: str, outputs: int) -> None:
-    """The TE definition is right without a schedule."""
-    workload = WORKLOADS[name]
-    operands = random_operands(workload)
-    rows, columns = (-(-size // outputs) for size in workload.output_size)
-    for tile in (
-        WinogradTile(outputs, 1, 1, columns, 1, 4, 4),
-        WinogradTile(outputs, rows, workload.batch, columns, 3, 8, 16),
-    ):
-        func = te.create_prim_func(compute.winograd(workload, tile))
-        tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-        build(tvm.IRModule({"main": func}), UNOPTIMISED)["main"](*tensors)
-        check_result(workload, operands, tensors[-1].numpy())
 
 
 @pytest.mark.parametrize("name", every(2, WORKLOADS))
