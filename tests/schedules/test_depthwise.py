@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.emulated import twins_and_cubins
+from tests.emulated.twins_and_cubins import SM_90, compiled
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select, template_for
@@ -18,12 +18,10 @@ from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
 from tvmconv.schedules.cpu import depthwise
 from tvmconv.schedules.cuda.depthwise import template as cuda_depthwise
-from tvmconv.schedules.cuda.depthwise.tiles import Config, shared_bytes
-from tvmconv.targets import cuda, resolve_target
+from tvmconv.targets import resolve_target
 from tvmconv.testing import DEPTHWISE, Case, check_result, random_configs, random_operands, serial_twin
 
 CPU = resolve_target("llvm")
-SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
 TARGETS = {"cpu": CPU, "cuda": SM_90}
 
 
@@ -99,36 +97,12 @@ def test_sums_in_blocks_stay_whole_vectors(kernel: int, mcpu: str) -> None:
     assert sums.bit_count() == 1 or (chosen.unroll == 2 and sums * kernel**2 <= depthwise.UNROLLED)
 
 
-def check_resources(workload: ConvWorkload, target: tvm.target.Target, config: Config) -> None:
-    """Check that CUDA code compiles for the architecture and spills nothing that belongs into registers."""
-    kernel = resources(workload, target, config)
-    assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    assert kernel.registers * config.threads <= 65536
-    estimate = shared_bytes(workload, config)
-    assert kernel.shared_bytes <= estimate if config.flat else kernel.shared_bytes == estimate
-
-
 @by_target
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 33])
 def test_the_default_is_legal(target: tvm.target.Target, size: int) -> None:
     workload = ConvWorkload.depthwise((32, 960, size, size), (960, 1, 3, 3))
     space = template_for(Problem(workload), target).space(Problem(workload), target)
     assert space.violated(space.default) == []
-
-
-def resources(workload: ConvWorkload, target: tvm.target.Target, config: Any = None) -> cuda.KernelResources:
-    module = build(tvm.IRModule({"kernel": scheduled(workload, target, config)}), target)
-    (kernel,) = cuda.kernel_resources(module.mod.imports[0].inspect_source(), str(target.attrs["arch"]))
-    return kernel
-
-
-@pytest.mark.parametrize(
-    ("target", "case"),
-    sparing(product((SM_90, SM_80), DEPTHWISE), lambda number: number % 5 == 0),
-    ids=identifier,
-)
-def test_cubin(case: Case, target: tvm.target.Target) -> None:
-    check_resources(case.workload, target, select(Problem(case.workload), target).config)
 
 
 def test_unwritten_output_is_caught() -> None:
@@ -156,6 +130,6 @@ def test_nan_and_infinity_pass_through_the_epilogue(target: tvm.target.Target) -
 def test_default_vectors(dtype: str, own: tuple[int, int]) -> None:
     """A thread of a large default reads and writes vectors of 16 bytes, and its kernel spills nothing."""
     problem = Problem(ConvWorkload.depthwise((32, 144, 56, 56), (144, 1, 3, 3), dtype=dtype, padding=1))
-    config = cuda_depthwise.default_config(problem, twins_and_cubins.SM_90)
+    config = cuda_depthwise.default_config(problem, SM_90)
     assert (config.thread_y, config.thread_x, config.load, config.store) == (*own, own[1], own[1])
-    twins_and_cubins.compiled("depthwise", problem, config, twins_and_cubins.SM_90)
+    compiled("depthwise", problem, config, SM_90)
