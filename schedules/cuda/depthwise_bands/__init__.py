@@ -62,7 +62,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         Problem(ConvWorkload.depthwise((2, 2, 24, 24), (2, 1, 31, 31), scale=True)),
         Problem(ConvWorkload.depthwise((3, 2, 8, 16), (2, 1, 3, 9), padding=(0, 5, 2, 1)), precision="tf32"),
         Problem(
-            ConvWorkload.depthwise((1, 4, 18, 22), (4, 1, 5, 5), padding=0, dtype="bfloat16"), open_sizes=OPEN_SIZES
+            ConvWorkload.depthwise((1, 4, 18, 22), (4, 1, 5, 5), dtype="bfloat16", residual=True), open_sizes=OPEN_SIZES
         ),
     )
 

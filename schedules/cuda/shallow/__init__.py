@@ -109,7 +109,7 @@ class Shallow(GpuTemplate[Config]):
         Problem(ConvWorkload.conv2d((1, 3, 20, 37), (64, 3, 7, 7), dtype="float16", stride=2, padding=3)),
         Problem(ConvWorkload.conv2d((2, 12, 32, 3), (24, 5, 3, 3), layout="NHWC", dtype="bfloat16", residual=True)),
         Problem(
-            ConvWorkload.conv2d((1, 4, 10, 9), (40, 4, 3, 2), dtype="float16", out_dtype="float32"),
+            ConvWorkload.conv2d((1, 4, 10, 9), (40, 4, 3, 2), dtype="float16", residual=True),
             open_sizes=OPEN_SIZES,
         ),
     )
