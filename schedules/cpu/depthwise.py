@@ -150,6 +150,15 @@ class Depthwise(CpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=DTYPES)
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(1, 1, 1, vector=4, over_channels=False, unroll=0, parallel=False)
+    examples = (
+        Problem(ConvWorkload.depthwise((2, 6, 11, 13), (6, 1, 3, 3), shift=True, residual=True, activation="relu")),
+        Problem(ConvWorkload.depthwise((1, 5, 14, 15), (5, 3, 3, 3), stride=2, padding=(3, 0, 1, 2))),
+        Problem(ConvWorkload.depthwise((2, 12, 14, 14), (12, 1, 7, 7), dtype="float16", scale=True)),
+        Problem(ConvWorkload.conv2d((1, 16, 13, 11), (16, 1, 3, 3), groups=16, dtype="uint8", x_zero_point=7)),
+        Problem(
+            ConvWorkload.depthwise((1, 4, 19, 22), (4, 1, 3, 3), dilation=(1, 3), shift=True), open_sizes=OPEN_SIZES
+        ),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take depthwise convolutions; in blocks of channels those that have one output for each channel."""

@@ -123,6 +123,11 @@ class Pointwise(CpuTemplate[Config]):
     LAYOUTS = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(1, 1, 1, 1, parallel=False)
+    examples = (
+        Problem(ConvWorkload.conv2d((3, 8, 16, 17), (10, 8, 1, 1), scale=True, shift=True, activation="relu")),
+        Problem(ConvWorkload.conv2d((1, 12, 9, 10), (21, 4, 1, 1), groups=3, residual=True, dtype="float16")),
+        Problem(ConvWorkload.conv2d((2, 40, 15, 23), (60, 40, 1, 1), dtype="bfloat16"), open_sizes=OPEN_SIZES),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""

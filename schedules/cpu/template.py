@@ -45,6 +45,9 @@ class CpuTemplate(Template, Generic[C]):
     Config: type[Any]
     """The class of `LEAST`."""
 
+    examples: ClassVar[tuple[Problem, ...]] = ()
+    """Small problems, one of each kind that the template takes: tests compute them, and `tvmconv verify` does."""
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if hasattr(cls, "LEAST"):

@@ -50,6 +50,9 @@ class GpuTemplate(Template, Generic[C]):
     Config: type[Any]
     """The class of `LEAST`."""
 
+    examples: ClassVar[tuple[Problem, ...]] = ()
+    """Small problems, one of each kind that the template takes: tests compute them, and `tvmconv verify` does."""
+
     MOST_UNROLLED: float = inf
     """The most instructions of a thread that follow each other without a loop."""
 

@@ -157,8 +157,9 @@ def test_serial_twins_of_kernels_for_any_batch(algorithm: str, sparsity: float |
 
 @pytest.mark.parametrize("options", [["--bounds"], ["--target", SM_90, "--serial-twin"]], ids=["cpu", "serial-twin"])
 def test_kernels_are_right(options: list[str]) -> None:
-    found = tvmconv_json("verify", *options, "--count", 6, "--seed", 5, "--parallel", 1)
-    assert sum(found["tried"].values()) == 6
+    """Of three examples of the template, and of random convolutions."""
+    found = tvmconv_json("verify", *options, "--count", 3, "--seed", 5, "--parallel", 1, "--algorithm", "winograd")
+    assert sum(found["tried"].values()) == 3 + 3
     assert found["failures"] == []
 
 
@@ -181,6 +182,7 @@ def test_failures_are_told_and_end_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         return described(how, source, seed)
 
     monkeypatch.setattr(conformance, "attempt", attempt)
+    monkeypatch.setattr(trials, "examples", lambda *_: [])
     result = tvmconv("verify", "--count", 6, "--parallel", 1, "--timeout", 1)
     assert result.exit_code == 5
     assert "error: 1 x wrong result, 1 x crash, 1 x timeout, 1 x error" in result.stderr

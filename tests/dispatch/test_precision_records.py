@@ -27,6 +27,7 @@ CPU = resolve_target("llvm")
 HERE = device_facts("llvm")
 
 any_word = pytest.mark.parametrize("word", WORDS)
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 def record_of(word: str, config: Any, cost: float = 1e-6, workload: ConvWorkload = WORKLOAD) -> Record:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf, isfinite
 from pathlib import Path
 
 import msgspec
@@ -14,52 +13,21 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tests.dispatch import toy_template
-from tests.schedules.cases.attention import KERNELS
-from tests.schedules.cases.gate import GATES
-from tests.schedules.cases.matvec import rows
-from tests.schedules.cases.shallow import image
-from tests.schedules.cases.tensor import layer
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload, autotvm, compile, depthwise, dispatch  # noqa: A004
 from tvmconv.checking.operands import check_result, random_operands
 from tvmconv.dispatch import functions, registry
 from tvmconv.dispatch.call import Call, problem_from
-from tvmconv.dispatch.registry import TEMPLATES, directions_of, template_from, to_message
+from tvmconv.dispatch.registry import template_from, to_message
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import DIRECTIONS, FusedProblem, Problem
+from tvmconv.problem import Problem
 from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
+from tvmconv.testing import conformance, trials
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
-TILES = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "sapphirerapids"})
 X = (1, 16, 9, 9)
 POINTWISE = ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 1, 1), shift=True, activation="relu")
-INTEGERS = ConvWorkload.conv2d((2, 16, 9, 12), (16, 1, 3, 3), groups=16, dtype="uint8")
-PROBLEMS = {
-    "depthwise": Problem(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))),
-    "depthwise in half precision": Problem(ConvWorkload.depthwise((8, 64, 56, 56), (64, 1, 9, 9), dtype="float16")),
-    "depthwise of small planes": Problem(ConvWorkload.depthwise((32, 256, 14, 14), (256, 1, 7, 7), dtype="float16")),
-    "pointwise": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 1, 1))),
-    "taps of a tile": Problem(ConvWorkload.conv2d((2, 32, 9, 12), (32, 32, 3, 3), padding=1)),
-    "sparse": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3)), 0.9),
-    "integers": Problem(ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3), dtype="uint8")),
-    "integers of each channel": Problem(INTEGERS.in_nhwc()),
-    "depthwise with channels last": Problem(ConvWorkload.depthwise((8, 64, 28, 28), (64, 1, 3, 3)).in_nhwc()),
-    "half precision with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3)),
-    "taps of a tile with channels last": layer((2, 16, 9, 12), (32, 16, 3, 3), "float32"),
-    "first layer in half precision": image((8, 3, 64, 64), 32, stride=2),
-    "linear layer of one row": rows(1, 1024, 1000),
-    "linear layer of several rows": rows(64, 1024, 1000, "float32"),
-    "narrow groups": layer((8, 64, 28, 28), (64, 8, 3, 3), groups=8),
-    "attention": KERNELS["vit"].problem,
-    "gate": FusedProblem(GATES["efficientnet"]),
-}
-PROBLEMS |= {
-    f"{direction} of {name}": Problem(problem.workload, direction=direction)
-    for direction in DIRECTIONS[1:]
-    for name, problem in PROBLEMS.items()
-    if name.startswith("depthwise")
-}
 
 
 class Doubling:
@@ -95,24 +63,16 @@ def toy() -> Iterator[None]:
     dispatch.unregister("cpu/toy")
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_template_says_what_a_problem_takes(name: str) -> None:
-    """Each takes one of the problems at least; there its default is legal, and has an estimate and ablations."""
-    template, target = TEMPLATES[name], SM_90 if name.startswith("cuda/") else TILES
-    taken = [
-        problem
-        for problem in PROBLEMS.values()
-        if problem.direction in directions_of(template)
-        and (template.LAYOUTS.obstacle(problem.workload) or template.obstacle(problem, target)) is None
-    ]
-    assert taken
-    for problem in taken:
-        config = template.default_config(problem, target)
-        assert isinstance(config, template.Config)
-        assert not template.space(problem, target).violated(config)
-        assert 0 < template.estimate(problem, config, target) < inf
-        assert all(isfinite(value) for value in template.features(problem, config, target).values())
-        assert any(other != config for other in template.ablations(config).values())
+def test_its_examples_are_tried_by_verify(toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have none, as those that were written before there were any."""
+    assert trials.examples(CPU, algorithm="toy") == []
+    monkeypatch.setattr(toy_template, "examples", (Problem(POINTWISE),), raising=False)
+    (trial,) = trials.examples(CPU, algorithm="toy")
+    assert (trial.problem, trial.algorithm, trial.knobs) == (Problem(POINTWISE), "toy", None)
+    assert trial in trials.examples(CPU)
+    assert trial not in trials.examples(CPU, opened=True)
+    conformance.check(conformance.How(str(CPU)), trial)
+    assert trials.examples(CPU, opened=True)
 
 
 def test_dispatch_takes_the_least_estimate(toy: None) -> None:
@@ -122,10 +82,10 @@ def test_dispatch_takes_the_least_estimate(toy: None) -> None:
     operands = random_operands(POINTWISE)
     check_result(POINTWISE, operands, operator(operands["x"], operands["w"], shift=operands["shift"]))
     assert compile(POINTWISE, algorithm="depthwise").selection.name == "cpu/depthwise"
-    assert compile(PROBLEMS["depthwise"].workload).selection.name == "cpu/depthwise"
+    assert compile(ConvWorkload.depthwise((2, 16, 9, 12), (16, 1, 3, 3))).selection.name == "cpu/depthwise"
 
 
-@pytest.mark.usefixtures("one_round")
+@pytest.mark.usefixtures("one_round", "without_torch")
 def test_tuner_tunes_it(toy: None, builder: autotvm.LocalBuilder, tmp_path: Path) -> None:
     """In worker processes, which are sent the template; its records are used from then on."""
     log, task = tmp_path / "toy.jsonl", autotvm.task.create(POINTWISE, "llvm", "toy")

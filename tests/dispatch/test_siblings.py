@@ -21,6 +21,7 @@ from tvmconv.dispatch.history import History, applicable
 from tvmconv.dispatch.record import Log
 from tvmconv.dispatch.siblings import expected_gain
 from tvmconv.problem import Problem
+from tvmconv.schedules.space import Space
 from tvmconv.targets import DeviceFacts, resolve_target
 
 WORKLOAD = ConvWorkload.conv2d((1, 32, 28, 28), (64, 32, 3, 3))
@@ -117,6 +118,7 @@ def test_networks_take_the_records_that_operators_take(constant: bool, monkeypat
     default = of.template.default_config(of.problem, target)
     assert (of.template.default_config(problem, target) == default) is not constant
     best = replace(default, num_stages=default.num_stages - 1)
+    monkeypatch.setattr(Space, "number", lambda *_: None)  # listing the space takes seconds
     ended = partial(MeasureResult, status=Status.OK, reason=None, all_cost=0.1, timestamp=1e9, device=H200)
     log = Log(
         [

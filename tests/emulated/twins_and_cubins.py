@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import tirx
 
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
+from tvmconv.lowering.gpu.conditions import with_tests_before_loops
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.lowering.workspace import take_out
-from tvmconv.problem import Problem
+from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -42,11 +44,35 @@ def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.n
 
 def emulated_runs(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> list[Emulator]:
     """Check the result of an algorithm's kernels in the emulator, and return their runs."""
-    func, _ = take_out(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME), SM_90)
-    operands = operands or random_operands(problem.workload)
+    return emulated(lowered(algorithm, problem, config), problem, **operands)
+
+
+def lowered(algorithm: str, problem: Problem, config: Any) -> tirx.PrimFunc:
+    """Return an algorithm's scheduled function with the functions of CUDA that it calls."""
+    return with_intrinsics(lower(problem, select(problem, SM_90, config, algorithm), SM_90, KERNEL_NAME))
+
+
+def device_kernels(func: tirx.PrimFunc, at: ConvWorkload | None = None) -> list[tirx.PrimFunc]:
+    """Return the kernels of a scheduled function as they run on a GPU, with numbers for open sizes of a workload."""
+    func, _ = take_out(with_intrinsics(func), SM_90)
+    if at is None:
+        return device_functions(func, SM_90)
+    sizes = {name: getattr(at, name) for name in OPEN_SIZES} | dict(
+        zip(("rows", "columns"), at.output_size, strict=True)
+    )
+    return device_functions(with_tests_before_loops(func), SM_90, sizes)
+
+
+def emulated(
+    func: tirx.PrimFunc, problem: Problem, at: ConvWorkload | None = None, **operands: np.ndarray
+) -> list[Emulator]:
+    """Check the result of a scheduled function in the emulator, of open sizes for a workload, and return its runs."""
+    workload = at or problem.workload
+    operands = operands or random_operands(workload)
     arrays = {name: array.copy() for name, array in operands.items()}
-    runs = [Emulator(kernel, arrays) for kernel in device_functions(with_intrinsics(func), SM_90)]
-    check_result(problem.workload, operands, arrays["output"], precision=problem.precision)
+    kernels = device_kernels(func, workload if problem.open_sizes else None)
+    runs = [Emulator(kernel, arrays) for kernel in kernels]
+    check_result(workload, operands, arrays["output"], precision=problem.precision)
     return runs
 
 
@@ -58,5 +84,6 @@ def compiled(algorithm: str, problem: Problem, config: Any, target: tvm.target.T
     kernels, ptx, _ = cuda.assembled(source, arch)
     for kernel in kernels:
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-        assert kernel.registers * selection.config.threads <= 65536
+        resident = getattr(selection.config, "min_blocks_per_sm", 1)
+        assert kernel.registers * selection.config.threads * resident <= 65536
     return ptx

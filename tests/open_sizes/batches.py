@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pytest
 import tvm
 from tvm import relax, tirx
 
@@ -17,10 +18,13 @@ from tests.schedules.cases.tensor import FIRST, MMA, WGMMA, layer, mma, wgmma
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import Selection, select
-from tvmconv.lowering import KERNEL_NAME, lower
+from tvmconv.lowering import KERNEL_NAME, build_function, lower
 from tvmconv.lowering.serial import serial_twin, with_shapes
 from tvmconv.network.graph.graph import calls
 from tvmconv.problem import Problem
+from tvmconv.schedules.cuda import tensor
+from tvmconv.targets import resolve_target, tensor_instructions
+from tvmconv.testing import check_result, random_operands
 
 
 class Open(NamedTuple):
@@ -48,6 +52,22 @@ class Open(NamedTuple):
 
     def at(self, batch: int) -> ConvWorkload:
         return msgspec.structs.replace(self.problem.workload, batch=batch)
+
+
+def check_on_gpu(case: Open, workloads: Iterable[ConvWorkload]) -> None:
+    """Build a case's kernel once, and check it on each of these workloads on a real GPU."""
+    target, device = resolve_target("cuda"), tvm.cuda()
+    if isinstance(case.config, tensor.Config):
+        family = "wgmma" if case.config.wgmma else "mma"
+        if family not in tensor_instructions(target):
+            pytest.skip(f"this GPU has no {family}")
+    kernel = build_function(case.func(target), target)
+    for workload in workloads:
+        operands = random_operands(workload)
+        tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
+        memory = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in kernel.workspace.sized(workload)]
+        kernel.executable[KERNEL_NAME](*tensors, *memory)
+        check_result(workload, operands, tensors[-1].numpy(), precision=case.problem.precision)
 
 
 def dense(x: tuple[int, ...], w: tuple[int, ...], algorithm: str = "direct", **options: Any) -> Open:

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 
 from tests.open_sizes.batches import EPILOGUE, Open, dense, depthwise
-from tests.schedules.cases.nhwc import CONFIGURED
+from tests.schedules.cases.nhwc import CASES as DEPTHWISE_NHWC
 from tests.schedules.cases.tensor import FIRST, LAST, MMA, WGMMA, layer, mma, wgmma
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
-from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.problem import OPEN_SIZES
 
 ASYNCHRONOUS = {"split_k": 1, "num_stages": 3, "asynchronous": True}
 
@@ -53,8 +53,8 @@ DEPTHWISE = {
 }
 
 NHWC = {
-    f"nhwc-{name}": Open(Problem(workload), "depthwise_nhwc", config=config)
-    for name, (workload, config) in CONFIGURED.items()
+    f"nhwc-{name}": Open(problem, "depthwise_nhwc", config=config)
+    for name, (problem, config) in DEPTHWISE_NHWC.items()
     if name in ("half", "no-padding", "stride-2")
 }
 

@@ -10,8 +10,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlockRealize
 
-from tests.emulated.device_functions import device_functions
-from tests.emulated.gpu import Emulator
+from tests.emulated.twins_and_cubins import emulated
 from tests.open_sizes.batches import BATCHES, CASES
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
@@ -59,15 +58,9 @@ def test_serial_twin(name: str) -> None:
     sparing(CASES, lambda number: (number % 2 == 0 or NAMES[number] in EMULATED) and NAMES[number] not in LARGE),
 )
 def test_lowered_kernels(name: str) -> None:
-    """One lowering serves for all batches, which are numbers in the emulator alone."""
-    case = CASES[name]
-    func, _ = take_out(with_tests_before_loops(with_intrinsics(scheduled(name))), SM_90)
+    """One function serves for all batches, which are numbers in the emulator alone."""
     for batch in BATCHES:
-        arrays = random_operands(case.at(batch))
-        operands = {name: array.copy() for name, array in arrays.items()}
-        for kernel in device_functions(func, SM_90, {"batch": batch}):
-            Emulator(kernel, arrays)
-        check_result(case.at(batch), operands, arrays["output"], precision=case.problem.precision)
+        emulated(scheduled(name), CASES[name].open, CASES[name].at(batch))
 
 
 COMPILED = ("direct", "im2win-split-k", "cluster", "float32", "grouped", "depthwise", "tile-is-plane")

@@ -13,17 +13,15 @@ import pytest
 import tvm
 
 import tvmconv
-from tests.open_sizes.batches import BATCHES, CASES, Open, images, model
+from tests.open_sizes.batches import BATCHES, CASES, Open, check_on_gpu, images, model
 from tests.shared.command_line import tvmconv_json
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
 from tvmconv.cache import Cache
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
-from tvmconv.lowering import KERNEL_NAME, build_function
 from tvmconv.problem import Problem
 from tvmconv.runtime import operators
-from tvmconv.schedules.cuda import tensor
-from tvmconv.targets import has_gpu, resolve_target, tensor_instructions
+from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -37,18 +35,7 @@ NETWORK_BATCHES = (1, 2, 3, 7, 8, 9, 33, 64, 65, 200, 1)
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_one_kernel_computes_every_batch(case: Open) -> None:
-    target, device = resolve_target("cuda"), tvm.cuda()
-    if isinstance(case.config, tensor.Config):
-        family = "wgmma" if case.config.wgmma else "mma"
-        if family not in tensor_instructions(target):
-            pytest.skip(f"this GPU has no {family}")
-    kernel = build_function(case.func(target), target)
-    for batch in BATCHES:
-        operands = random_operands(case.at(batch))
-        tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
-        memory = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in kernel.workspace.sized(case.at(batch))]
-        kernel.executable[KERNEL_NAME](*tensors, *memory)
-        check_result(case.at(batch), operands, tensors[-1].numpy(), precision=case.problem.precision)
+    check_on_gpu(case, map(case.at, BATCHES))
 
 
 CALLS: dict[str, tuple[ConvWorkload, dict[str, Any]]] = {

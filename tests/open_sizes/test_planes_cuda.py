@@ -11,8 +11,7 @@ import tvm
 from tvm import te, tirx
 
 import tvmconv
-from tests.emulated.device_functions import device_functions
-from tests.emulated.gpu import Emulator
+from tests.emulated.twins_and_cubins import emulated
 from tests.open_sizes.batches import with_twins
 from tests.open_sizes.planes import CASES, fitting, image, unet
 from tests.shared.passes import use_kernels
@@ -21,14 +20,12 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import select_ranges
 from tvmconv.dispatch.ranges import ASSUMED_SIDES
 from tvmconv.lowering import KERNEL_NAME, as_scheduled, build, build_function, limited, lower
-from tvmconv.lowering.gpu.conditions import with_tests_before_loops
-from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.lowering.open_sizes.divisions import with_multiplications
 from tvmconv.lowering.serial import TWIN_TARGET
-from tvmconv.lowering.workspace import NO_WORKSPACE, take_out
+from tvmconv.lowering.workspace import NO_WORKSPACE
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.targets import cuda, resolve_target
-from tvmconv.testing import check_result, random_operands, serial_twin
+from tvmconv.testing import serial_twin
 
 SM_90, CPU = resolve_target({"kind": "cuda", "arch": "sm_90"}), resolve_target(TWIN_TARGET)
 
@@ -48,17 +45,9 @@ ALIKE = (
 
 @pytest.mark.parametrize("name", sparing(CASES, lambda number: [*CASES][number] not in ALIKE))
 def test_lowered_kernels(name: str) -> None:
-    """One lowering serves for all sizes, which are numbers in the emulator alone."""
-    case = CASES[name]
-    func, _ = take_out(with_tests_before_loops(with_intrinsics(scheduled(name))), SM_90)
-    for workload in fitting(case)[:3]:
-        arrays = random_operands(workload)
-        operands = {name: array.copy() for name, array in arrays.items()}
-        rows, columns = workload.output_size
-        sizes = {name: getattr(workload, name) for name in OPEN_SIZES} | {"rows": rows, "columns": columns}
-        for kernel in device_functions(func, SM_90, sizes):
-            Emulator(kernel, arrays)
-        check_result(workload, operands, arrays["output"], precision=case.problem.precision)
+    """One function serves for all sizes, which are numbers in the emulator alone."""
+    for workload in fitting(CASES[name])[:3]:
+        emulated(scheduled(name), CASES[name].open, workload)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,12 @@ import pytest
 import tvm
 
 import tvmconv
-from tests.open_sizes.batches import Open
+from tests.open_sizes.batches import Open, check_on_gpu
 from tests.open_sizes.planes import CASES, fitting, image, unet
 from tvmconv import ConvWorkload
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, build_function
 from tvmconv.problem import OPEN_SIZES
-from tvmconv.schedules.cuda import tensor
-from tvmconv.targets import has_gpu, resolve_target, tensor_instructions
+from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
@@ -25,18 +23,7 @@ pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_one_kernel_computes_every_size(case: Open) -> None:
-    target, device = resolve_target("cuda"), tvm.cuda()
-    if isinstance(case.config, tensor.Config):
-        family = "wgmma" if case.config.wgmma else "mma"
-        if family not in tensor_instructions(target):
-            pytest.skip(f"this GPU has no {family}")
-    kernel = build_function(case.func(target), target)
-    for workload in fitting(case):
-        operands = random_operands(workload)
-        tensors = [tvm.runtime.tensor(array, device) for array in operands.values()]
-        memory = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in kernel.workspace.sized(workload)]
-        kernel.executable[KERNEL_NAME](*tensors, *memory)
-        check_result(workload, operands, tensors[-1].numpy(), precision=case.problem.precision)
+    check_on_gpu(case, fitting(case))
 
 
 LAYERS = {

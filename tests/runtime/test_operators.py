@@ -13,9 +13,7 @@ import tvm
 
 import tvmconv
 from tests.runtime.kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
-from tests.schedules.spaces import check_space, check_whole_space
 from tests.shared.network_graph import Graph
-from tests.shared.sparing import every
 from tvmconv import ConvWorkload
 from tvmconv.cache import Cache
 from tvmconv.dispatch import template_for
@@ -25,7 +23,7 @@ from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
 from tvmconv.runtime import arrays, operators
 from tvmconv.runtime.pool import LEAST_BYTES
 from tvmconv.targets import has_gpu, resolve_target
-from tvmconv.testing import DEPTHWISE, Case, check_result, random_operands
+from tvmconv.testing import check_result, random_operands
 
 torch = pytest.importorskip("torch")
 
@@ -257,21 +255,6 @@ def test_configuration_given_by_the_caller() -> None:
         tvmconv.compile(WORKLOAD, target, illegal)
     with pytest.raises(InvalidArgumentError, match="config is 7"):
         tvmconv.compile(WORKLOAD, target, 7)
-
-
-@pytest.mark.parametrize("case", DEPTHWISE, ids=lambda case: case.id)
-def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
-    for target in map(resolve_target, ("llvm", "cuda")):
-        template = template_for(Problem(case.workload), target)
-        space, default = (make(Problem(case.workload), target) for make in (template.space, template.default_config))
-        check_space(space, default)
-
-
-@pytest.mark.parametrize("kind", ["llvm", "cuda"])
-@pytest.mark.parametrize("case", every(9, DEPTHWISE), ids=lambda case: case.id)
-def test_whole_space_is_legal(case: Case, kind: str) -> None:
-    target = resolve_target(kind)
-    check_whole_space(template_for(Problem(case.workload), target).space(Problem(case.workload), target))
 
 
 DENSE = ConvWorkload.conv2d((2, 6, 9, 11), (8, 3, 3, 3), groups=2, shift=True, residual=True, activation="relu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,18 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te
 
 import tvmconv
+from tests.schedules.kernels_here import run
 from tests.schedules.spaces import check_space
 from tests.shared.huge_arrays import huge
-from tests.shared.sparing import every, sparing
+from tests.shared.sparing import every
 from tvmconv import ConvWorkload, compute
 from tvmconv.bench.factors import fma_sums
-from tvmconv.compute import WinogradTile
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build, build_function, lower
-from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.suites import load_suite
@@ -42,9 +39,9 @@ from tvmconv.schedules.cpu.winograd.model import (
 )
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import cpu_of
-from tvmconv.testing import check_result, random_configs, random_operands
+from tvmconv.testing import check_result, random_operands
 
-CPU, UNOPTIMISED = resolve_target("llvm"), resolve_target(TWIN_TARGET)
+CPU = resolve_target("llvm")
 
 
 def layer(channels: int, size: tuple[int, int], outputs: int, block: int = 1, **options: Any) -> ConvWorkload:
@@ -75,14 +72,6 @@ WORKLOADS = {
     "ragged-bfloat16": layer(12, (9, 14), 21, dtype="bfloat16", shift=True, batch=2),
 }
 by_name = pytest.mark.parametrize("name", WORKLOADS)
-
-
-def run(workload: ConvWorkload, config: Any = None, target: tvm.target.Target = CPU) -> None:
-    func = lower(Problem(workload), select(Problem(workload), target, config, "winograd"), target, "kernel")
-    operands = random_operands(workload)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    build(tvm.IRModule({"kernel": func}), target)["kernel"](*tensors)
-    check_result(workload, operands, tensors[-1].numpy())
 
 
 def test_a_network_transforms_a_weight_of_bfloat16_ahead() -> None:
@@ -141,36 +130,9 @@ def test_matrices_are_numbers_of_float32(outputs: int, taps: int) -> None:
             assert minus == tuple(-value if place % 2 else value for place, value in enumerate(plus))
 
 
-@pytest.mark.parametrize(
-    ("name", "outputs"),
-    sparing(product(WORKLOADS, (2, 4)), lambda place: place % 8 in (0, 3)),  # three workloads of each
-)
-def test_definition(name: str, outputs: int) -> None:
-    """The TE definition is right without a schedule."""
-    workload = WORKLOADS[name]
-    operands = random_operands(workload)
-    rows, columns = (-(-size // outputs) for size in workload.output_size)
-    for tile in (
-        WinogradTile(outputs, 1, 1, columns, 1, 4, 4),
-        WinogradTile(outputs, rows, workload.batch, columns, 3, 8, 16),
-    ):
-        func = te.create_prim_func(compute.winograd(workload, tile))
-        tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-        build(tvm.IRModule({"main": func}), UNOPTIMISED)["main"](*tensors)
-        check_result(workload, operands, tensors[-1].numpy())
-
-
-# The others have each part of those that only a release tries, and open sizes have those paddings.
-@pytest.mark.parametrize(
-    "name", sparing(WORKLOADS, lambda place: [*WORKLOADS][place] not in ("small-blocks", "uneven-padding"))
-)
+@pytest.mark.parametrize("name", every(2, WORKLOADS))
 def test_default_configuration(name: str) -> None:
-    run(WORKLOADS[name])
-
-
-@pytest.mark.parametrize(("name", "number"), every(6, product(WORKLOADS, range(3))))
-def test_random_legal_configuration(name: str, number: int) -> None:
-    run(WORKLOADS[name], random_configs(WORKLOADS[name], CPU, 3, "winograd")[number])
+    run("winograd", WORKLOADS[name])
 
 
 @pytest.mark.parametrize(("name", "outputs"), every(2, [("ragged", 2), ("uneven-padding", 4), ("threads", 2)]))
@@ -181,16 +143,7 @@ def test_threads_that_share_bands(name: str, outputs: int) -> None:
     default = winograd.default_config(Problem(workload), CPU)
     images = max(size for size in range(1, workload.batch + 1) if workload.batch % size == 0)
     for shape in ({"rows": rows, "images": images}, {"rows": 2, "images": 1}):
-        run(workload, replace(default, outputs=outputs, tiles=3, **shape, shared=True, parallel=True))
-
-
-@pytest.mark.parametrize("name", every(2, ["whole-tiles", "blocks"]))
-def test_ablations(name: str) -> None:
-    workload = WORKLOADS[name]
-    config = winograd.default_config(Problem(workload), CPU)
-    legal = winograd.space(Problem(workload), CPU)
-    for without in winograd.ablations(config).values():
-        assert without == config or legal.violated(without) or not run(workload, without)
+        run("winograd", workload, replace(default, outputs=outputs, tiles=3, **shape, shared=True, parallel=True))
 
 
 @by_name
@@ -220,7 +173,7 @@ def test_registers_hold_the_default_tile(mcpu: str) -> None:
 
 def test_other_vectors() -> None:
     """Half of a CPU's vectors, as AVX2 has them, compute the same."""
-    run(WORKLOADS["ragged"], target=resolve_target({"kind": "llvm", "mcpu": "haswell"}))
+    run("winograd", WORKLOADS["ragged"], target=resolve_target({"kind": "llvm", "mcpu": "haswell"}))
 
 
 def test_refused() -> None:
@@ -306,7 +259,7 @@ OPEN = {
 """Problems with open sizes: the name of the workload, the sizes, and the configuration if not the default."""
 
 
-@pytest.mark.parametrize("name", OPEN)
+@pytest.mark.parametrize("name", every(2, OPEN))
 def test_sizes_that_are_known_only_when_it_runs(name: str) -> None:
     """Sizes are the least there is, those that end inside a tile or a step of tiles, and wide ones."""
     known, open_sizes, config = OPEN[name]
@@ -363,4 +316,4 @@ def test_tiles_that_do_not_fill_a_band_are_summed_without_a_test() -> None:
     products = [part.split("T.reads")[0] for part in text.split('T.sblock("winograd')[1:]]
     assert products
     assert not any("T.where" in part for part in products)
-    run(problem.workload, config)
+    run("winograd", problem.workload, config)

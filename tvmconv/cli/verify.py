@@ -29,7 +29,7 @@ QUIET_SECONDS = 10.0
 @click.command()
 @target_option
 @click.option(
-    "--count", type=POSITIVE, default=200, help="The number of convolutions; a longer list begins with the same."
+    "--count", type=POSITIVE, default=200, help="The number of random ones; a longer list begins with the same."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the convolutions.")
 @click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
@@ -60,17 +60,19 @@ def verify(
     parallel: int | None,
     as_json: bool,
 ) -> None:
-    """Compare kernels of random convolutions with the float64 reference.
+    """Compare kernels of random convolutions, and of templates' examples, with the float64 reference.
 
-    Depthwise, grouped and dense ones of any stride, dilation, padding, dtype and epilogue, by each algorithm that the
-    target has, and with sparse weights compiled in, in default and in random configurations. Some kernels are for any
-    batch, height or width, and tried with three: the least there is, one more than the kernel is chosen for, and three
-    more. Kernels for another kind of CPU than this machine's run in QEMU. Each failure prints the command that tries it
-    alone. A kernel that crashes or hangs is one, and ends nothing. The exit code is 5 if there are any.
+    The examples that each template names come first. The random ones are depthwise, grouped and dense, of any stride,
+    dilation, padding, dtype and epilogue, by each algorithm that the target has, and with sparse weights compiled in,
+    in default and in random configurations. Some kernels are for any batch, height or width, and tried with three: the
+    least there is, one more than the kernel is chosen for, and three more. Kernels for another kind of CPU than this
+    machine's run in QEMU. Each failure prints the command that tries it alone. A kernel that crashes or hangs is one,
+    and ends nothing. The exit code is 5 if there are any.
     """
     from tvmconv.targets import backend_of, cross_triple, device_of, resolve_target
     from tvmconv.testing.conformance import How, conformance, described
     from tvmconv.testing.emulated import require_emulator
+    from tvmconv.testing.trials import examples
 
     resolved = resolve_target(target)
     on_gpu = backend_of(resolved).on_gpu
@@ -90,7 +92,7 @@ def verify(
     given = read_case(case) if case is not None else None
     if given is None:
         described(how, 0, seed)  # raises an error for an algorithm that the target does not have
-    sources: list[int | Trial] = list(range(count)) if given is None else [given]
+    sources: list[int | Trial] = [given] if given else [*examples(resolved, opened, how.algorithm), *range(count)]
     jobs = min(len(sources), parallel or usable_cpus())
 
     start = time.monotonic()

@@ -103,6 +103,15 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     direction: str = FORWARD
     """The result that the kernel computes, one of `tvmconv.problem.DIRECTIONS`."""
 
+    @classmethod
+    def of(
+        cls, problem: Problem, algorithm: str, config: Any = None, operands: int = 0, nonfinite: bool = False
+    ) -> Trial:
+        """Return the trial of a problem by an algorithm in a configuration, None for the default one."""
+        knobs = None if config is None else msgspec.to_builtins(config)
+        sparsity, precision, open_sizes = problem.sparsity, problem.precision, problem.open_sizes
+        return cls(problem.workload, algorithm, knobs, operands, nonfinite, sparsity, precision, open_sizes)
+
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
@@ -123,6 +132,22 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.structs.replace(self.workload, **sizes)
 
         return sized(0, 1), sized(1, 1), sized(1, 3)
+
+
+def examples(target: tvm.target.Target, opened: bool = False, algorithm: str | None = None) -> list[Trial]:
+    """Return trials of what templates for a target name as their examples, in default configurations.
+
+    With `opened` they are those that leave sizes open, and with an algorithm those of its template. A template that
+    names none has none.
+    """
+    folder = backend_of(target).templates
+    return [
+        Trial.of(problem, name)
+        for name in algorithms_on(target)
+        if algorithm in (None, name)
+        for problem in getattr(template_named(f"{folder}/{name}"), "examples", ())
+        if name in algorithms_for(problem, target) and (problem.open_sizes or not opened)
+    ]
 
 
 def random_trial(

@@ -92,6 +92,14 @@ class Amx(CpuTemplate[Config]):
     )
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+    examples = (
+        Problem(ConvWorkload.conv2d((1, 32, 7, 9), (48, 32, 1, 1), dtype="int8", out_dtype="int8", residual=True)),
+        Problem(ConvWorkload.conv2d((1, 9, 17, 48), (64, 3, 3, 48), dtype="bfloat16", layout="NHWC", shift=True)),
+        Problem(ConvWorkload.conv2d((1, 3, 19, 18), (24, 3, 7, 7), dtype="uint8", stride=2, x_zero_point=5)),
+        Problem(
+            ConvWorkload.conv2d((2, 19, 6, 5), (35, 19, 3, 3), dtype="int8", x_zero_point=9), open_sizes=OPEN_SIZES
+        ),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take convolutions of one group, and outputs in blocks of channels that make up a tile."""

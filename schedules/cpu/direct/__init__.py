@@ -17,6 +17,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 
 from ...open_sizes import samples
 from ...space import named
@@ -45,6 +46,12 @@ class Direct(CpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"))
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+    examples = (
+        Problem(ConvWorkload.conv2d((2, 8, 7, 9), (20, 8, 3, 3), shift=True, residual=True, activation="relu")),
+        Problem(ConvWorkload.conv2d((1, 12, 13, 15), (15, 4, 3, 3), groups=3, stride=2, dtype="float16")),
+        Problem(ConvWorkload.conv2d((29, 24, 1, 1), (20, 24, 1, 1), shift=True, activation="gelu")),
+        Problem(ConvWorkload.conv2d((1, 3, 31, 31), (16, 3, 7, 7), stride=2, dtype="bfloat16"), open_sizes=OPEN_SIZES),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take convolutions whose channels meet, in blocks of channels those of one group."""

@@ -41,6 +41,11 @@ class Im2win(CpuTemplate[Config]):
     LAYOUTS = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(1, 1, 1, 1, 1, 1, staged=1, parallel=False)
+    examples = (
+        Problem(ConvWorkload.conv2d((2, 8, 7, 9), (20, 8, 3, 3), shift=True, residual=True, activation="relu")),
+        Problem(ConvWorkload.conv2d((1, 12, 13, 15), (15, 4, 3, 3), groups=3, stride=2, dtype="float16")),
+        Problem(ConvWorkload.conv2d((1, 3, 31, 31), (16, 3, 7, 7), stride=2, dtype="bfloat16"), open_sizes=OPEN_SIZES),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take convolutions whose channels meet."""

@@ -20,6 +20,7 @@ from tvmconv.compute.dense.dot import depth, staged_layout, zero_of
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.layout import channel_block
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import dot_instruction
 
 from ...template import Layouts
@@ -48,6 +49,17 @@ class Dot(CpuTemplate[Config]):
     )
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(1, 1, 1, 1, 1, 1, staged=0, parallel=False)
+    examples = (
+        Problem(ConvWorkload.conv2d((1, 48, 9, 11), (64, 48, 3, 3), dtype="int8", out_dtype="uint8", residual=True)),
+        Problem(ConvWorkload.conv2d((2, 20, 7, 6), (36, 5, 3, 3), dtype="uint8", groups=4, x_zero_point=9)),
+        Problem(
+            ConvWorkload.conv2d((1, 13, 12, 16), (32, 3, 3, 16), dtype="int8", layout="NHWC", stride=2, dilation=2)
+        ),
+        Problem(ConvWorkload.conv2d((1, 12, 9, 7), (20, 12, 3, 3), dtype="bfloat16", shift=True, activation="relu")),
+        Problem(
+            ConvWorkload.conv2d((4, 64, 1, 1), (80, 64, 1, 1), dtype="uint8", x_zero_point=9), open_sizes=OPEN_SIZES
+        ),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take convolutions whose channels meet; several groups in NCHW, and outputs in blocks of a vector's lanes."""

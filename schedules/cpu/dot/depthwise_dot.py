@@ -83,6 +83,18 @@ class DepthwiseDot(CpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NHWC", "NCHWc"), output=("NHWC", "NCHWc"), dtypes=QUANTIZED)
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(1, 1, 1, parallel=False)
+    examples = (
+        Problem(ConvWorkload.depthwise((2, 32, 13, 11), (32, 1, 3, 3), dtype="int8").in_nhwc()),
+        Problem(
+            ConvWorkload.conv2d(
+                (1, 16, 15, 14), (16, 1, 5, 5), groups=16, dtype="uint8", stride=2, x_zero_point=7
+            ).in_nhwc()
+        ),
+        Problem(
+            ConvWorkload.depthwise((3, 16, 4, 5), (16, 1, 3, 2), dtype="uint8", padding=3).in_nhwc(),
+            open_sizes=OPEN_SIZES,
+        ),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take depthwise convolutions with one output for each channel, in blocks of a vector's lanes, or in NHWC."""

@@ -107,6 +107,13 @@ class Winograd(CpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NCHW", "NCHWc"), output=("NCHW", "NCHWc"), dtypes=("float32", "bfloat16"))
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(2, 1, 1, 1, 1, 2, shared=False, parallel=False)
+    examples = (
+        Problem(ConvWorkload.conv2d((2, 5, 13, 11), (21, 5, 3, 3), shift=True, residual=True, activation="silu")),
+        Problem(ConvWorkload.conv2d((6, 16, 7, 7), (32, 16, 3, 3), padding=0, dtype="bfloat16")),
+        Problem(
+            ConvWorkload.conv2d((1, 20, 6, 30), (24, 20, 3, 3), padding=(2, 0, 1, 3), scale=True), open_sizes=OPEN_SIZES
+        ),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take 3x3 convolutions of one group with a stride of 1, if the precision lets errors spread to outputs nearby.

@@ -22,6 +22,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmconv import compute
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
 from ...space import Space, ceil_div, ceil_to, named, wasted
@@ -41,6 +42,15 @@ class Depthwise(GpuTemplate[Config]):
     LAYOUTS = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = LEAST
+    examples = (
+        Problem(ConvWorkload.depthwise((2, 6, 11, 13), (6, 1, 3, 3), shift=True, residual=True, activation="relu")),
+        Problem(ConvWorkload.depthwise((1, 5, 14, 15), (5, 3, 3, 3), stride=2, padding=(3, 0, 1, 2))),
+        Problem(ConvWorkload.depthwise((2, 4, 1, 300), (4, 1, 1, 4), padding=(0, 3, 0, 0), dtype="float16")),
+        Problem(
+            ConvWorkload.depthwise((1, 4, 19, 22), (4, 1, 3, 3), dilation=(1, 3), dtype="bfloat16"),
+            open_sizes=OPEN_SIZES,
+        ),
+    )
     MOST_UNROLLED = 4096
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:

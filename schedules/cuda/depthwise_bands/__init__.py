@@ -24,6 +24,7 @@ from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
 from tvmconv.compute.depthwise.bands import BAND, EIGHT, LEAST_COPY, VECTOR_BYTES, columns_of, in_planes, lanes
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
 from ...space import ceil_div, divisors, named, wasted
@@ -54,6 +55,16 @@ class DepthwiseBands(GpuTemplate[Config]):
     LAYOUTS = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(warps_y=1, block_x=BAND, images=1, channels=1)
+    examples = (
+        Problem(
+            ConvWorkload.depthwise((2, 6, 7, 7), (6, 1, 13, 13), dtype="float16", residual=True, activation="relu")
+        ),
+        Problem(ConvWorkload.depthwise((2, 2, 24, 24), (2, 1, 31, 31), scale=True)),
+        Problem(ConvWorkload.depthwise((3, 2, 8, 16), (2, 1, 3, 9), padding=(0, 5, 2, 1)), precision="tf32"),
+        Problem(
+            ConvWorkload.depthwise((1, 4, 18, 22), (4, 1, 5, 5), dtype="bfloat16", residual=True), open_sizes=OPEN_SIZES
+        ),
+    )
 
     MOST_UNROLLED = 512
     """The most products of a warp under a row of taps, which follow each other without a loop."""

@@ -59,6 +59,14 @@ class DepthwiseNhwc(GpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NHWC",), output=("NHWC",), strided_x=("NHWC",))
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(1, 1, 1, 1, 1, 1, ahead=False)
+    examples = (
+        Problem(ConvWorkload.depthwise((2, 16, 9, 10), (16, 1, 3, 3), dtype="float16", residual=True).in_nhwc()),
+        Problem(ConvWorkload.depthwise((2, 35, 11, 6), (35, 1, 3, 3), stride=2, scale=True).in_nhwc()),
+        Problem(
+            ConvWorkload.depthwise((1, 8, 13, 14), (8, 1, 5, 3), dilation=2, shift=True).in_nhwc(),
+            open_sizes=OPEN_SIZES,
+        ),
+    )
 
     MOST_UNROLLED = 1600
     """The most multiply-adds of a thread, and also the most elements that it reads.

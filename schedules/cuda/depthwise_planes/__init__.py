@@ -102,6 +102,13 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
     LAYOUTS = Layouts(x=("NCHW", "NHWC"), output=("NCHW", "NHWC"), dtypes=("float16", "bfloat16"), strided_x=("NHWC",))
     LEAST = Config(images=1, warps=1)
+    examples = (
+        Problem(
+            ConvWorkload.depthwise((3, 3, 7, 7), (3, 1, 13, 13), dtype="float16", residual=True, activation="relu")
+        ),
+        Problem(ConvWorkload.depthwise((4, 8, 14, 14), (8, 1, 7, 7), dtype="bfloat16", scale=True).in_nhwc()),
+        Problem(ConvWorkload.depthwise((2, 4, 18, 22), (4, 1, 5, 5), padding="VALID", dtype="float16")),
+    )
 
     OPEN_SIZES: tuple[str, ...] = ()
     """None: a block of one image, which all batches have, makes its matrices of taps for that alone. On an H100 7x7 of

@@ -94,6 +94,15 @@ class Grouped(GpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NHWC",), w=("KRSC", "KCRS"), output=("NHWC",), dtypes=NARROW)
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(block_y=2, block_x=8, warps_m=1, warps_n=1)
+    examples = (
+        Problem(ConvWorkload.conv2d((2, 16, 5, 7), (16, 4, 3, 3), groups=4, dtype="float16", residual=True).in_nhwc()),
+        Problem(ConvWorkload.conv2d((1, 32, 12, 13), (32, 8, 3, 3), groups=4, dilation=2, dtype="bfloat16").in_nhwc()),
+        Problem(ConvWorkload.conv2d((1, 48, 9, 10), (48, 16, 3, 3), groups=3, stride=2, dtype="float16").in_nhwc()),
+        Problem(
+            ConvWorkload.conv2d((2, 80, 6, 6), (80, 40, 1, 1), groups=2, dtype="bfloat16").in_nhwc(),
+            open_sizes=OPEN_SIZES,
+        ),
+    )
     MOST_UNROLLED = MOST_UNROLLED
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:

@@ -20,6 +20,7 @@ from tvmconv import compute
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
 from ...space import ceil_div, named, wasted
@@ -67,6 +68,14 @@ class Matvec(GpuTemplate[Config]):
 
     LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=DTYPES)
     LEAST = Config(warps=1, rows=1, ahead=1)
+    examples = (
+        Problem(
+            ConvWorkload.conv2d((2, 1000, 1, 1), (9, 1000, 1, 1), dtype="float16", residual=True, activation="relu")
+        ),
+        Problem(ConvWorkload.conv2d((1, 77, 1, 1), (20, 77, 1, 1), scale=True), precision="strict"),
+        Problem(ConvWorkload.conv2d((4, 1, 1, 312), (13, 1, 1, 312), layout="NHWC", dtype="bfloat16", shift=True)),
+        Problem(ConvWorkload.conv2d((3, 528, 1, 1), (9, 528, 1, 1), dtype="uint8", x_zero_point=120, out_dtype="int8")),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take linear layers of few rows: 1x1 convolutions of few images of one pixel."""

@@ -105,6 +105,14 @@ class Shallow(GpuTemplate[Config]):
     LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=NARROW)
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(block_y=2, block_x=8, block_n=8, warps_m=1, warps_n=1)
+    examples = (
+        Problem(ConvWorkload.conv2d((1, 3, 20, 37), (64, 3, 7, 7), dtype="float16", stride=2, padding=3)),
+        Problem(ConvWorkload.conv2d((2, 12, 32, 3), (24, 5, 3, 3), layout="NHWC", dtype="bfloat16", residual=True)),
+        Problem(
+            ConvWorkload.conv2d((1, 4, 10, 9), (40, 4, 3, 2), dtype="float16", residual=True),
+            open_sizes=OPEN_SIZES,
+        ),
+    )
     MOST_UNROLLED = MOST_UNROLLED
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:

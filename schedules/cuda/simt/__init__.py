@@ -42,6 +42,12 @@ class Simt(GpuTemplate[GemmConfig]):
     LAYOUTS = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = GemmConfig(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    examples = (
+        Problem(ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), shift=True, residual=True, activation="relu")),
+        Problem(ConvWorkload.conv2d((2, 16, 12, 12), (64, 8, 3, 3), groups=2, stride=2, dilation=2, scale=True)),
+        Problem(ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding="VALID", dtype="float16")),
+        Problem(ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, dtype="bfloat16"), open_sizes=OPEN_SIZES),
+    )
     MOST_UNROLLED = 8192
 
     @abstractmethod

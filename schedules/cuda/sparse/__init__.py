@@ -24,6 +24,7 @@ from tvmconv import compute
 from tvmconv.compute.annotations import COPIED, UNROLLED
 from tvmconv.compute.gradients.weight_planes import BANKS
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ...space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
@@ -55,6 +56,13 @@ class Sparse(GpuTemplate[Config]):
     LAYOUTS: Layouts | Fused = Layouts()
     OPEN_SIZES: tuple[str, ...] = ("batch",)
     LEAST = Config(1, 1, 1, 1, 1, 1, 1, num_stages=1)
+    examples = (
+        Problem(
+            ConvWorkload.conv2d((1, 4, 8, 10), (7, 4, 3, 3), scale=True, residual=True, activation="relu"), sparsity=0.7
+        ),
+        Problem(ConvWorkload.depthwise((1, 6, 13, 14), (6, 2, 3, 3), stride=(2, 1), dtype="float16"), sparsity=0.5),
+        Problem(ConvWorkload.conv2d((2, 12, 9, 9), (10, 6, 3, 3), groups=2), sparsity=0.8, open_sizes=OPEN_SIZES),
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take weights that are compiled in."""

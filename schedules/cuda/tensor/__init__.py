@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 from tvm.s_tir import Schedule
@@ -37,6 +37,7 @@ from tvm.s_tir import Schedule
 from tvmconv.compute.tensor.chunks import image_elements, packed_elements
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import has_clusters, tensor_instructions
 from tvmconv.targets.devices import Gpu, gpu_of
 
@@ -76,6 +77,15 @@ class Tensor(GpuTemplate[Config]):
     )
     OPEN_SIZES: tuple[str, ...] = ("batch", "height", "width")
     LEAST = Config(block_m=16, block_n=8, warps_m=1, warps_n=1, num_stages=2)
+    examples: ClassVar[tuple[Problem, ...]] = (
+        Problem(ConvWorkload.conv2d((2, 7, 9, 64), (64, 3, 3, 64), layout="NHWC", dtype="float16", residual=True)),
+        Problem(ConvWorkload.conv2d((1, 3, 15, 16), (32, 3, 7, 7), stride=2, shift=True)),
+        Problem(ConvWorkload.conv2d((2, 10, 6, 7), (64, 5, 5, 5), groups=2), precision="tf32"),
+        Problem(ConvWorkload.conv2d((1, 48, 8, 9), (64, 24, 3, 3), groups=2, dtype="int8", out_dtype="uint8")),
+        Problem(
+            ConvWorkload.conv2d((1, 12, 9, 40), (32, 3, 3, 40), layout="NHWC", dtype="bfloat16"), open_sizes=OPEN_SIZES
+        ),
+    )
 
     PARTS: Sequence[tuple[int, bool]] = PARTS
     """The values of `split_k` and `in_cluster` that a default is chosen from."""

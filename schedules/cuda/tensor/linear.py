@@ -19,6 +19,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import arch_of, tensor_instructions
 
 from ...space import named
@@ -47,6 +48,11 @@ class Linear(Tensor):
     LAYOUTS = Layouts(x=("NHWC", "NCHW"), w=("KRSC", "KCRS"), output=("NHWC", "NCHW"), dtypes=FLOATS)
     OPEN_SIZES: tuple[str, ...] = ()
     LEAST = Config(**vars(Tensor.LEAST))
+    examples = (
+        Problem(ConvWorkload.conv2d((52, 128, 1, 1), (72, 128, 1, 1), scale=True, residual=True, activation="relu")),
+        Problem(ConvWorkload.conv2d((36, 1, 1, 100), (136, 1, 1, 100), layout="NHWC"), precision="tf32"),
+        Problem(ConvWorkload.conv2d((12, 80, 1, 1), (50, 80, 1, 1), dtype="bfloat16", out_dtype="float32", shift=True)),
+    )
     EXCHANGED = True
 
     def product_of(self, problem: Problem) -> Problem:

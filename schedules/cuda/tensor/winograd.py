@@ -30,7 +30,7 @@ from tvmconv import compute
 from tvmconv.compute.tensor.chunks import lays_out_input
 from tvmconv.compute.tensor.winograd import OUTPUTS, side_of, transformed_elements, winograd_product
 from tvmconv.problem import Problem
-from tvmconv.problem.workload import MAX_ELEMENTS
+from tvmconv.problem.workload import MAX_ELEMENTS, ConvWorkload
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import gpu_of
 
@@ -121,6 +121,11 @@ class Winograd(Product):
     )
     OPEN_SIZES: tuple[str, ...] = ()
     LEAST = Config(**vars(Tensor.LEAST))
+    examples = (
+        Problem(ConvWorkload.conv2d((3, 13, 11, 36), (36, 3, 3, 36), layout="NHWC", residual=True, activation="silu")),
+        Problem(ConvWorkload.conv2d((1, 32, 6, 30), (24, 32, 3, 3), padding=(2, 0, 1, 3)), precision="tf32"),
+        Problem(ConvWorkload.conv2d((1, 96, 6, 13), (24, 96, 5, 5), padding=(1, 2, 0, 3), scale=True)),
+    )
     PARTS = ((1, False),)
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from tvmconv import ConvWorkload
+from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.depthwise_nhwc import Config, template
 from tvmconv.testing import DEPTHWISE
 
 
-def nhwc(x: tuple[int, ...], w: tuple[int, ...], **options: Any) -> ConvWorkload:
-    """Return a depthwise workload in NHWC, for shapes as of one in NCHW."""
-    return ConvWorkload.depthwise(x, w, **options).in_nhwc()
+def nhwc(x: tuple[int, ...], w: tuple[int, ...], **options: Any) -> Problem:
+    """Return a depthwise convolution in NHWC, for shapes as of one in NCHW."""
+    return Problem(ConvWorkload.depthwise(x, w, **options).in_nhwc())
 
 
 def config(**knobs: Any) -> Config:
@@ -22,14 +23,14 @@ def config(**knobs: Any) -> Config:
 TOO_LARGE = ("dilated-past-shared-memory",)
 """Cases with a window that is not unrolled."""
 
-CASES = {
+WORKLOADS = {
     case.id: case.workload.in_nhwc() for case in DEPTHWISE if case.workload.multiplier == 1 and case.id not in TOO_LARGE
 }
 """The depthwise convolutions with one output for each channel, in NHWC."""
 
 EPILOGUE = {"scale": True, "shift": True, "residual": True, "activation": "relu6"}
 
-CONFIGURED = {
+CASES = {
     "half": (
         nhwc((2, 16, 9, 10), (16, 1, 3, 3), dtype="float16", shift=True, activation="relu"),
         config(vector=8, threads_c=2, threads_y=2, threads_x=3, thread_y=2, thread_x=2),
@@ -79,4 +80,4 @@ CONFIGURED = {
         config(vector=4, threads_c=1, threads_y=2, threads_x=2, thread_y=3, thread_x=4),
     ),
 }
-"""Configurations with every knob, each with a workload."""
+"""Configurations with every knob, each with a problem."""

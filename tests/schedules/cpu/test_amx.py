@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,15 @@ import tvm
 from onnx.reference import ReferenceEvaluator
 
 import tvmconv
+from tests.schedules import kernels_here
+from tests.schedules.cases.layers import SHAPES, layer
 from tests.schedules.cpu.emulated_tiles import TILES, Counts, Emulator, compiled_emulator, needs_x86
-from tests.schedules.spaces import check_space, check_whole_space
 from tests.shared.network_graph import Graph
 from tests.shared.sparing import every, pairs, sparing
-from tvmconv import ConvWorkload
 from tvmconv.checking import verify
 from tvmconv.dispatch import select
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, build_kernel
+from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.schedules.cpu import amx as amx_module
@@ -56,37 +57,9 @@ def tiles(emulator: Emulator) -> Iterator[Emulator]:
         yield emulator
 
 
-def layer(
-    x: tuple[int, ...], w: tuple[int, ...], layouts: tuple[str, str] = ("NCHW", "NCHW"), **options: Any
-) -> ConvWorkload:
-    """Return a convolution whose weight is in KRSC where x is in NHWC."""
-    workload = ConvWorkload.conv2d(x, w, **options)
-    w_layout = "KRSC" if layouts[0] == "NHWC" else "KCRS"
-    return msgspec.structs.replace(workload, layout=layouts[0], out_layout=layouts[1], w_layout=w_layout)
+result = partial(kernels_here.result, "amx", target=TILES)
+run = partial(kernels_here.run, "amx", target=TILES)
 
-
-def result(workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None) -> Any:
-    selection = select(Problem(workload), TILES, config, "amx")
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    build_kernel(Problem(workload), selection, TILES).executable[KERNEL_NAME](*tensors)
-    return tensors[-1].numpy()
-
-
-def run(workload: ConvWorkload, config: Any = None) -> None:
-    operands = random_operands(workload)
-    check_result(workload, operands, result(workload, operands, config))
-
-
-SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "1x1": ((1, 32, 7, 9), (48, 32, 1, 1), {"residual": True}),
-    "1x1-whole-tiles": ((2, 64, 8, 8), (32, 64, 1, 1), {"shift": True}),
-    "1x1-stride": ((2, 32, 9, 9), (32, 32, 1, 1), {"stride": 2}),
-    "3x3": ((1, 48, 9, 17), (64, 48, 3, 3), {"activation": "relu"}),
-    "several-chunks": ((1, 144, 5, 9), (32, 144, 3, 3), {}),
-    "valid-dilation": ((1, 16, 13, 12), (16, 16, 3, 3), {"padding": "VALID", "dilation": (2, 1)}),
-    "uneven-padding": ((1, 16, 6, 5), (32, 16, 4, 2), {"padding": (3, 0, 1, 2), "stride": (1, 2)}),
-    "one-pixel": ((3, 64, 1, 1), (80, 64, 1, 1), {}),
-}
 LAYOUTS = (
     *(("NCHW", "NCHW"), ("NCHW16c", "NCHW16c"), ("NCHW8c", "NCHW8c"), ("NCHW", "NCHW16c"), ("NCHW4c", "NHWC")),
     *(("NHWC", "NHWC"), ("NCHW16c", "NCHW")),
@@ -203,17 +176,6 @@ def test_code_for_sapphire_rapids(dtype: str) -> None:
     assert products % sums == 0
     assert loads == products // sums * (config.rows + config.vectors)
     assert once == [1, 1, 1]
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NCHW16c", "NHWC"])
-@pytest.mark.parametrize("size", [(14, 1), (9, 3)], ids=str)
-def test_space(size: tuple[int, int], layout: str) -> None:
-    plane, kernel = size
-    problem = Problem(layer((1, 96, plane, plane), (48, 96, kernel, kernel), (layout, "NCHW"), dtype="int8"))
-    space = amx.space(problem, SAPPHIRE_RAPIDS)
-    check_space(space, amx.default_config(problem, SAPPHIRE_RAPIDS))
-    check_whole_space(space)
-    assert len(space) > 8
 
 
 def test_selection() -> None:

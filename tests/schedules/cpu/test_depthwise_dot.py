@@ -6,12 +6,11 @@ import re
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 import tvm
 
 import tvmconv
-from tests.schedules.spaces import check_space, check_whole_space
+from tests.schedules.kernels_here import HERE, result
 from tests.shared.sparing import every, pairs
 from tvmconv import ConvWorkload
 from tvmconv.compute.depthwise.dot import neighbours
@@ -26,7 +25,6 @@ from tvmconv.targets import dot_instruction, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 
 TARGET = resolve_target({"kind": "llvm", "mcpu": "cooperlake"})
-HERE = resolve_target("llvm")
 RUNS = pytest.mark.skipif(
     getattr(dot_instruction(HERE, "int8"), "name", "") != "vpdpbusd" or dot_instruction(HERE, "int8").lanes != 16,  # type: ignore[union-attr]
     reason="this CPU has no AVX512_VNNI",
@@ -37,13 +35,6 @@ def layer(x: Any, kernel: tuple[int, int], layouts: tuple[str, str] = ("NCHW16c"
     """Return a depthwise convolution of x (N, C, H, W)."""
     workload = ConvWorkload.conv2d(x, (x[1], 1, *kernel), groups=x[1], **options)
     return msgspec.structs.replace(workload, layout=layouts[0], out_layout=layouts[1])
-
-
-def result(workload: ConvWorkload, operands: dict[str, np.ndarray], config: Any = None) -> Any:
-    selection = select(Problem(workload), HERE, config, "depthwise_dot")
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    build_kernel(Problem(workload), selection, HERE).executable[KERNEL_NAME](*tensors)
-    return tensors[-1].numpy()
 
 
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = {
@@ -74,9 +65,9 @@ def test_shapes(shape: str, layouts: tuple[str, str], number: int) -> None:
         more = {"scale": True, "shift": True, "residual": True, "activation": "relu"} if out_dtype != "int32" else {}
         workload = layer(x, kernel, layouts, dtype=dtype, x_zero_point=point, out_dtype=out_dtype, **options, **more)
         operands = random_operands(workload)
-        check_result(workload, operands, result(workload, operands))
+        check_result(workload, operands, result("depthwise_dot", workload, operands))
     (config,) = random_configs(workload, HERE, 1, "depthwise_dot")
-    check_result(workload, operands, result(workload, operands, config))
+    check_result(workload, operands, result("depthwise_dot", workload, operands, config))
 
 
 @RUNS
@@ -85,25 +76,7 @@ def test_largest_sums() -> None:
     workload = layer((1, 16, 5, 5), (3, 3), dtype="uint8", padding=0, x_zero_point=255)
     operands = random_operands(workload)
     operands["x"][:], operands["w"][:] = 0, -128
-    assert (result(workload, operands) == 9 * 255 * 128).all()
-
-
-@RUNS
-def test_another_zero_point_is_wrong() -> None:
-    right, wrong = (layer((1, 16, 6, 6), (3, 3), dtype="int8", x_zero_point=point) for point in (5, 6))
-    operands = random_operands(right)
-    with pytest.raises(AssertionError, match="elements are wrong"):
-        check_result(right, operands, result(wrong, operands))
-
-
-@RUNS
-def test_open_batch() -> None:
-    workload = layer((1, 32, 9, 7), (3, 3), dtype="uint8", out_dtype="int8", scale=True, x_zero_point=3)
-    operator = tvmconv.compile(workload, open_sizes=("batch",), algorithm="depthwise_dot")
-    for batch in (5, 1):
-        sized = msgspec.structs.replace(workload, batch=batch)
-        operands = random_operands(sized)
-        check_result(sized, operands, operator(**{key: each for key, each in operands.items() if key != "output"}))
+    assert (result("depthwise_dot", workload, operands) == 9 * 255 * 128).all()
 
 
 @RUNS
@@ -148,16 +121,6 @@ def test_code(name: str) -> None:
 def test_neighbours(kernel: int, stride: int, expected: int) -> None:
     workload = layer((1, 16, 16, 16), (kernel, kernel), stride=stride, dtype="int8")
     assert neighbours(workload, 4) == expected
-
-
-@pytest.mark.parametrize("size", [(14, 3, 1), (7, 5, 2), (112, 3, 2)], ids=str)
-def test_space(size: tuple[int, int, int]) -> None:
-    plane, kernel, stride = size
-    problem = Problem(layer((1, 32, plane, plane), (kernel, kernel), stride=stride, dtype="int8"))
-    space = depthwise_dot.template.space(problem, TARGET)
-    check_space(space, depthwise_dot.template.default_config(problem, TARGET))
-    check_whole_space(space)
-    assert len(space) > 3
 
 
 @pytest.mark.parametrize(

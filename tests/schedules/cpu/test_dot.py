@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tvm
 
-import tvmconv
 from tests.schedules.cases.integers import EXACT
-from tests.schedules.spaces import check_space, check_whole_space
+from tests.schedules.cases.layers import SHAPES, layer
+from tests.schedules.kernels_here import HERE, result, run
 from tests.shared.sparing import pairs, sparing
 from tvmconv import ConvWorkload
 from tvmconv.bench.factors import DATA
@@ -22,11 +22,8 @@ from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
-from tvmconv.schedules.cpu.dot import template as dot
 from tvmconv.targets import dot_instruction, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
-
-HERE = resolve_target("llvm")
 
 
 class Family(NamedTuple):
@@ -53,20 +50,6 @@ FAMILIES = {
 
 
 BF16 = pytest.mark.skipif(dot_instruction(HERE, "bfloat16") is None, reason="this CPU has no AVX512_BF16")
-
-
-def result(
-    workload: ConvWorkload, operands: dict[str, np.ndarray], target: tvm.target.Target = HERE, config: Any = None
-) -> Any:
-    selection = select(Problem(workload), target, config, "auto" if workload.is_depthwise else "dot")
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    build_kernel(Problem(workload), selection, target).executable[KERNEL_NAME](*tensors)
-    return tensors[-1].numpy()
-
-
-def run(workload: ConvWorkload, target: tvm.target.Target = HERE, config: Any = None) -> None:
-    operands = random_operands(workload)
-    check_result(workload, operands, result(workload, operands, target, config))
 
 
 def in_blocks(workload: ConvWorkload, read: int, written: int) -> ConvWorkload:
@@ -101,21 +84,7 @@ def test_instructions(name: str, dtype: str) -> None:
     assembly = kernel.mod.inspect_source("asm")
     assert len(re.findall(family.instruction, assembly)) >= selection.config.vectors * selection.config.outputs
     if family.feature and tvm.target.codegen.target_has_features(family.feature, HERE):
-        run(workload, target)
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NCHW16c"])
-@pytest.mark.parametrize("mcpu", ["sapphirerapids", "haswell"])
-@pytest.mark.parametrize("size", [(14, 1), (9, 3)], ids=str)
-def test_space(size: tuple[int, int], mcpu: str, layout: str) -> None:
-    plane, kernel = size
-    target = resolve_target({"kind": "llvm", "mcpu": mcpu})
-    workload = ConvWorkload.conv2d((1, 32, plane, plane), (48, 32, kernel, kernel), dtype="int8")
-    problem = Problem(msgspec.structs.replace(workload, layout=layout))
-    space = dot.space(problem, target)
-    check_space(space, dot.default_config(problem, target))
-    check_whole_space(space)
-    assert len(space) > 8
+        run("dot", workload, target=target)
 
 
 def test_no_instruction_saturates() -> None:
@@ -126,7 +95,7 @@ def test_no_instruction_saturates() -> None:
     for family in ("avx512-vnni", "avx2"):
         if tvm.target.codegen.target_has_features(FAMILIES[family].feature, HERE):
             target = resolve_target({"kind": "llvm", **FAMILIES[family].target})
-            assert (result(workload, operands, target) == 8 * 255 * 127).all()
+            assert (result("dot", workload, operands, target=target) == 8 * 255 * 127).all()
 
 
 @pytest.mark.parametrize(
@@ -141,17 +110,9 @@ def test_types_of_outputs(dtype: str, out_dtype: str) -> None:
         options["out_zero_point"] = (STORAGE_TYPES[out_dtype].bounds or (0, 0))[0] + 5
     if out_dtype != "int32":
         options |= {"scale": True, "shift": True, "residual": True, "activation": "relu"}
-    run(ConvWorkload.conv2d((2, 19, 11, 9), (35, 19, 3, 3), dtype=dtype, out_dtype=out_dtype, **options))
+    run("dot", ConvWorkload.conv2d((2, 19, 11, 9), (35, 19, 3, 3), dtype=dtype, out_dtype=out_dtype, **options))
 
 
-SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "1x1": ((1, 32, 7, 9), (48, 32, 1, 1), {"residual": True}),
-    "1x1-stride": ((2, 32, 9, 9), (32, 32, 1, 1), {"stride": 2}),
-    "3x3": ((1, 48, 9, 11), (64, 48, 3, 3), {"shift": True}),
-    "valid-dilation": ((1, 16, 13, 12), (16, 16, 3, 3), {"padding": "VALID", "dilation": (2, 1)}),
-    "uneven-padding": ((1, 16, 6, 5), (32, 16, 4, 2), {"padding": (3, 0, 1, 2), "stride": (1, 2)}),
-    "one-pixel": ((3, 64, 1, 1), (80, 64, 1, 1), {}),
-}
 LAYOUTS = ("NCHW", "NCHW"), ("NCHW16c", "NCHW16c"), ("NCHW", "NCHW16c"), ("NCHW4c", "NHWC"), ("NHWC", "NHWC")
 
 
@@ -166,13 +127,10 @@ def test_layouts(shape: str, layouts: tuple[str, str], number: int) -> None:
     dtype = (*QUANTIZED, "bfloat16")[number % (3 if dot_instruction(HERE, "bfloat16") else 2)]
     if dtype in QUANTIZED:
         options = {"out_dtype": QUANTIZED[number % 2], "scale": True, "x_zero_point": 3, **options}
-    workload = ConvWorkload.conv2d(x, w, dtype=dtype, **options)
-    workload = msgspec.structs.replace(
-        workload, layout=layouts[0], out_layout=layouts[1], w_layout="KRSC" if layouts[0] == "NHWC" else "KCRS"
-    )
-    run(workload)
+    workload = layer(x, w, layouts, dtype=dtype, **options)
+    run("dot", workload)
     (config,) = random_configs(workload, HERE, 1, "dot")
-    run(workload, config=config)
+    run("dot", workload, config=config)
 
 
 GROUPS = {
@@ -191,24 +149,15 @@ def test_groups(name: str, dtype: str) -> None:
     x, w, groups = GROUPS[name]
     for zero_point in (0, 2):
         options = {"out_dtype": "uint8", "out_zero_point": zero_point, "scale": True, "x_zero_point": 9}
-        run(ConvWorkload.conv2d(x, w, groups=groups, padding=1, dtype=dtype, **options))
+        run("dot", ConvWorkload.conv2d(x, w, groups=groups, padding=1, dtype=dtype, **options))
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_results(name: str) -> None:
     problem, operands, expected = EXACT[name]()
     shape, dtype = problem.workload.operands["output"]
-    got = result(problem.workload, {**operands, "output": np.zeros(shape, dtype)})
+    got = result("dot", problem.workload, {**operands, "output": np.zeros(shape, dtype)})
     np.testing.assert_array_equal(got, expected)
-
-
-def test_another_zero_point_is_wrong() -> None:
-    right, wrong = (
-        ConvWorkload.conv2d((1, 8, 6, 6), (16, 8, 3, 3), dtype="int8", x_zero_point=point) for point in (5, 6)
-    )
-    operands = random_operands(right)
-    with pytest.raises(AssertionError, match="elements are wrong"):
-        check_result(right, operands, result(wrong, operands))
 
 
 DEPTHWISE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -226,12 +175,12 @@ def test_depthwise(name: str, block: int, dtype: str) -> None:
     x, w, options = DEPTHWISE[name]
     shape = (x[1], *w[1:])
     groups = {"groups": x[1], "dtype": dtype, "x_zero_point": 7, **options}
-    run(in_blocks(ConvWorkload.conv2d(x, shape, **groups), block, block))
+    run("depthwise", in_blocks(ConvWorkload.conv2d(x, shape, **groups), block, block))
     out = {"out_dtype": "int8", "out_zero_point": -3, "scale": True, "shift": True, "activation": "relu6"}
     workload = in_blocks(ConvWorkload.conv2d(x, shape, **groups, **out), block, block)
-    run(workload)
+    run("depthwise", workload)
     (config,) = random_configs(workload, HERE, 1, "depthwise")
-    run(workload, config=config)
+    run("depthwise", workload, config=config)
 
 
 def test_depthwise_with_largest_sums() -> None:
@@ -241,7 +190,7 @@ def test_depthwise_with_largest_sums() -> None:
         operands = random_operands(workload)
         operands["x"][:], operands["w"][:] = 255, -127
         operands["x"][0, 0, 0] = 254
-        assert result(workload, operands)[0, 0, 0, 0] == -127 * (255 * rows - 1)
+        assert result("depthwise", workload, operands)[0, 0, 0, 0] == -127 * (255 * rows - 1)
 
 
 def test_a_network_reads_what_is_laid_out_ahead() -> None:
@@ -268,7 +217,7 @@ def test_bfloat16_beside_infinity() -> None:
     operands = random_operands(workload)
     operands["x"][0, 3, 4, 4], operands["x"][0, 5, 8, 0], operands["x"][0, 7, 0, 8] = np.inf, -np.inf, np.nan
     with np.errstate(invalid="ignore"):
-        check_result(workload, operands, result(workload, operands))
+        check_result(workload, operands, result("dot", workload, operands))
 
 
 @BF16
@@ -279,15 +228,4 @@ def test_bfloat16_of_any_size(name: str) -> None:
     drawn = DATA[name](np.random.default_rng(0), workload.x_shape, workload.w_shape, "bfloat16")
     for key, array in zip(("x", "w"), drawn, strict=True):
         operands[key] = array.astype(operands[key].dtype)
-    check_result(workload, operands, result(workload, operands))
-
-
-def test_open_batch() -> None:
-    for dtype, options in (("uint8", {"out_dtype": "int8", "scale": True, "x_zero_point": 3}), ("bfloat16", {})):
-        workload = ConvWorkload.conv2d((1, 12, 9, 7), (20, 12, 3, 3), dtype=dtype, **options)
-        operator = tvmconv.compile(workload, open_sizes=("batch",))
-        for batch in (5, 1):
-            sized = msgspec.structs.replace(workload, batch=batch)
-            operands = random_operands(sized)
-            inputs = {key: array for key, array in operands.items() if key != "output"}
-            check_result(sized, operands, operator(**inputs))
+    check_result(workload, operands, result("dot", workload, operands))

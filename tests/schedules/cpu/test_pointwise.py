@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import te
 
+from tests.schedules.kernels_here import run
 from tests.schedules.spaces import check_space, check_whole_space
-from tests.shared.sparing import every
-from tvmconv import ConvWorkload, compute
-from tvmconv.dispatch import select, template_for, templates_for
-from tvmconv.lowering import build, lower
+from tvmconv import ConvWorkload
+from tvmconv.dispatch import template_for, templates_for
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.schedules.cpu.direct import template as direct
 from tvmconv.schedules.cpu.pointwise import template as pointwise
 from tvmconv.targets import resolve_target
-from tvmconv.testing import check_result, random_configs, random_operands
 
 CPU = resolve_target("llvm")
 
@@ -44,47 +41,9 @@ WORKLOADS = {
 by_name = pytest.mark.parametrize("name", WORKLOADS)
 
 
-def run(workload: ConvWorkload, config: Any = None) -> None:
-    func = lower(
-        Problem(workload), select(Problem(workload), CPU, config, "auto" if config else "pointwise"), CPU, "kernel"
-    )
-    operands = random_operands(workload)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    build(tvm.IRModule({"kernel": func}), CPU)["kernel"](*tensors)
-    check_result(workload, operands, tensors[-1].numpy())
-
-
 @by_name
 def test_default_configuration(name: str) -> None:
-    run(WORKLOADS[name])
-
-
-@by_name
-@pytest.mark.parametrize("number", every(2, range(2)))
-def test_random_legal_configuration(name: str, number: int) -> None:
-    run(WORKLOADS[name], random_configs(WORKLOADS[name], CPU, 2, "pointwise")[number])
-
-
-@pytest.mark.parametrize("name", ["whole-vectors", "ragged-plane"])
-def test_ablations(name: str) -> None:
-    workload = WORKLOADS[name]
-    config = pointwise.default_config(Problem(workload), CPU)
-    for without in pointwise.ablations(config).values():
-        assert without == config or not run(workload, without)
-
-
-@by_name
-def test_definition(name: str) -> None:
-    """The TE definition is right without a schedule; its parameters have a plane's rows as one."""
-    workload = WORKLOADS[name]
-    operands = random_operands(workload)
-    for tile in ((1, 1, 1), (5, 3, 4)):
-        func = te.create_prim_func(compute.pointwise(workload, *tile))
-        shapes = [[int(size) for size in parameter.ty.shape] for parameter in func.params]
-        arrays = [array.reshape(shape) for array, shape in zip(operands.values(), shapes, strict=True)]
-        tensors = [tvm.runtime.tensor(array) for array in arrays]
-        build(tvm.IRModule({"main": func}), CPU)["main"](*tensors)
-        check_result(workload, operands, tensors[-1].numpy().reshape(workload.output_shape))
+    run("pointwise", WORKLOADS[name])
 
 
 @by_name

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import tvm
 
+from tests.schedules.cases.sparse_cpu import config
 from tvmconv import ConvWorkload
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.folding.constants import COMPILED_IN, constants_of
 from tvmconv.lowering.folding.folding import expanded
-from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import NARROW
 from tvmconv.runtime.arrays import operand
 from tvmconv.runtime.sparse.operator import SparseOperator, compile_operator
 from tvmconv.schedules.cpu import sparse
@@ -23,10 +21,6 @@ from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 
 CPU, AVX2 = resolve_target("llvm"), resolve_target({"kind": "llvm", "mcpu": "haswell"})
-
-
-def config(**knobs: object) -> Config:
-    return replace(Config(block_m=4, vectors=2, rows=3, shares=1, parallel=True), **knobs)  # type: ignore[arg-type]
 
 
 def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
@@ -41,51 +35,6 @@ def check(workload: ConvWorkload, weight: np.ndarray, chosen: Config | None = No
     kernel._kernel(*tensors)
     check_result(workload, operands, tensors[-1].numpy())
     return kernel
-
-
-@dataclass(frozen=True)
-class Case:
-    id: str
-    workload: ConvWorkload
-    config: Config
-
-
-CASES = (
-    Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3), padding=1), config()),
-    Case("shares", ConvWorkload.conv2d((1, 6, 9, 10), (10, 6, 3, 3), padding=1), config(shares=3)),
-    Case("ragged-bands", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(rows=4)),
-    Case("serial", ConvWorkload.conv2d((2, 5, 11, 19), (7, 5, 3, 3), padding=1), config(parallel=False)),
-    Case("one-band", ConvWorkload.conv2d((1, 3, 7, 33), (4, 3, 3, 3)), config(rows=5, vectors=3, block_m=4)),
-    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 7), (10, 12, 1, 1)), config()),
-    Case("one-pixel", ConvWorkload.conv2d((1, 12, 3, 3), (10, 12, 3, 3)), config(rows=1, vectors=1)),
-    Case("strided-1x1", ConvWorkload.conv2d((1, 12, 9, 9), (10, 12, 1, 1), stride=2), config()),
-    Case(
-        "epilogue",
-        ConvWorkload.conv2d(
-            (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
-        ),
-        config(block_m=3),
-    ),
-    Case(
-        "stride-dilation-padding",
-        ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 2), stride=2, dilation=(2, 1), padding=(1, 0, 2, 3)),
-        config(),
-    ),
-    Case("unequal-strides", ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 5), stride=(3, 2), padding=2), config()),
-    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2, padding=1), config(block_m=5)),
-    Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
-    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config()),
-    *(
-        Case(dtype, ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype=dtype, activation="relu"), config())
-        for dtype in NARROW
-    ),
-)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_configuration(case: Case) -> None:
-    assert not sparse.template.space(Problem(case.workload), CPU).violated(case.config)
-    check(case.workload, pruned(case.workload, 0.3), case.config)
 
 
 LAYER = ConvWorkload.conv2d((1, 6, 9, 17), (12, 6, 3, 3), padding=1, shift=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
-import tvm
 
-from tests.schedules.spaces import check_space, check_whole_space
+from tests.emulated.twins_and_cubins import SM_90, run_twin
+from tests.schedules.cases.direct import CASES, IM2WIN
 from tests.shared.sparing import every, sparing
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.errors import NoValidConfigurationError
-from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
-from tvmconv.lowering.serial import TWIN_TARGET
+from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.suites import load_suite
@@ -22,116 +20,25 @@ from tvmconv.schedules.cuda.gemm.tiles import GemmConfig, shared_bytes
 from tvmconv.schedules.cuda.simt.direct import Config
 from tvmconv.schedules.cuda.simt.direct import template as direct
 from tvmconv.schedules.cuda.simt.im2win import template as im2win
-from tvmconv.targets import cuda, resolve_target
-from tvmconv.testing import CONV2D, Case, check_result, random_configs, random_operands, serial_twin
-
-CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
-by_id = pytest.mark.parametrize("case", CONV2D, ids=lambda case: case.id)
+from tvmconv.targets import cuda
+from tvmconv.testing import CONV2D, Case
 
 
-def run_on_cpu(workload: ConvWorkload, config: GemmConfig | None = None, algorithm: str = "auto") -> None:
-    """Build the serial twin of a scheduled function, and check its result."""
-    func = lower(Problem(workload), select(Problem(workload), SM_90, config, algorithm), SM_90, KERNEL_NAME)
-    executable = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
-    operands = random_operands(workload)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    executable[KERNEL_NAME](*tensors)
-    check_result(workload, operands, tensors[-1].numpy())
-
-
-def main_kernel(workload: ConvWorkload, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
+def main_kernel(problem: Problem, config: GemmConfig | None = None) -> tuple[cuda.KernelResources, str]:
     """Return the resources of the kernel that computes the product, and the source of all kernels."""
-    executable, *_ = build_kernel(Problem(workload), select(Problem(workload), SM_90, config), SM_90)
+    executable, *_ = build_kernel(problem, select(problem, SM_90, config), SM_90)
     source = str(executable.mod.imports[0].inspect_source())
     return max(cuda.kernel_resources(source, "sm_90"), key=lambda kernel: kernel.shared_bytes), source
 
 
-def config(**knobs: Any) -> Config:
-    tile = {
-        "threads_m": 4,
-        "threads_n": 8,
-        "lanes_m": 4,
-        "vthreads_m": 2,
-        "vthreads_n": 1,
-        "thread_m": 4,
-        "thread_n": 4,
-    }
-    return Config(**{**tile, "block_c": 8, "block_r": 1, "block_s": 1, **knobs})
-
-
-LAYER = ConvWorkload.conv2d((2, 16, 9, 11), (24, 16, 3, 3), padding=1, shift=True, residual=True, activation="relu")
-GROUPED = ConvWorkload.conv2d((2, 16, 12, 12), (64, 8, 3, 3), stride=2, dilation=2, groups=2, scale=True)
-PLAIN = ConvWorkload.conv2d((4, 16, 10, 10), (40, 16, 3, 3), padding=0)
-FEW = ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding=0, activation="relu")
-UNEVEN = ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, padding=(0, 1, 2, 0), shift=True)
-
-CONFIGURED = {
-    "single-buffer": (LAYER, config()),
-    "through-registers": (LAYER, config(num_stages=2, packed=True, load=4)),
-    "cp-async": (LAYER, config(num_stages=3, asynchronous=True, packed=True, load=4)),
-    "window-chunks": (LAYER, config(block_c=1, block_r=3, block_s=3, num_stages=2, asynchronous=True)),
-    "split-k": (LAYER, config(num_stages=2, packed=True, split_k=2)),
-    "micro-tile-8x16": (
-        PLAIN,
-        config(block_c=4, threads_n=16, vthreads_n=4, num_stages=2, asynchronous=True, packed=True),
-    ),
-    "groups": (GROUPED, config(num_stages=2, asynchronous=True, packed=True, load=4, store=4)),
-    "groups-split-k": (GROUPED, config(block_c=2, block_s=3, num_stages=4, asynchronous=True, split_k=2, packed=True)),
-    "row-chunks": (FEW, config(block_c=3, block_s=7, num_stages=2, asynchronous=True, packed=True, load=4)),
-    "unpacked-split-k": (FEW, config(block_c=1, block_s=7, num_stages=2, asynchronous=True, split_k=3)),
-    "one-pixel": (FEW, config(block_c=3, block_s=7, thread_n=1, thread_m=1, packed=True)),
-    "channels-past-the-last": (UNEVEN, config(block_c=8, num_stages=2)),
-    "split-k-past-the-last": (UNEVEN, config(block_c=2, num_stages=2, packed=True, load=4, split_k=4)),
-    "chunks-past-the-last": (
-        UNEVEN,
-        config(block_c=5, block_s=3, num_stages=3, asynchronous=True, packed=True, split_k=2),
-    ),
-    "room-for-more": (PLAIN, config(threads_m=8, threads_n=16, num_stages=2, packed=True, load=4, min_blocks_per_sm=4)),
-    **{
-        dtype: (
-            ConvWorkload.conv2d((2, 16, 12, 12), (64, 16, 3, 3), dtype=dtype),
-            config(num_stages=2, packed=True, load=8, store=4),
-        )
-        for dtype in NARROW
-    },
-}
-ALIKE = ("split-k", "groups", "unpacked-split-k", "one-pixel", "cp-async")
-"""The cases whose knobs others have together."""
-
-
-@pytest.mark.parametrize("case", every(4, CONV2D), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", every(6, CONV2D), ids=lambda case: case.id)
 def test_default_configuration(case: Case) -> None:
-    run_on_cpu(case.workload)
+    run_twin("direct", Problem(case.workload), None)
 
 
 @pytest.mark.parametrize("case", every(9, CONV2D), ids=lambda case: case.id)
 def test_im2win_default_configuration(case: Case) -> None:
-    run_on_cpu(case.workload, algorithm="im2win")
-
-
-@pytest.mark.parametrize(
-    ("case", "algorithm"),
-    every(23, product(CONV2D, ("direct", "im2win"))),
-    ids=lambda value: getattr(value, "id", value),
-)
-def test_random_legal_configuration(case: Case, algorithm: str) -> None:
-    for chosen in random_configs(case.workload, SM_90, 1, algorithm):
-        run_on_cpu(case.workload, chosen)
-
-
-@pytest.mark.parametrize(
-    ("workload", "config"),
-    sparing(CONFIGURED.values(), lambda number: [*CONFIGURED][number] not in ALIKE),
-    ids=CONFIGURED.keys(),
-)
-def test_configuration(workload: ConvWorkload, config: Config) -> None:
-    run_on_cpu(workload, config)
-
-
-@pytest.mark.parametrize("name", ["through-registers", "split-k", "groups-split-k", "split-k-past-the-last", *NARROW])
-def test_im2win_configuration(name: str) -> None:
-    workload, chosen = CONFIGURED[name]
-    run_on_cpu(workload, im2win.Config(**vars(chosen)))
+    run_twin("im2win", Problem(case.workload), None)
 
 
 COMPILED = (
@@ -142,21 +49,21 @@ COMPILED = (
 
 
 @pytest.mark.parametrize(
-    ("workload", "config"),
-    sparing(CONFIGURED.values(), lambda number: [*CONFIGURED][number] in COMPILED),
-    ids=CONFIGURED.keys(),
+    ("problem", "config"),
+    sparing(CASES.values(), lambda number: [*CASES][number] in COMPILED),
+    ids=CASES.keys(),
 )
-def test_cubin_of_configuration(workload: ConvWorkload, config: Config) -> None:
-    kernel, source = main_kernel(workload, config)
+def test_cubin_of_configuration(problem: Problem, config: Config) -> None:
+    kernel, source = main_kernel(problem, config)
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-    assert 0.9 * shared_bytes(workload, config) < kernel.shared_bytes <= shared_bytes(workload, config)
+    assert 0.9 * shared_bytes(problem.workload, config) < kernel.shared_bytes <= shared_bytes(problem.workload, config)
     assert ("cp.async" in source) == config.asynchronous
     assert kernel.registers * config.threads * config.min_blocks_per_sm <= 65536
 
 
 def test_windows_are_a_kernel_of_their_own() -> None:
-    chosen = im2win.Config(**vars(config(num_stages=2, packed=True, load=4)))
-    executable, *_ = build_kernel(Problem(LAYER), select(Problem(LAYER), SM_90, chosen), SM_90)
+    problem, chosen = IM2WIN["through-registers"]
+    executable, *_ = build_kernel(problem, select(problem, SM_90, chosen), SM_90)
     kernels = cuda.kernel_resources(str(executable.mod.imports[0].inspect_source()), "sm_90")
     assert sorted(kernel.shared_bytes > 0 for kernel in kernels) == [False, False, True]
     assert {kernel.spill_store_bytes for kernel in kernels} == {0}
@@ -184,21 +91,6 @@ def test_nothing_is_copied_behind_from_beyond_2_gib() -> None:
     assert not im2win.default_config(Problem(near), SM_90).asynchronous  # its windows are 5.6 GB
 
 
-@by_id
-def test_space_begins_with_the_default_and_is_legal(case: Case) -> None:
-    space = direct.space(Problem(case.workload), SM_90)
-    check_space(space, direct.default_config(Problem(case.workload), SM_90))
-    assert (
-        direct.features(Problem(case.workload), space.default, SM_90).keys()
-        == direct.features(Problem(LAYER), config(), SM_90).keys()
-    )
-
-
-@pytest.mark.parametrize("case", sparing(CONV2D, lambda place: place == 36), ids=lambda case: case.id)
-def test_whole_space_is_legal(case: Case) -> None:
-    check_whole_space(direct.space(Problem(case.workload), SM_90))
-
-
 def test_groups_of_few_channels_fill_blocks() -> None:
     """A group of 34 output channels does not lead to blocks of 2."""
     workload = ConvWorkload.conv2d((1, 136, 28, 28), (136, 34, 1, 1), groups=4)
@@ -211,5 +103,5 @@ def test_groups_of_few_channels_fill_blocks() -> None:
 )
 def test_suite_does_not_spill(layer: str, batch: int) -> None:
     workload = load_suite("im2win-thesis", "cuda", batch)[layer]
-    kernel, _ = main_kernel(workload)
+    kernel, _ = main_kernel(Problem(workload))
     assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 import tvmconv
-from tests.schedules.cases.nhwc import CASES, CONFIGURED
+from tests.schedules.cases.nhwc import CASES, WORKLOADS
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.runtime.arrays import to_numpy, to_torch
-from tvmconv.schedules.cuda.depthwise_nhwc import Config
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 
@@ -27,22 +26,17 @@ def check(operator: tvmconv.Operator, workload: ConvWorkload) -> None:
     check_result(workload, operands, to_numpy(operator(**given).cpu()))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_legal_configurations(name: str) -> None:
     """The default configuration is right, and so are random ones."""
-    workload, target = CASES[name], resolve_target("cuda")
+    workload, target = WORKLOADS[name], resolve_target("cuda")
     for config in (None, *random_configs(workload, target, 3)):
         check(tvmconv.compile(workload, target, config), workload)
 
 
-@pytest.mark.parametrize(("workload", "config"), CONFIGURED.values(), ids=CONFIGURED.keys())
-def test_configuration(workload: ConvWorkload, config: Config) -> None:
-    check(tvmconv.compile(workload, "cuda", config), workload)
-
-
 @pytest.mark.parametrize("name", ["half", "residual", "odd-channels"])
 def test_one_kernel_computes_every_batch(name: str) -> None:
-    workload, _ = CONFIGURED[name]
+    workload = CASES[name][0].workload
     operator = tvmconv.compile(workload, "cuda", open_sizes=("batch",))
     for batch in (1, 2, 7, 65):
         check(operator, msgspec.structs.replace(workload, batch=batch))
@@ -88,5 +82,5 @@ def test_nothing_is_copied() -> None:
 
 
 def test_it_is_the_only_template_that_takes_the_layout() -> None:
-    workload = CASES["float16"]
+    workload = WORKLOADS["float16"]
     assert select(Problem(workload), resolve_target("cuda")).name == "cuda/depthwise_nhwc"

@@ -1,4 +1,4 @@
-"""Depthwise convolution of whole planes on tensor cores: numbers through serial twins and an emulator, machine code."""
+"""Depthwise convolution of whole planes on tensor cores: what is peculiar to it, beside the tests of every template."""
 
 from __future__ import annotations
 
@@ -7,53 +7,22 @@ from functools import partial
 
 import numpy as np
 import pytest
-import tvm
 
 from tests.emulated import twins_and_cubins
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
 from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.bands import EPILOGUE, planes
+from tests.schedules.cases.bands import planes
 from tests.schedules.cases.planes import CASES, last
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
-from tests.shared.sparing import every
-from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import KERNEL_NAME, Span, lower, with_places
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.depthwise_planes import Config
 from tvmconv.schedules.cuda.depthwise_planes import template as depthwise_planes
-from tvmconv.schedules.cuda.depthwise_planes.tiles import shared_bytes
-from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
-from tvmconv.testing.configs import legal_configs
 
-SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
-
-run_twin, run_emulated, compiled = (
-    partial(twins_and_cubins.run_twin, "depthwise_planes"),
-    partial(twins_and_cubins.run_emulated, "depthwise_planes"),
-    partial(twins_and_cubins.compiled, "depthwise_planes"),
-)
-
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-
-
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-COPIED = [name for name in CASES if name not in ("13x13-odd", "3x3-row")]
-"""The cases whose planes are copied asynchronously: in the others a block's planes are an odd number of elements."""
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_lowered_kernel(name: str) -> None:
-    """Copies have arrived where they are multiplied, and outputs come to the place of planes that were multiplied."""
-    problem, config = CASES[name]
-    assert run_emulated(problem, config).shared_bytes == shared_bytes(problem.workload, config)
+compiled = partial(twins_and_cubins.compiled, "depthwise_planes")
 
 
 def test_part_of_a_joined_output() -> None:
@@ -70,20 +39,6 @@ def test_part_of_a_joined_output() -> None:
     assert not joined[:, 8:].any()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(depthwise_planes.space(problem, SM_90), name)))
-
-
-def test_nan_and_infinity_stay_in_their_windows() -> None:
-    problem = planes((1, 2, 9, 20), 7, **EPILOGUE)
-    operands = random_operands(problem.workload)
-    operands["x"][0, 0, 0, 0], operands["x"][0, 0, 8, 19], operands["w"][1, 0, 3, 3] = np.nan, np.inf, -np.inf
-    with np.errstate(invalid="ignore"):
-        run_twin(problem, depthwise_planes.LEAST, **operands)
-
-
 def test_default_of_few_warps() -> None:
     """Taps of as many warps as make up whole vectors of NHWC would not fit into shared memory."""
     problem = last(planes((1, 8, 14, 14), 127))
@@ -98,16 +53,6 @@ def test_each_batch_has_a_kernel_of_its_own() -> None:
     assert "depthwise_planes" not in algorithms_for(problem.with_any_batch(), SM_90)
 
 
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    compiled(problem, config, SM_90)
-
-
-@pytest.mark.parametrize("name", ["27x27-bfloat16", "7x7-nhwc"])
-def test_cubin_of_the_first_architecture(name: str) -> None:
-    compiled(*CASES[name], SM_80)
-
-
 def test_instructions() -> None:
     """A row of the input is loaded once for both eights of rows, and whole runs are copied."""
     ptx = compiled(planes((128, 384, 14, 14), 7), Config(8, 8), SM_90)
@@ -115,41 +60,6 @@ def test_instructions() -> None:
     assert products == 2 * 8 * 2  # rows of the input that are unrolled, images and eights
     assert "cp.async.cg.shared.global" in ptx
     assert "st.global.v4" in ptx
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(depthwise_planes, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(depthwise_planes.space(CASES["13x13-narrow"][0], SM_90))
-
-
-REFUSED = {
-    "stride": (planes((1, 2, 9, 9), 7, stride=2), SM_90, "takes strides and dilations of 1"),
-    "dilation": (planes((1, 2, 9, 9), 3, dilation=(1, 2)), SM_90, "takes strides and dilations of 1"),
-    "multiplier": (
-        Problem(ConvWorkload.depthwise((1, 2, 9, 9), (2, 2, 3, 3), dtype="float16")),
-        SM_90,
-        "takes one output channel for each input channel, not 2",
-    ),
-    "channels": (last(planes((1, 3, 9, 9), 7)), SM_90, "takes even numbers of channels in NHWC, not 3"),
-    "float32": (planes((1, 2, 9, 9), 7, dtype="float32"), SM_90, "takes float16 or bfloat16, not float32"),
-    "taps": (planes((2, 2, 9, 9), (2, 1)), SM_90, "takes windows and planes of more than 2 elements, not of 2"),
-    "planes": (
-        planes((1, 1, 112, 112), 7),
-        SM_90,
-        "takes small planes and windows, which a block has room for, not 112x112 and 7x7",
-    ),
-    "old": (planes((1, 2, 9, 9), 7), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
-}
-
-
-@pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    check_refused("depthwise_planes", problem, target, why)
 
 
 def layer(channels: int, size: int, kernel: int, batch: int = 32) -> Problem:

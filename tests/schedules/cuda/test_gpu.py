@@ -36,14 +36,6 @@ def on_gpu(arrays: dict[str, np.ndarray]) -> list[torch.Tensor]:
     return [to_torch(array).cuda() for name, array in arrays.items() if name != "output"]
 
 
-@by_id
-def test_default_configuration(case: Case) -> None:
-    operands = random_operands(case.workload)
-    result = tvmconv.compile(case.workload, "cuda")(*_with_vectors(case.workload, operands))
-    assert result.is_cuda
-    check_result(case.workload, operands, to_numpy(result.cpu()))
-
-
 def algorithms(case: Case) -> list[str]:
     return list(algorithms_for(Problem(case.workload), resolve_target({"kind": "cuda", "arch": "sm_90"})))
 

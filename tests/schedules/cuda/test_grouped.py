@@ -1,57 +1,28 @@
-"""Convolution in narrow groups on tensor cores: numbers through serial twins, and machine code."""
+"""Convolution in narrow groups on tensor cores: what is peculiar to it, beside the tests of every template."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
-import tvm
 
 import tvmconv
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.grouped import CASES, EPILOGUE, groups
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
 from tests.shared.network_graph import Graph
-from tests.shared.sparing import every
-from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.grouped import Config
 from tvmconv.schedules.cuda.grouped import template as grouped
-from tvmconv.schedules.cuda.grouped.tiles import shared_bytes
-from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.configs import legal_configs
-
-SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
 
 run_twin = partial(twins_and_cubins.run_twin, "grouped")
-run_emulated = partial(twins_and_cubins.run_emulated, "grouped")
 compiled = partial(twins_and_cubins.compiled, "grouped")
 
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
 
-
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@by_case
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    """Copies are whole and have arrived where they are multiplied, and a block has the memory that the model counts."""
-    run = run_emulated(problem, config)
-    assert run.shared_bytes == shared_bytes(problem.workload, config)
-    assert run.barriers == 1
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(grouped.space(problem, SM_90), name)))
+def test_threads_meet_once() -> None:
+    assert twins_and_cubins.run_emulated("grouped", *CASES["8-channels-stride-2"]).barriers == 1
 
 
 @pytest.mark.parametrize("channels", [4, 8, 16])
@@ -63,20 +34,6 @@ def test_nan_and_infinity_stay_in_their_group(channels: int) -> None:
         run_twin(problem, grouped.LEAST, **operands)
 
 
-@pytest.mark.parametrize("channels", [4, 16])
-def test_open_batch(channels: int) -> None:
-    problem = groups(4, channels, (2, 9, 10), **EPILOGUE)
-    for batch in (1, 5):
-        at = msgspec.structs.replace(problem.workload, batch=batch)
-        run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(4, 16, 1, 2), at)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    for target in (SM_90, SM_80):
-        compiled(problem, config, target)
-
-
 @pytest.mark.parametrize(("channels", "products"), [(4, 2), (8, 1), (16, 2)])
 def test_instructions(channels: int, products: int) -> None:
     """Each product is multiplied once, two vectors of channels at a time, groups of four beside zeros."""
@@ -86,54 +43,6 @@ def test_instructions(channels: int, products: int) -> None:
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == matrices * (steps // 2)
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.f16", ptx)) == matrices * (steps % 2)
     assert "cp.async.cg.shared.global" in ptx
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(grouped, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(grouped.space(CASES["4-channels-stride-2"][0], SM_90))
-
-
-REFUSED = {
-    "one group": (groups(1, 32, (1, 8, 8)), SM_90, "is for convolutions in groups of several channels"),
-    "12 channels": (
-        groups(2, 12, (1, 8, 8)),
-        SM_90,
-        "takes groups of multiples of 8 channels up to 64, or .* not of 12",
-    ),
-    "odd pairs": (groups(3, 4, (1, 8, 8)), SM_90, "or an even number of groups of 4, not of 4 to 4"),
-    "wide": (groups(2, 96, (1, 8, 8)), SM_90, "up to 64, .*, not of 96 to 96"),
-    "window": (groups(2, 8, (1, 90, 90), 81), SM_90, "takes windows that fit in shared memory and code, not of 81x81"),
-    "gaps": (
-        groups(2, 8, (1, 8, 8), 1, stride=2),
-        SM_90,
-        "takes windows at least as wide as their stride of 2, not of 1",
-    ),
-    "old": (groups(2, 8, (1, 8, 8)), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
-}
-
-
-@pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    check_refused("grouped", problem, target, why)
-
-
-@pytest.mark.parametrize(
-    ("problem", "name"),
-    [
-        (groups(32, 4, (32, 56, 56)), "grouped"),
-        (groups(26, 8, (1, 14, 14)), "grouped"),
-        (groups(32, 32, (1, 7, 7)), "tensor"),
-        (groups(2, 64, (32, 14, 14)), "tensor"),
-    ],
-)
-def test_choice(problem: Problem, name: str) -> None:
-    """Groups of few channels are multiplied without the zeros between them."""
-    assert select(problem, SM_90).name == f"cuda/{name}"
 
 
 def test_a_network_takes_it() -> None:

@@ -1,4 +1,4 @@
-"""Linear layers of several rows on tensor cores: numbers through serial twins, and machine code."""
+"""Linear layers of several rows on tensor cores: what is peculiar to them, beside the tests of every template."""
 
 from __future__ import annotations
 
@@ -9,65 +9,11 @@ import pytest
 
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.linear import CASES, TEAMS
 from tests.schedules.cases.matvec import rows
-from tests.schedules.spaces import check_refused, check_space
-from tests.shared.sparing import every
-from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor.linear import Config
-from tvmconv.schedules.cuda.tensor.linear import template as linear
 
-run_twin = partial(twins_and_cubins.run_twin, "linear")
-emulated = partial(twins_and_cubins.run_emulated, "linear")
 compiled = partial(twins_and_cubins.compiled, "linear")
-
-
-@pytest.mark.parametrize(("problem", "config"), [*CASES.values(), *TEAMS.values()], ids=[*CASES, *TEAMS])
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    emulated(problem, config)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(2, TEAMS.values()), ids=TEAMS)
-def test_cubin(problem: Problem, config: Config) -> None:
-    compiled(problem, config, SM_90)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    default = linear.default_config(problem, SM_90)
-    space = linear.space(problem, SM_90)
-    assert type(default) is type(space.least) is Config
-    check_space(space, default)
-    assert all(value > 0 for value in linear.features(problem, default, SM_90).values())
-
-
-REFUSED = {
-    "groups": (
-        Problem(ConvWorkload.conv2d((4, 8, 1, 1), (8, 4, 1, 1), groups=2)),
-        "is for dense convolutions in one group",
-    ),
-    "rows": (rows(6, 64, 32), "takes rows in multiples of 4, not 6"),
-    "many-rows": (rows(2048, 64, 32), "takes up to 1024 rows, not 2048"),
-    "few-rows": (rows(32, 64, 32, "float32"), "takes more than 32 rows in float32, not 32"),
-    "pixels": (
-        Problem(ConvWorkload.conv2d((4, 8, 1, 2), (8, 8, 1, 1), dtype="float16")),
-        "takes 1x1 kernels on images of one pixel, without padding",
-    ),
-    "precision": (rows(40, 64, 32, "float32", precision="strict"), "is not for the precision strict"),
-}
-
-
-@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, why: str) -> None:
-    check_refused("linear", problem, SM_90, why)
 
 
 def test_weight_is_read_as_it_lies() -> None:

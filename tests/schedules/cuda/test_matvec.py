@@ -1,4 +1,4 @@
-"""Linear layers of few rows on CUDA: numbers through serial twins, and machine code."""
+"""Linear layers of few rows on CUDA: what is peculiar to them, beside the tests of every template."""
 
 from __future__ import annotations
 
@@ -11,54 +11,24 @@ import tvm
 
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.matvec import CASES, rows
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
+from tests.schedules.cases.matvec import rows
 from tests.shared.sparing import every
-from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.matvec import Config
 from tvmconv.schedules.cuda.matvec import template as matvec
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.configs import legal_configs
 
 SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
 
-run_twin = partial(twins_and_cubins.run_twin, "matvec")
 emulated = partial(twins_and_cubins.emulated_runs, "matvec")
 compiled = partial(twins_and_cubins.compiled, "matvec")
-
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-
-
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@by_case
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    """Shuffles and shared memory bring the sums of threads together."""
-    emulated(problem, config)
 
 
 def test_weights_are_read_once() -> None:
     """For all rows of x, each of which the threads of an output read once."""
     (run,) = emulated(rows(3, 1024, 8), Config(2, 2, 2))
     assert run.bytes_read == 2 * 1024 * (8 + 3 * 8)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(matvec.space(problem, SM_90), name)))
-
-
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    for target in (SM_90, SM_80):
-        compiled(problem, config, target)
 
 
 LAYERS = [(25088, 4096), (4096, 4096), (4096, 1000), (2048, 1000), (512, 1000), (1024, 4096), (768, 3072)]
@@ -77,38 +47,6 @@ def test_defaults_load_vectors_ahead(channels: int, outputs: int, dtype: str) ->
     warps = min(-(-outputs // 132) * config.warps, 64)
     whole = -(-outputs // 132) * channels * problem.workload.itemsize
     assert warps * 32 * 16 * config.ahead >= min(16 * 1024, whole)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(matvec, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(matvec.space(CASES["chunks"][0], SM_90))
-
-
-REFUSED = {
-    "groups": (
-        Problem(ConvWorkload.conv2d((1, 8, 1, 1), (8, 4, 1, 1), groups=2)),
-        "is for dense convolutions in one group",
-    ),
-    "rows": (rows(5, 64, 32), "takes up to 4 images, not 5"),
-    "pixels": (
-        Problem(ConvWorkload.conv2d((1, 8, 1, 2), (8, 8, 1, 1))),
-        "takes 1x1 kernels on images of one pixel, without padding",
-    ),
-    "padding": (
-        Problem(ConvWorkload.conv2d((1, 8, 1, 1), (8, 8, 3, 3), padding=1)),
-        "takes 1x1 kernels on images of one pixel, without padding",
-    ),
-}
-
-
-@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, why: str) -> None:
-    check_refused("matvec", problem, SM_90, why)
 
 
 @pytest.mark.parametrize("target", [SM_90, SM_80, SM_75], ids=lambda target: str(target.attrs["arch"]))

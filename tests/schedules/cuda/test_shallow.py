@@ -1,69 +1,23 @@
-"""Convolution of few input channels on tensor cores: numbers through serial twins, and machine code."""
+"""Convolution of few input channels on tensor cores: what is peculiar to it, beside the tests of every template."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
 
-import msgspec
 import numpy as np
 import pytest
-import tvm
 
 import tvmconv
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
-from tests.schedules.cases.shallow import CASES, EPILOGUE, image
-from tests.schedules.spaces import check_refused, check_template, check_whole_space
+from tests.schedules.cases.shallow import image
 from tests.shared.network_graph import Graph
-from tests.shared.sparing import every
-from tvmconv.dispatch import select
-from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.shallow import Config
-from tvmconv.schedules.cuda.shallow import template as shallow
-from tvmconv.schedules.cuda.shallow.tiles import shared_bytes
-from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
-from tvmconv.testing.configs import legal_configs
 
-SM_80, SM_75 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_75"))
-
-run_twin = partial(twins_and_cubins.run_twin, "shallow")
 run_emulated = partial(twins_and_cubins.run_emulated, "shallow")
 compiled = partial(twins_and_cubins.compiled, "shallow")
-
-by_case = pytest.mark.parametrize(("problem", "config"), CASES.values(), ids=CASES)
-
-
-@by_case
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
-
-
-@by_case
-def test_lowered_kernel(problem: Problem, config: Config) -> None:
-    """Threads multiply what has arrived, terms past a row count as zero, and a block has the memory that is counted."""
-    run = run_emulated(problem, config)
-    assert run.shared_bytes == shared_bytes(problem.workload, config)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    run_twin(problem, next(legal_configs(shallow.space(problem, SM_90), name)))
-
-
-def test_open_batch() -> None:
-    problem = image((2, 3, 9, 10), 16, stride=2, **EPILOGUE)
-    for batch in (1, 5):
-        at = msgspec.structs.replace(problem.workload, batch=batch)
-        run_twin(msgspec.structs.replace(problem, open_sizes=("batch",)), Config(4, 8, 16, 2, 1), at)
-
-
-@pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_cubin(problem: Problem, config: Config) -> None:
-    for target in (SM_90, SM_80):
-        compiled(problem, config, target)
 
 
 def test_instructions() -> None:
@@ -72,47 +26,6 @@ def test_instructions() -> None:
     matrices = 2 * 2
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == 10 * matrices * 4
     assert len(re.findall(r"ld\.shared\.b32", ptx)) == 10 * matrices * 4
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, _ = CASES[name]
-    check_template(shallow, problem, SM_90)
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(shallow.space(CASES["3x3-stride-2"][0], SM_90))
-
-
-REFUSED = {
-    "groups": (image((1, 4, 8, 8), 16, groups=2), SM_90, "is for dense convolutions in one group"),
-    "channels": (image((1, 5, 8, 8), 16), SM_90, "takes up to 4 input channels, not 5"),
-    "outputs": (image((1, 3, 8, 8), 18), SM_90, "takes output channels in multiples of 8, not 18"),
-    "terms": (image((1, 3, 8, 8), 16, 1, stride=2), SM_90, "takes windows of 8 terms or more, not of 3"),
-    "dilation": (image((1, 3, 8, 8), 16, dilation=2), SM_90, "takes a dilation of 1"),
-    "window": (
-        image((1, 3, 200, 200), 8, 151),
-        SM_90,
-        "takes windows that fit in shared memory and code, not of 151x151",
-    ),
-    "old": (image((1, 3, 8, 8), 16), SM_75, "needs a GPU with tensor cores, sm_80 or later, not sm_75"),
-}
-
-
-@pytest.mark.parametrize(("problem", "target", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, target: tvm.target.Target, why: str) -> None:
-    check_refused("shallow", problem, target, why)
-
-
-@pytest.mark.parametrize(
-    ("problem", "name"),
-    [
-        (image((32, 3, 224, 224), 64, 7, stride=2, padding=3), "shallow"),
-        (image((32, 3, 224, 224), 24, stride=2, padding=1), "shallow"),
-    ],
-)
-def test_choice(problem: Problem, name: str) -> None:
-    assert select(problem, SM_90).name == f"cuda/{name}"
 
 
 def test_a_network_takes_it() -> None:

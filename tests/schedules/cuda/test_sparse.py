@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
-from msgspec.structs import replace as replace_struct
 
+from tests.schedules.cases.sparse_cuda import config
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.errors import CodeSizeError, InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, build_twin, kernels
+from tvmconv.lowering import KERNEL_NAME, kernels
 from tvmconv.lowering.folding.blocks import output_blocks
 from tvmconv.lowering.folding.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.lowering.folding.folding import bind, expanded
@@ -22,7 +22,6 @@ from tvmconv.lowering.folding.skeleton import Skeleton, make_skeleton
 from tvmconv.lowering.launches import build_launches
 from tvmconv.lowering.serial import serial_twin
 from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import NARROW
 from tvmconv.runtime.sparse.operator import compile_operator
 from tvmconv.runtime.sparse.report import SparseReport
 from tvmconv.schedules.cuda.sparse import Config, template
@@ -32,11 +31,6 @@ from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
 from tvmconv.testing import check_result, random_operands
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
-
-
-def config(**knobs: object) -> Config:
-    plain = Config(8, images=1, threads_y=4, threads_x=5, thread_y=1, thread_x=1, block_c=2, num_stages=2)
-    return replace(plain, **knobs)  # type: ignore[arg-type]
 
 
 def twin(workload: ConvWorkload, chosen: Config) -> Skeleton:
@@ -57,67 +51,6 @@ def check(workload: ConvWorkload, made: Skeleton, weight: np.ndarray, channels: 
 def pruned(workload: ConvWorkload, density: float = 0.1) -> np.ndarray:
     rng = np.random.default_rng(1)
     return np.where(rng.random(workload.w_shape) < density, rng.standard_normal(workload.w_shape), 0)
-
-
-@dataclass(frozen=True)
-class Case:
-    id: str
-    workload: ConvWorkload
-    config: Config
-
-
-CASES = (
-    Case("3x3", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config()),
-    Case("one-stage", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(num_stages=1)),
-    Case("three-stages", ConvWorkload.conv2d((1, 6, 9, 10), (12, 6, 3, 3)), config(num_stages=3)),
-    Case("tiles", ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3)), config(tiles=2)),
-    Case("1x1", ConvWorkload.conv2d((2, 12, 5, 5), (10, 12, 1, 1)), config(images=2, block_c=4)),
-    Case("one-thread", ConvWorkload.conv2d((1, 2, 1, 1), (5, 2, 3, 3)), config(threads_y=1, threads_x=1, block_c=1)),
-    Case("one-channel", ConvWorkload.conv2d((1, 1, 8, 10), (4, 1, 3, 3)), config(block_c=1, num_stages=1)),
-    Case(
-        "rows-columns-epilogue",
-        ConvWorkload.conv2d(
-            (1, 4, 8, 10), (7, 4, 3, 3), scale=True, shift=True, residual=True, activation=("clip", -0.5, 1.5)
-        ),
-        config(thread_y=2, thread_x=2, threads_x=3, block_m=3),
-    ),
-    Case(
-        "stride-dilation-padding",
-        ConvWorkload.conv2d((1, 4, 13, 14), (6, 4, 3, 2), stride=2, dilation=(2, 1), padding=(1, 0, 2, 3)),
-        config(threads_y=3, threads_x=4),
-    ),
-    Case("groups", ConvWorkload.conv2d((1, 8, 8, 10), (12, 4, 3, 3), groups=2), config(block_m=5, block_c=4)),
-    Case("depthwise", ConvWorkload.depthwise((1, 6, 8, 10), (6, 2, 3, 3), shift=True), config()),
-    *(
-        Case(
-            dtype,
-            ConvWorkload.conv2d((1, 6, 8, 10), (12, 6, 3, 3), dtype=dtype, activation="relu"),
-            config(num_stages=1),
-        )
-        for dtype in NARROW
-    ),
-)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_configuration(case: Case) -> None:
-    check(case.workload, twin(case.workload, case.config), pruned(case.workload, 0.3), case.config.block_m)
-
-
-@pytest.mark.parametrize("name", ["three-stages", "tiles", "rows-columns-epilogue", "groups", "depthwise"])
-def test_any_batch(name: str) -> None:
-    """One template serves for all batches, which are numbers in the twins alone."""
-    case = next(case for case in CASES if case.id == name)
-    weight = pruned(case.workload, 0.3).astype(case.workload.dtype)
-    problem = Problem(case.workload, 0.7, open_sizes=("batch",))
-    selection = select(problem, SM_90, case.config)
-    for batch in (1, 5):
-        workload = replace_struct(case.workload, batch=batch)
-        operands = {**random_operands(workload), "w": weight}
-        twin = build_twin(problem, selection, SM_90, constants_of(operands), workload)
-        tensors = [tvm.runtime.tensor(array) for key, array in operands.items() if key not in COMPILED_IN]
-        twin.executable[KERNEL_NAME](*tensors)
-        check_result(workload, operands, tensors[-1].numpy())
 
 
 def test_a_block_has_images_of_a_known_batch_alone() -> None:

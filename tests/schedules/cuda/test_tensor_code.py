@@ -8,6 +8,7 @@ from itertools import product
 import msgspec
 import pytest
 
+from tests.emulated.twins_and_cubins import compiled
 from tests.schedules.cases.integers import INTEGERS
 from tests.schedules.cases.tensor import (
     ALL_CASES,
@@ -23,22 +24,14 @@ from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.default import CANDIDATES
-from tvmconv.targets import cuda, resolve_target
+from tvmconv.targets import resolve_target
 
-SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+SM_80 = {"kind": "cuda", "arch": "sm_80"}
 
 
-def check_resources(problem: Problem, config: Config | None, arch: str) -> tuple[str, str]:
-    """Check that kernels spill nothing and leave room for their blocks, and return their source and PTX."""
-    target = resolve_target({"kind": "cuda", "arch": arch})
-    selection = select(problem, target, config, "tensor")
-    executable, *_ = build_kernel(problem, selection, target)
-    source = str(executable.mod.imports[0].inspect_source())
-    kernels, ptx, _ = cuda.assembled(source, arch)
-    for kernel in kernels:
-        assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
-        assert kernel.registers * selection.config.threads * selection.config.min_blocks_per_sm <= 65536
-    return source, ptx
+def check_resources(problem: Problem, config: Config | None, arch: str) -> str:
+    """Check that kernels spill nothing and leave room for their blocks, and return their PTX."""
+    return compiled("tensor", problem, config, resolve_target({"kind": "cuda", "arch": arch}))
 
 
 @pytest.mark.parametrize("arch", every(2, ("sm_80", "sm_86", "sm_90", "sm_89", "sm_120")))
@@ -78,7 +71,7 @@ INSTRUCTIONS = (
 @pytest.mark.parametrize(("name", "arch", "instructions"), sparing(INSTRUCTIONS, lambda number: number < 5))
 def test_instructions(name: str, arch: str, instructions: tuple[str, ...]) -> None:
     """Each of the instructions that are meant is in the kernel's PTX."""
-    _, ptx = check_resources(*ALL_CASES[name], arch)
+    ptx = check_resources(*ALL_CASES[name], arch)
     for instruction in (*instructions, "cp.async.cg.shared.global", "cp.async.wait_group"):
         assert instruction in ptx, instruction
 
@@ -90,7 +83,7 @@ def test_instructions(name: str, arch: str, instructions: tuple[str, ...]) -> No
 )
 def test_float32_is_three_products(family: str, arch: str, instruction: str) -> None:
     codes = [check_resources(*IN_ALL_KINDS[f"NCHW-{kind}{family}"], arch) for kind in ("tf32", "float32")]
-    one, three = (ptx.count(instruction) for _, ptx in codes)
+    one, three = (ptx.count(instruction) for ptx in codes)
     assert three == 3 * one > 0
 
 
@@ -107,7 +100,7 @@ INTEGER_INSTRUCTIONS = (
 @pytest.mark.parametrize(("name", "arch", "instruction"), sparing(INTEGER_INSTRUCTIONS, lambda number: number < 3))
 def test_instructions_of_integers(name: str, arch: str, instruction: str) -> None:
     """Kernels of integers have their instructions, and no sums in another type."""
-    _, ptx = check_resources(*INTEGERS[name], arch)
+    ptx = check_resources(*INTEGERS[name], arch)
     assert instruction in ptx
     assert {line.split(" ")[0] for line in ptx.splitlines() if "mma.sync" in line} <= {f"\t{instruction}"}
 
@@ -115,7 +108,8 @@ def test_instructions_of_integers(name: str, arch: str, instruction: str) -> Non
 def test_integers_are_stored_in_words() -> None:
     """Four of them are rounded to even by a sum in float32, and stored as one word."""
     options = {"out_dtype": "int8", "scale": True, "shift": True, "residual": True, "activation": "relu"}
-    source, _ = check_resources(layer((1, 64, 9, 9), (64, 64, 3, 3), "uint8", **options), None, "sm_80")
+    problem, target = layer((1, 64, 9, 9), (64, 64, 3, 3), "uint8", **options), resolve_target(SM_80)
+    source = build_kernel(problem, select(problem, target), target).executable.mod.imports[0].inspect_source()
     assert "*(int*)(output_ptr" in source
     assert re.search(r"0x1\.8\w*p\+23f", source)
     assert "round" not in source.partition("__global__")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -15,9 +16,9 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.s_tir.stmt import SBlock
 
 import tvmconv
-from tests.emulated.device_functions import device_functions
-from tests.emulated.gpu import Emulator
+from tests.emulated import twins_and_cubins
 from tests.emulated.memory import HazardError
+from tests.emulated.twins_and_cubins import SM_90, emulated
 from tests.schedules.cases.integers import EXACT, INTEGERS, random_integers
 from tests.schedules.cases.teams import TEAMS
 from tests.schedules.cases.tensor import (
@@ -37,7 +38,6 @@ from tests.schedules.cases.tensor import (
     random_layer,
     wgmma,
 )
-from tests.schedules.spaces import check_space, check_whole_space
 from tests.shared.sparing import every, sparing
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
@@ -45,9 +45,8 @@ from tvmconv.compute.tensor.chunks import COPY_BYTES, ROW_BYTES
 from tvmconv.compute.tensor.gemm import in_tf32
 from tvmconv.dispatch import algorithms_for, select
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering import KERNEL_NAME, build_twin, lower
+from tvmconv.lowering import KERNEL_NAME, build_twin
 from tvmconv.lowering.gpu.intrinsics import WGMMA as WGMMA_SOURCE
-from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.lowering.modules import build
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
@@ -58,25 +57,15 @@ from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 from tvmconv.testing.configs import legal_configs
 
-SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
+run_twin, lowered = partial(twins_and_cubins.run_twin, "tensor"), partial(twins_and_cubins.lowered, "tensor")
+
+
+EVERY = ALL_CASES | {f"integers-{name}": case for name, case in INTEGERS.items()}
 
 
 def sparse_cases(step: int, cases: dict[str, tuple[Problem, Config]]) -> pytest.MarkDecorator:
     """Parametrize with one case of `step`, which has no divisor in common with 6: each shape has so many in a row."""
     return pytest.mark.parametrize(("problem", "config"), every(step, cases.values()), ids=cases.keys())
-
-
-def run_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) -> None:
-    """Check the result of the serial twin, which computes in plain loops."""
-    twin = build_twin(problem, select(problem, SM_90, config, "tensor"), SM_90)
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
-    twin.executable[KERNEL_NAME](*tensors, *memory)
-    check_result(problem.workload, operands, tensors[-1].numpy(), precision=problem.precision)
-
-
-def lowered(problem: Problem, config: Config) -> tirx.PrimFunc:
-    return with_intrinsics(lower(problem, select(problem, SM_90, config, "tensor"), SM_90, KERNEL_NAME))
 
 
 def random_config(problem: Problem) -> Config:
@@ -85,21 +74,13 @@ def random_config(problem: Problem) -> Config:
     return next(config for config in configs if not config.teams)
 
 
-def emulate(problem: Problem, func: tirx.PrimFunc, operands: dict[str, np.ndarray]) -> Emulator:
-    """Check the result of the lowered kernels in the emulator, and return the run of the one that has the ring."""
-    arrays = {name: array.copy() for name, array in operands.items()}
-    (run,) = [run for kernel in device_functions(func, SM_90) if (run := Emulator(kernel, arrays)).copied]
-    check_result(problem.workload, operands, arrays["output"], precision=problem.precision)
-    return run
-
-
 def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     """Check the result in the emulator, and the copies and barriers that it took.
 
     Each chunk is copied once, whole and no more than that, the first ones ahead of the first barrier. There are two
     barriers more than chunks, before the sums go to shared memory and after, and in clusters another one at the end.
     """
-    run = emulate(problem, func, random_operands(problem.workload))
+    (run,) = [run for run in emulated(func, problem) if run.copied]
     chunks = part_chunks(problem.workload, config)
     rows = config.block_m + config.block_n * max(1, weight_split(problem, config))
     assert run.copied == [rows * ROW_BYTES // COPY_BYTES] * chunks
@@ -108,12 +89,12 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     assert run.shared_bytes == shared_bytes(problem, config)
 
 
-@sparse_cases(11, ALL_CASES | {f"teams-{name}": case for name, case in TEAMS.items()})
+@sparse_cases(11, EVERY | {f"teams-{name}": case for name, case in TEAMS.items()})
 def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config, random_operands(problem.workload))
+    run_twin(problem, config)
 
 
-@sparse_cases(7, ALL_CASES)
+@sparse_cases(7, EVERY)
 def test_lowered_kernel(problem: Problem, config: Config) -> None:
     check_ring(problem, config, lowered(problem, config))
 
@@ -122,7 +103,7 @@ def test_lowered_kernel(problem: Problem, config: Config) -> None:
 def test_random_configuration(problem: Problem, config: Config) -> None:
     """A random configuration of the space is right in both ways."""
     chosen = random_config(problem)
-    run_twin(problem, chosen, random_operands(problem.workload))
+    run_twin(problem, chosen)
     check_ring(problem, chosen, lowered(problem, chosen))
 
 
@@ -130,15 +111,18 @@ def test_random_configuration(problem: Problem, config: Config) -> None:
 @pytest.mark.parametrize("wgmma", [False, True], ids=["mma", "wgmma"])
 def test_padding_alone(wgmma: bool, problem: Problem) -> None:
     config = one_chunk(problem, wgmma)
-    run_twin(problem, config, random_operands(problem.workload))
+    run_twin(problem, config)
     check_ring(problem, config, lowered(problem, config))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "number"), [(*kind, number) for kind, number in product(KINDS.values(), range(2))]
-)
-def test_random_convolution(dtype: str, precision: str, number: int) -> None:
-    problem = random_layer(Draw(f"{dtype}/{precision}/{number}"), dtype, precision)
+RANDOM = [
+    *(random_layer(Draw(f"{kind[0]}/{kind[1]}/{number}"), *kind) for kind, number in product(KINDS.values(), range(2))),
+    *(random_integers(Draw(number)) for number in (0, 3, 6)),
+]
+
+
+@pytest.mark.parametrize("problem", RANDOM, ids=str)
+def test_random_convolution(problem: Problem) -> None:
     config = random_config(problem)
     check_ring(problem, config, lowered(problem, config))
 
@@ -151,8 +135,8 @@ def test_nan_and_infinity(config: Config) -> None:
     operands["x"][0, 0, 0, 3], operands["x"][0, 5, 6, 39], operands["x"][0, 2, 2, 8] = np.nan, np.inf, -np.inf
     operands["w"][7, 0, 1, 5], operands["w"][11, 2, 2, 39] = np.inf, np.nan
     with np.errstate(invalid="ignore"):
-        run_twin(problem, config, operands)
-        emulate(problem, lowered(problem, config), operands)
+        run_twin(problem, config, **operands)
+        emulated(lowered(problem, config), problem, **operands)
 
 
 def later(call: tvm.ir.Call) -> tvm.ir.Call:
@@ -190,7 +174,7 @@ def test_faults_in_the_ring_are_caught(name: str) -> None:
     wrong = tvm_ffi.structural_map(func, (tvm.ir.Call, altered))
     assert not tvm_ffi.structural_equal(func, wrong)
     with pytest.raises(HazardError):
-        emulate(LAYER, wrong, random_operands(LAYER.workload))
+        emulated(wrong, LAYER)
 
 
 def test_copies_of_two_tiles_are_caught() -> None:
@@ -208,15 +192,6 @@ def test_copies_of_two_tiles_are_caught() -> None:
         check_ring(problem, config, wrong)
 
 
-@sparse_cases(13, ALL_CASES)
-def test_space_begins_with_the_default_and_is_legal(problem: Problem, config: Config) -> None:
-    space = tensor.space(problem, SM_90)
-    check_space(space, tensor.default_config(problem, SM_90))
-    assert space.violated(config) == []
-    features = tensor.features(problem, config, SM_90)
-    assert features.keys() == tensor.features(LAYER, MMA, SM_90).keys()
-
-
 @pytest.mark.parametrize("rows", [32, 128])
 def test_parts_of_a_long_sum(rows: int) -> None:
     """Blocks share sums where few tiles would leave multiprocessors idle, pairs of them in clusters.
@@ -232,10 +207,6 @@ def test_parts_of_a_long_sum(rows: int) -> None:
     pair = Config(128, 64, 2, 1, num_stages=5, split_k=2, wgmma=True)
     together, apart = (tensor.estimate(problem, replace(pair, in_cluster=each), SM_90) for each in (True, False))
     assert together < 1.05 * apart
-
-
-def test_whole_space_is_legal() -> None:
-    check_whole_space(tensor.space((layer((1, 64, 14, 14), (64, 64, 3, 3))), SM_90))
 
 
 def algorithms(problem: Problem, arch: str) -> Sequence[str]:
@@ -302,24 +273,6 @@ def test_weights_in_tf32() -> None:
 
 
 # Integers
-
-
-@sparse_cases(7, INTEGERS)
-def test_serial_twin_of_integers(problem: Problem, config: Config) -> None:
-    run_twin(problem, config, random_operands(problem.workload))
-
-
-@sparse_cases(5, INTEGERS)
-def test_lowered_kernel_of_integers(problem: Problem, config: Config) -> None:
-    check_ring(problem, config, lowered(problem, config))
-
-
-@pytest.mark.parametrize("number", every(3, range(9)))
-def test_random_convolution_of_integers(number: int) -> None:
-    problem = random_integers(Draw(number))
-    config = random_config(problem)
-    run_twin(problem, config, random_operands(problem.workload))
-    check_ring(problem, config, lowered(problem, config))
 
 
 def integers_by_twin(problem: Problem, config: Config, operands: dict[str, np.ndarray]) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,8 @@ import pytest
 import tvm
 
 import tvmconv
-from tests.schedules.cases import on_gpu
-from tests.schedules.cases.integers import EXACT, INTEGERS, random_integers
-from tests.schedules.cases.teams import TEAMS
-from tests.schedules.cases.tensor import ALL_CASES, KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
+from tests.schedules.cases.integers import EXACT, random_integers
+from tests.schedules.cases.tensor import KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 from tvmconv import ConvWorkload
 from tvmconv.bench.factors import DATA, Factors, fma_sums
 from tvmconv.checking.draws import Draw
@@ -26,8 +23,10 @@ from tvmconv.runtime.arrays import to_torch
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import device_of, has_gpu, resolve_target, tensor_instructions
-from tvmconv.testing import check_result, random_operands
+from tvmconv.testing import check_result, conformance, random_operands
 from tvmconv.testing.configs import legal_configs
+from tvmconv.testing.conformance import How
+from tvmconv.testing.trials import Trial
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
@@ -39,28 +38,9 @@ def require(family: str) -> None:
         pytest.skip(f"this GPU has no {family}")
 
 
-check = partial(on_gpu.check, "tensor")
-
-
-@pytest.mark.parametrize("name", ALL_CASES)
-def test_configuration(name: str) -> None:
-    problem, config = ALL_CASES[name]
-    require("wgmma" if config.wgmma else "mma")
-    check(problem, config)
-
-
-@pytest.mark.parametrize("name", TEAMS)
-def test_warps_with_roles(name: str) -> None:
-    require("wgmma")
-    check(*TEAMS[name])
-
-
-@pytest.mark.parametrize("name", [name for name, (_, config) in ALL_CASES.items() if not config.wgmma])
-def test_default_configuration(name: str) -> None:
-    """NaN and infinities are where the reference has them, where products are of the numbers themselves."""
-    require("mma")
-    problem, _ = ALL_CASES[name]
-    check(problem, None, nonfinite=problem.workload.dtype in NARROW)
+def check(problem: Problem, config: Config | None, seed: int = 1) -> None:
+    """Check a kernel's result, into an output filled with NaN, against the float64 reference."""
+    conformance.check(How(str(TARGET)), Trial.of(problem, "tensor", config, seed))
 
 
 @pytest.mark.parametrize("problem", NOTHING_READ.values(), ids=NOTHING_READ)
@@ -246,18 +226,6 @@ def test_finite_numbers_give_finite_results(name: str, factor: int) -> None:
 
 
 # Integers
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-def test_configuration_of_integers(name: str) -> None:
-    problem, config = INTEGERS[name]
-    require("wgmma" if config.wgmma else "mma")
-    check(problem, config)
-
-
-@pytest.mark.parametrize("name", [name for name, (_, config) in INTEGERS.items() if not config.wgmma])
-def test_default_configuration_of_integers(name: str) -> None:
-    check(INTEGERS[name][0], None)
 
 
 @pytest.mark.parametrize("number", range(64))

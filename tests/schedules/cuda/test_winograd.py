@@ -10,16 +10,13 @@ from math import prod
 import msgspec
 import numpy as np
 import pytest
-import tvm
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.tensor import Layouts
-from tests.schedules.cases.winograd import CASES, TEAMS, conv
-from tests.schedules.spaces import check_refused, check_template
+from tests.schedules.cases.winograd import CASES, conv
 from tests.shared.sparing import every
-from tvmconv import ConvWorkload
 from tvmconv.bench.factors import Factors, Shape, fma_sums, normal, positive, rounded
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import select
@@ -32,33 +29,20 @@ from tvmconv.schedules.cuda.tensor.winograd import MARGIN, SIZES, Config
 from tvmconv.schedules.cuda.tensor.winograd import template as winograd
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
-from tvmconv.testing import random_configs, random_operands
+from tvmconv.testing import random_operands
 
-run_twin = partial(twins_and_cubins.run_twin, "winograd")
 compiled = partial(twins_and_cubins.compiled, "winograd")
-SM_80, H100 = resolve_target({"kind": "cuda", "arch": "sm_80"}), resolve_target("nvidia/nvidia-h100")
-
-
-@pytest.mark.parametrize(("problem", "config"), [*CASES.values(), *TEAMS.values()], ids=[*CASES, *TEAMS])
-def test_serial_twin(problem: Problem, config: Config) -> None:
-    run_twin(problem, config)
+H100 = resolve_target("nvidia/nvidia-h100")
 
 
 @pytest.mark.parametrize(("problem", "config"), every(3, CASES.values()), ids=CASES)
-def test_lowered_kernels(problem: Problem, config: Config) -> None:
+def test_kernels(problem: Problem, config: Config) -> None:
     """There is a kernel for each transform and one for the product.
 
     Others take the weight of `wgmma` apart, and lay out an input in NCHW.
     """
-    runs = twins_and_cubins.emulated_runs("winograd", problem, config)
-    assert len(runs) == 4 + config.wgmma + (problem.workload.layout == "NCHW")
-
-
-@pytest.mark.parametrize("name", every(4, CASES))
-def test_random_legal_configuration(name: str) -> None:
-    problem, _ = CASES[name]
-    (config,) = random_configs(problem.workload, SM_90, 1, "winograd")
-    run_twin(problem, config)
+    kernels = twins_and_cubins.device_kernels(twins_and_cubins.lowered("winograd", problem, config))
+    assert len(kernels) == 4 + config.wgmma + (problem.workload.layout == "NCHW")
 
 
 def behind_a_relu(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> Factors:
@@ -111,27 +95,12 @@ def on_tensor_cores(x: np.ndarray, w: np.ndarray, nearest: bool) -> np.ndarray:
     return sums
 
 
-@pytest.mark.parametrize(
-    ("name", "target"), [("one-team", SM_90), ("two-teams", SM_90), ("uneven-padding", SM_80), ("5x5-one-team", SM_90)]
-)
-def test_cubin(name: str, target: tvm.target.Target) -> None:
-    problem, config = (CASES | TEAMS)[name]
-    compiled(problem, config, target)
-
-
 @pytest.mark.parametrize(("name", "lanes", "points"), [("whole-tiles", 4, 36), ("5x5", 2, 64)])
 def test_threads_move_vectors(name: str, lanes: int, points: int) -> None:
     """A thread of the transforms stores the channels of a point, or of an output, at once."""
     problem, config = CASES[name]
     first, *_, last = re.split(r"\.entry", compiled(problem, config, SM_90))[1:]
     assert [len(re.findall(rf"st\.global\.v{lanes}\.\w+", kernel)) for kernel in (first, last)] == [points, 16]
-
-
-@pytest.mark.parametrize("name", every(3, CASES))
-def test_space_has_the_default_and_is_legal(name: str) -> None:
-    problem, config = CASES[name]
-    check_template(winograd, problem, SM_90)
-    assert winograd.space(problem, SM_90).violated(config) == []
 
 
 @pytest.mark.parametrize("name", ["odd-sizes", "5x5"])
@@ -195,28 +164,3 @@ def test_choice_of_5x5_in_a_network(batch: int, size: int, channels: int, output
     )
     assert select(problem, H100).name == "cuda/winograd"
     assert saved / 1.17 < other / (ours / MARGIN) < saved * 1.17
-
-
-REFUSED = {
-    "groups": (
-        Problem(ConvWorkload.conv2d((1, 8, 8, 32), (32, 3, 3, 16), groups=2, layout="NHWC")),
-        "is for dense convolutions in one group",
-    ),
-    "stride": (conv((1, 16, 9, 9), 16, stride=2), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
-    "7x7": (conv((1, 64, 9, 9), 16, taps=7), "takes 3x3 and 5x5 kernels with a stride and a dilation of 1"),
-    "strict": (conv((1, 32, 9, 9), 16, precision="strict"), "has errors that depend on outputs nearby"),
-    "channels": (conv((1, 18, 9, 9), 16), "takes input channels in multiples of 4, not 18"),
-    "outputs": (conv((1, 16, 9, 9), 18), "takes output channels in multiples of 4, not 18"),
-    "few-channels": (conv((1, 28, 9, 9), 16), "takes 32 input channels or more for 3x3 kernels, not 28"),
-    "few-channels-of-5x5": (conv((1, 92, 9, 9), 16, taps=5), "takes 96 input channels or more for 5x5 kernels, not 92"),
-    "too-large": (conv((128, 128, 112, 112), 128), "takes up to 3221225472 bytes of transformed .*, not 3706454016"),
-    "too-large-a-weight": (
-        conv((1, 8192, 6, 6), 4096),
-        "takes weights of at most 1073741824 elements when they are transformed, not of 1207959552",
-    ),
-}
-
-
-@pytest.mark.parametrize(("problem", "why"), REFUSED.values(), ids=REFUSED)
-def test_obstacles(problem: Problem, why: str) -> None:
-    check_refused("winograd", problem, SM_90, why)
