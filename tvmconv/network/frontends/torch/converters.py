@@ -135,15 +135,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         }
         for name, move in MOVES.items():
             table[name] = partial(self._moved, move)
-        for rank in (1, 2, 3):
-            for name, pool in (
-                (f"_adaptive_avg_pool{rank}d.default", pooling.adaptive_average_pool),
-                (f"adaptive_avg_pool{rank}d.default", pooling.adaptive_average_pool),
-                (f"adaptive_max_pool{rank}d.default", pooling.adaptive_max_pool),
-                (f"avg_pool{rank}d.default", pooling.average_pool),
-                (f"max_pool{rank}d_with_indices.default", pooling.max_pool),
-            ):
-                table[name] = partial(self._pool, table.get(name), pool, rank)
+        for name, pool in pooling.OPERATORS.items():
+            table[name] = partial(self._pool, pool)
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
         for name in recurrent.OPERATORS:
             table[f"{name}.input"] = self._recurrent
@@ -509,10 +502,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             return kept
         return (kept.float() if kept.dtype is torch.bfloat16 else kept).detach().cpu().numpy()
 
-    def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
+    def _pool(self, pool: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
         shape = self._shape(first_tensor(node.meta["val"]))
-        pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial, shape)
-        return otherwise(node) if pooled is None else self._settled(pooled)
+        return self._settled(pool(self.block_builder, self.env[node.args[0]], node, shape))
 
 
 MOVES: dict[str, Callable[..., Any]] = {

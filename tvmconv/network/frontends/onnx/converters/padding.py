@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import relax, te, tirx, topi
 
 from tvmconv.network.graph.constants import constant_value, sizes_of
@@ -145,10 +144,3 @@ def shifted(
     ]
     arguments = [[as_expr(each) for each in numbers] for numbers in (before, totals)]
     return builder.emit_te(compute, x, value, *arguments, primfunc_name_hint="padded")
-
-
-def lowest(dtype: str) -> relax.Expr:
-    """Return the smallest number of a dtype, -inf of floating point."""
-    if "float" in dtype:
-        return relax.const(-np.inf, dtype)
-    return relax.const(np.iinfo(dtype).min, dtype)
