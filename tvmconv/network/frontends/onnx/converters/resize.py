@@ -16,12 +16,11 @@ from tvm import relax
 from tvmconv.network.graph.constants import Array
 from tvmconv.network.graph.faults import Refused
 from tvmconv.network.sizes.facts import Size, as_expr, product, python_text
-from tvmconv.problem.dtypes import NARROW
 
-from ...resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
+from ...shared.resampling import Resampling, resampled
 from ..node import OPEN_HINT, Node
 from ..sizes import Sizes
-from .coordinates import PERIODIC, ROUNDINGS, Axis, by_coordinates, extrapolated, table
+from .coordinates import PERIODIC, ROUNDINGS, Axis, coordinate, extrapolated
 from .grid_sampling import MODES, PADDINGS, sample
 
 MOST_PARTS = 1000
@@ -113,39 +112,33 @@ def _in_proportion(axes: Sequence[Axis], policy: str) -> list[Axis]:
 def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> relax.Expr:
     """Return the first operand, resized along one axis after the other."""
     mode, x = node.text("mode", "nearest"), node.operands[0]
-    dtype, is_nearest = str(x.ty.dtype), mode == "nearest"
-    if not is_nearest and "float" not in dtype:
-        raise Refused(f"the mode {mode} for {dtype} is not supported", "resize floating-point numbers")
     if mode not in ("nearest", "linear", "cubic") or rounding not in ROUNDINGS:
         raise Refused(f"its mode {mode!r} with the nearest_mode {rounding!r} is unknown")
-    antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
-    coefficient = node.attributes.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
-    narrow = not is_nearest and dtype in NARROW
-    y = node.emit(relax.op.astype(x, "float32")) if narrow else x
-    for axis in axes:
-        if _repeats(axis) and coordinates in PERIODIC and not excludes:
-            y = _repeated(node, y, axis, coordinates, rounding if is_nearest else None, coefficient)
-        elif axis.is_open:
-            if antialias and not is_nearest and (axis.scale is None or axis.scale < 1):
-                raise Refused("its antialias needs sizes that are known", OPEN_HINT)
-            y = by_coordinates(
-                node.builder,
-                y,
-                axis,
-                coordinates,
-                rounding=rounding if is_nearest else None,
-                coefficient=coefficient,
-                excludes=excludes,
-            )
-        elif is_nearest:
-            # As ONNX Runtime has them: rounding is decided in the last bit.
-            at = ROUNDINGS[rounding](table(axis, coordinates, "float32"))
-            y = gather(node.builder, y, axis.place, np.clip(at, 0, int(axis.inputs) - 1).astype(np.int64))
-        else:
-            y = _weighted(node, y, axis, table(axis, coordinates), coefficient, antialias, excludes)
+    y = resampled(node.builder, x, [_resampling(node, axis, mode, coordinates, rounding) for axis in axes])
     if coordinates == "tf_crop_and_resize" and (cropped := [axis for axis in axes if _leaves_image(axis)]):
         y = extrapolated(node.builder, y, cropped, node.attributes.get("extrapolation_value", 0.0))
-    return relax.op.astype(y, dtype) if narrow else y
+    return y
+
+
+def _resampling(node: Node, axis: Axis, mode: str, coordinates: str, rounding: str) -> Resampling:
+    """Return how the node resizes an axis."""
+    antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
+    is_smoothed = antialias and mode != "nearest" and (axis.scale is None or axis.scale < 1)
+    if is_smoothed and axis.is_open:
+        raise Refused("its antialias needs sizes that are known", OPEN_HINT)
+    return Resampling(
+        axis.place,
+        axis.outputs,
+        mode,
+        coordinate(axis, coordinates),
+        step=(lambda arithmetic, *_: arithmetic.number(1 / float(axis.scale or 1))) if is_smoothed else None,
+        rounded=ROUNDINGS[rounding],
+        coefficient=node.attributes.get("cubic_coeff_a", -0.75),
+        excludes=excludes,
+        times=int(axis.scale or 1) if _repeats(axis) and coordinates in PERIODIC and not excludes else None,
+        # ONNX Runtime rounds to the nearest element what it has in float32.
+        table_dtype="float32" if mode == "nearest" else "float64",
+    )
 
 
 def _leaves_image(axis: Axis) -> bool:
@@ -158,34 +151,3 @@ def _repeats(axis: Axis) -> bool:
     if axis.scale is None or axis.scale != int(axis.scale) or axis.crop != (0, 1):
         return False
     return axis.is_open or axis.outputs == axis.inputs * axis.scale
-
-
-def _repeated(
-    node: Node, y: relax.Expr, axis: Axis, coordinates: str, rounding: str | None, coefficient: float | None
-) -> relax.Expr:
-    """Return y with `axis.scale` outputs for each input, whose weights are those of a short sample axis."""
-    times = int(axis.scale or 0)
-    sample = replace(axis, inputs=SAMPLE, outputs=SAMPLE * times)
-    at = table(sample, coordinates)
-    if rounding is not None:
-        places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
-        return repeat(node.builder, y, axis.place, times, places, np.ones_like(places, np.float32))
-    places, weights = (
-        linear_taps(at, times, False) if coefficient is None else cubic_taps(at, times, False, coefficient)
-    )
-    return repeat(node.builder, y, axis.place, times, places, weights)
-
-
-def _weighted(
-    node: Node, y: relax.Expr, axis: Axis, at: Array, coefficient: float | None, antialias: bool, excludes: bool
-) -> relax.Expr:
-    """Return y interpolated at coordinates along an axis whose sizes are known."""
-    scale, last = axis.scale or 1.0, int(axis.inputs) - 1
-    if coefficient is None:
-        places, weights = linear_taps(at, scale, antialias)
-    else:
-        places, weights = cubic_taps(at, scale, antialias, coefficient)
-    if excludes:
-        weights = np.where((places < 0) | (places > last), 0, weights)
-        weights /= weights.sum(axis=1, keepdims=True)
-    return interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)
