@@ -5,7 +5,7 @@ NumPy computes indices and weights beforehand, as tables; of an open size, the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -98,7 +98,7 @@ class Resampling:
 def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]) -> relax.Expr:
     """Return x resampled along one axis after the other, in float32 if it is of half precision.
 
-    Raises `Refused` for integers, which only the mode "nearest" takes, and for antialias of open sizes in some modes.
+    Raises `Refused` for integers, which only the mode "nearest" takes.
     """
     dtype = str(x.ty.dtype)
     is_narrow = any(step.mode != "nearest" for step in steps) and dtype in NARROW
@@ -114,11 +114,10 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
         else:
             places, weights = tables(how, inputs, how.outputs)
             places = np.clip(places, 0, inputs - 1)
-            y = (
-                _gather(builder, y, how.axis, places[:, 0])
-                if weights is None
-                else _weighted(builder, y, how.axis, places, weights)
-            )
+            if weights is None:
+                y = _gather(builder, y, how.axis, places[:, 0])
+            else:
+                y = _weighted(builder, y, how.axis, places, weights)
     return builder.emit(relax.op.astype(y, dtype)) if is_narrow else y
 
 
@@ -209,65 +208,50 @@ def _cubic_pieces(d: Any, a: float) -> tuple[Any, Any]:
 
 
 def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
-    """Return the elements of x at some places along an axis, where `places` is (outputs,).
+    """Return the elements of x at some indices along an axis, (outputs,); x itself for those of all elements.
 
     Before: `x` of shape (1, 8, 2) and places (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
     """
     inputs, outputs = int(x.ty.shape[axis]), len(places)
     if np.array_equal(places, np.arange(inputs)):
         return x
-    # TVM reads a table for places that are no expression of the output's.
+    # TVM reads a table for indices that are no expression of the output's.
     is_even = np.array_equal(places, np.arange(outputs) * inputs // max(outputs, 1))
-    tables = [] if is_even else [relax.const(places.astype("int32"))]
 
     def compute(x: te.Tensor, *tables: te.Tensor) -> te.Tensor:
-        def element(*at: tirx.Var) -> tirx.Expr:
-            place = tables[0][at[axis]] if tables else at[axis] * inputs // outputs
-            return x(*at[:axis], place, *at[axis + 1 :])
+        return _sums(x, axis, outputs, lambda i: [(tables[0][i] if tables else i * inputs // outputs, None)])
 
-        return te.compute(_resized(x.shape, axis, outputs), element, tag=topi.tag.INJECTIVE)
-
+    tables = [] if is_even else [relax.const(places.astype("int32"))]
     return builder.emit_te(compute, x, *tables, primfunc_name_hint="gather")
 
 
 def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array, weights: Array) -> relax.Expr:
-    """Return weighted sums of elements of x along an axis, (outputs, taps); a matrix product if they are many."""
+    """Return weighted sums of elements of x along an axis, (outputs, taps); a matrix product if they are many.
+
+    Before: `x` (1, 8, 2), places (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
+    """
     inputs, outputs = int(x.ty.shape[axis]), len(places)
     matrix = np.zeros((inputs, outputs), weights.dtype)
     np.add.at(matrix, (places, np.arange(outputs)[:, None]), weights)
     if inputs == outputs and np.array_equal(matrix, np.eye(inputs)):
         return x
     is_used = (weights != 0).any(axis=0)
-    if is_used.sum() <= MOST_TAPS:
-        return _interpolate(builder, x, axis, places[:, is_used], weights[:, is_used])
-    order = [*(each for each in range(x.ty.ndim) if each != axis), axis]
-    factor = relax.const(matrix.astype(str(x.ty.dtype)))
-    product = builder.emit(relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), factor))
-    return builder.emit(relax.op.permute_dims(product, [int(i) for i in np.argsort(order)]))
-
-
-def _interpolate(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array, weights: Array) -> relax.Expr:
-    """Return weighted sums of elements of x along an axis, where `places` and `weights` are (outputs, taps).
-
-    Before: `x` (1, 8, 2), places (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
-    """
-    taps = range(places.shape[1])
-    tables = [relax.const(places.astype("int32")), relax.const(weights.astype("float32"))]
+    if is_used.sum() > MOST_TAPS:
+        order = [*(each for each in range(x.ty.ndim) if each != axis), axis]
+        factor = relax.const(matrix.astype(str(x.ty.dtype)))
+        product = builder.emit(relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), factor))
+        return builder.emit(relax.op.permute_dims(product, [int(i) for i in np.argsort(order)]))
 
     def compute(x: te.Tensor, places: te.Tensor, weights: te.Tensor) -> te.Tensor:
-        def element(*at: tirx.Var) -> tirx.Expr:
-            output, last = at[axis], tirx.const(int(x.shape[axis]) - 1, "int32")
-            # A table tells TVM no bounds, without which it would index with 64 bits.
-            found = [te.max(te.min(places[output, tap], last), 0) for tap in taps]
-            terms = [
-                x(*at[:axis], place, *at[axis + 1 :]) * weights[output, tap].astype(x.dtype)
-                for tap, place in zip(taps, found, strict=True)
-            ]
-            return reduce(lambda a, b: a + b, terms)
+        last = tirx.const(inputs - 1, "int32")
+        taps = range(int(is_used.sum()))
+        # A table tells TVM no bounds, without which it would index with 64 bits.
+        return _sums(
+            x, axis, outputs, lambda i: [(te.max(te.min(places[i, tap], last), 0), weights[i, tap]) for tap in taps]
+        )
 
-        return te.compute(_resized(x.shape, axis, places.shape[0]), element, tag=topi.tag.INJECTIVE)
-
-    return builder.emit_te(compute, x, *tables, primfunc_name_hint="interpolate")
+    tables = [places[:, is_used].astype("int32"), weights[:, is_used].astype("float32")]
+    return builder.emit_te(compute, x, *map(relax.const, tables), primfunc_name_hint="interpolate")
 
 
 def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times: int) -> relax.Expr:
@@ -276,7 +260,6 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
     Before: `x` of two elements a, b, and `times` 2 with the weights (0.25, 0.75), (0.75, 0.25). After:
     `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
-    axis = how.axis
     # In the middle of a sample, elements are as far from the output, and have the weights, as on any axis.
     places, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
     weights = np.ones_like(places) if weights is None else weights
@@ -287,40 +270,33 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
     shares = weights[first : first + times].T
 
     def compute(x: te.Tensor) -> te.Tensor:
-        last = x.shape[axis] - 1
+        size = x.shape[how.axis]
 
-        def element(*at: tirx.Var) -> tirx.Expr:
-            place, phase = (at[axis] + shift) // times, (at[axis] + shift) % times
-            terms = []
+        def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
+            place, phase = (output + shift) // times, (output + shift) % times
             for distance, share in zip(distances, shares, strict=True):
                 source = place + distance
-                source = te.min(source, last) if distance + (shift > 0) > 0 else source
+                source = te.min(source, size - 1) if distance + (shift > 0) > 0 else source
                 source = te.max(source, 0) if distance < 0 else source
-                term = x(*at[:axis], source, *at[axis + 1 :])
-                terms.append(term if (share == 1).all() else term * _by_phase(phase, share, x.dtype))
-            return reduce(lambda a, b: a + b, terms)
+                yield source, None if (share == 1).all() else _by_phase(phase, share, x.dtype)
 
-        return te.compute(_resized(x.shape, axis, x.shape[axis] * times), element, tag=topi.tag.INJECTIVE)
+        return _sums(x, how.axis, size * times, taps)
 
     return builder.emit_te(compute, x, primfunc_name_hint="repeat")
 
 
 def _by_formula(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
     """Return weighted sums of a few elements of x along an axis of any size."""
-    axis, arithmetic = how.axis, of_tvm(how.dtype)
+    arithmetic = of_tvm(how.dtype)
 
     def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
-        def element(*at: tirx.Var) -> tirx.Expr:
-            last = x.shape[axis] - 1
-            terms = []
-            output = arithmetic.number(at[axis])
-            for index, weight in _taps(arithmetic, how, output, x.shape[axis], as_expr(outputs), *numbers):
-                inside = te.max(te.min(index.astype(last.ty.dtype), last), 0)
-                term = x(*at[:axis], inside, *at[axis + 1 :])
-                terms.append(term if weight is None else term * weight.astype(x.dtype))
-            return reduce(lambda a, b: a + b, terms)
+        size = x.shape[how.axis]
 
-        return te.compute(_resized(x.shape, axis, outputs), element, tag=topi.tag.INJECTIVE)
+        def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
+            for index, weight in _taps(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers):
+                yield te.max(te.min(index.astype(size.ty.dtype), size - 1), 0), weight
+
+        return _sums(x, how.axis, outputs, taps)
 
     return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="resample")
 
@@ -363,6 +339,19 @@ def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
     for place in reversed(range(len(numbers) - 1)):
         value = tirx.Select(phase == place, tirx.const(float(numbers[place]), dtype), value)
     return value
+
+
+def _sums(x: te.Tensor, axis: int, outputs: Any, taps: Callable[[tirx.Expr], Iterable[Any]]) -> te.Tensor:
+    """Return weighted sums of x along an axis; `taps` returns indices and weights for an output, None for 1."""
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        terms = []
+        for index, weight in taps(at[axis]):
+            term = x(*at[:axis], index, *at[axis + 1 :])
+            terms.append(term if weight is None else term * weight.astype(x.dtype))
+        return reduce(lambda a, b: a + b, terms)
+
+    return te.compute(_resized(x.shape, axis, outputs), element, tag=topi.tag.INJECTIVE)
 
 
 def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr]:
