@@ -101,11 +101,22 @@ class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]
         """
         self.facts.require(test, self.node, need)
 
+    def cast(self, x: relax.Expr, dtype: str) -> relax.Expr:
+        """Return x in a dtype; x itself where it has that already."""
+        x = self.normalize(x)
+        return x if str(x.ty.dtype) == dtype else self.emit(relax.op.astype(x, dtype))
+
     def reshaped(self, x: relax.Expr, shape: Sequence[Size]) -> relax.Expr:
         """Return x in a shape; x itself where it has that already."""
         before = sizes_of(x.ty)
         is_same = before is not None and len(before) == len(shape) and all(map(self.facts.are_equal, before, shape))
         return x if is_same else self.emit(relax.op.reshape(x, list(shape)))
+
+
+def convolution(spatial: int, is_transposed: bool) -> Callable[..., relax.Expr]:
+    """Return Relax's convolution of images (batch, channels, *size) with a number of spatial axes, from 1 to 3."""
+    operator: Callable[..., relax.Expr] = getattr(relax.op.nn, f"conv{spatial}d{'_transpose' * is_transposed}")
+    return operator
 
 
 Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]

@@ -102,7 +102,7 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
     """
     dtype = str(x.ty.dtype)
     is_narrow = any(step.mode != "nearest" for step in steps) and dtype in NARROW
-    y = builder.emit(relax.op.astype(x, "float32")) if is_narrow else x
+    y = builder.cast(x, "float32") if is_narrow else x
     for how in steps:
         if how.mode != "nearest" and "float" not in dtype:
             raise Refused(f"the mode {how.mode} for {dtype} is not supported", "resample floating-point numbers")
@@ -118,7 +118,7 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
                 y = _gather(builder, y, how.axis, places[:, 0])
             else:
                 y = _weighted(builder, y, how.axis, places, weights)
-    return builder.emit(relax.op.astype(y, dtype)) if is_narrow else y
+    return builder.cast(y, dtype)
 
 
 # --- Formulas ---

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from tvm import relax, te, tirx, topi
+from tvm import relax, tirx
 
 from ...graph.constants import sizes_of
 from ...sizes.facts import Size, as_expr, choice
 from ..builder import ImportBuilder, moved
+from ..shared.padding import shifted
 
 Shape: TypeAlias = Sequence[Size]
 
@@ -134,20 +135,8 @@ def pad(builder: ImportBuilder, x: relax.Expr, shape: Shape, widths: Sequence[An
     value = 0 if value is None else value
     if all(isinstance(width, int) and width >= 0 for pair in pairs for width in pair):
         return relax.op.nn.pad(x, [width for pair in pairs for width in pair], "constant", float(value))
-    padded = [i for i, pair in enumerate(pairs) if pair != (0, 0)]
-
-    def compute(x: te.Tensor, shape: Sequence[tirx.Expr], before: Sequence[Any]) -> te.Tensor:
-        def element(*at: tirx.Expr) -> tirx.Expr:
-            index = list(at)
-            for axis, width in zip(padded, before, strict=True):
-                index[axis] = index[axis] - width
-            inside = [index[axis] >= 0 for axis in padded] + [index[axis] < x.shape[axis] for axis in padded]
-            return tirx.if_then_else(tirx.all(*inside), x(*index), tirx.const(type_of(value), x.dtype))
-
-        type_of = float if "float" in str(x.dtype) else int
-        return te.compute(shape, element, tag=topi.tag.INJECTIVE)
-
-    return builder.emit_te(compute, x, list(shape), [pairs[i][0] for i in padded], primfunc_name_hint="pad")
+    before = [width for width, _ in pairs]
+    return shifted(builder, x, before, shape, value=relax.const(value, x.ty.dtype))
 
 
 def split(builder: ImportBuilder, x: relax.Expr, shapes: Sequence[Shape], sections: Any, dim: int = 0) -> relax.Expr:

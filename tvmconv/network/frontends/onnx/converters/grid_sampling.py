@@ -10,6 +10,8 @@ from typing import NamedTuple
 from tvm import relax, te, tirx
 from tvm.ir import Expr
 
+from ...shared.resampling import cubic_weights
+
 MODES, PADDINGS = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 CUBIC = -0.75
 """The coefficient of cubic convolution, a number without unit."""
@@ -66,16 +68,7 @@ def _taps(place: Expr, mode: str) -> list[Tap]:
     ratio = place - left
     if mode == "linear":
         return [Tap(left, one - ratio), Tap(left + one, ratio)]
-    a = CUBIC
-
-    def near(d: Expr) -> Expr:
-        return ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
-
-    def far(d: Expr) -> Expr:
-        return ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
-
-    weights = far(ratio + 1.0), near(ratio), near(one - ratio), far(2.0 - ratio)
-    return [Tap(left + float(step), weight) for step, weight in zip(range(-1, 3), weights, strict=True)]
+    return [Tap(left + float(i - 1), weight) for i, weight in enumerate(cubic_weights(ratio, CUBIC))]
 
 
 def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: str, align_corners: bool) -> Expr:
