@@ -1,4 +1,4 @@
-"""Sampling of a tensor at places that another tensor holds, as spatial transformers do it."""
+"""The converter of GridSample: samples of a tensor at positions that another tensor has, as in spatial transformers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ from typing import NamedTuple
 from tvm import relax, te, tirx
 from tvm.ir import Expr
 
+from tvmconv.network.graph.faults import Refused
+
 from ...shared.resampling import cubic_weights
+from ..node import Node
 
 MODES, PADDINGS = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 CUBIC = -0.75
 """The coefficient of cubic convolution, a number without unit."""
+
+
+def grid_sample(node: Node) -> relax.Expr:
+    """Convert GridSample, of planes and of volumes."""
+    mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
+    if mode not in MODES or padding not in PADDINGS:
+        raise Refused(f"the mode {mode} with {padding} is unknown")
+    align_corners = bool(node.attributes.get("align_corners", 0))
+    x, grid = node.operands
+    return _sample(node.builder, x, grid, mode, padding, align_corners)
 
 
 class Tap(NamedTuple):
@@ -25,7 +38,7 @@ class Tap(NamedTuple):
     weight: Expr
 
 
-def sample(
+def _sample(
     builder: relax.BlockBuilder, x: relax.Expr, grid: relax.Expr, mode: str, padding: str, align_corners: bool
 ) -> relax.Expr:
     """Return x (N, C, *sizes) sampled at the places in grid (N, *outputs, axes).

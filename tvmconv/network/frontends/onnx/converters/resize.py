@@ -1,30 +1,59 @@
-"""Converters of Resize and Upsample in all modes, and of GridSample: Relax is right for few of them.
-
-Relax resizes correctly by integer multiples, with one way of rounding.
-"""
+"""Converters of Resize and Upsample in all modes: Relax resizes correctly by whole multiples alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx, topi
 
 from tvmconv.network.graph.constants import Array
 from tvmconv.network.graph.faults import Refused
 from tvmconv.network.sizes.facts import Size, as_expr, product, python_text
 
-from ...shared.resampling import Resampling, resampled
+from ...builder import ImportBuilder
+from ...shared.resampling import Arithmetic, Formula, Resampling, of_tvm, resampled
 from ..node import OPEN_HINT, Node
 from ..sizes import Sizes
-from .coordinates import PERIODIC, ROUNDINGS, Axis, coordinate, extrapolated
-from .grid_sampling import MODES, PADDINGS, sample
 
 MOST_PARTS = 1000
 """The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
+
+TRANSFORMATIONS = (
+    "align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_crop_and_resize",
+)  # fmt: skip
+"""ONNX's names of the ways in which coordinates are computed."""
+
+PERIODIC = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
+"""The ways in which coordinates go on by one for each further input, whatever the number of inputs."""
+
+NEAR = 1e-3
+"""The difference up to which a scaled size counts as the whole number of outputs."""
+
+TINY = 1e-30
+"""A scale below that of any two sizes."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis that is resized, with the number of inputs and of outputs along it."""
+
+    place: int
+    inputs: Size
+    """The number of inputs, which may be open."""
+    outputs: Size
+    scale: float | None
+    """The number of outputs for each input, as the node gives it; None for the quotient of open sizes."""
+    crop: tuple[float, float]
+    """The part of the input that is resized, from 0 to 1, where coordinates are those of tf_crop_and_resize."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if a size is known only when the model runs."""
+        return not (isinstance(self.inputs, int) and isinstance(self.outputs, int))
 
 
 def resize(node: Node) -> relax.Expr:
@@ -43,16 +72,6 @@ def upsample(node: Node) -> relax.Expr:
     """Convert Upsample, up to opset 9."""
     scales = node.attributes.get("scales") or _scales(node, 1)
     return _resized(node, _axes(node, scales, None, None), "asymmetric", "floor")
-
-
-def grid_sample(node: Node) -> relax.Expr:
-    """Convert GridSample, of planes and of volumes."""
-    mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
-    if mode not in MODES or padding not in PADDINGS:
-        raise Refused(f"the mode {mode} with {padding} is unknown")
-    align_corners = bool(node.attributes.get("align_corners", 0))
-    x, grid = node.operands
-    return sample(node.builder, x, grid, mode, padding, align_corners)
 
 
 def _scales(node: Node, place: int) -> list[float]:
@@ -151,3 +170,85 @@ def _repeats(axis: Axis) -> bool:
     if axis.scale is None or axis.scale != int(axis.scale) or axis.crop != (0, 1):
         return False
     return axis.is_open or axis.outputs == axis.inputs * axis.scale
+
+
+# --- Coordinates ---
+
+
+def coordinate(axis: Axis, transformation: str) -> Formula:
+    """Return the formula of the coordinate of an output among the inputs of an axis."""
+
+    def formula(arithmetic: Arithmetic, output: Any, inputs: Any, outputs: Any) -> Any:
+        number, scale = arithmetic.number, axis.scale
+        if isinstance(inputs, int) and isinstance(outputs, int):
+            scaled = float(scale or 1) * inputs
+            # The quotient of two sizes, times the one, is not quite the other.
+            length = number(outputs if abs(scaled - outputs) < NEAR else scaled)
+        elif scale is None:
+            # TVM looks for bounds of numbers, and fails for a quotient of two sizes alone.
+            scale, length = arithmetic.larger(number(outputs) / number(inputs), number(TINY)), number(outputs)
+        else:
+            length = number(scale) * number(inputs)
+        return _coordinates(
+            arithmetic, transformation, output, number(scale), number(inputs), number(outputs), length, axis.crop
+        )
+
+    return formula
+
+
+def extrapolated(builder: ImportBuilder, y: relax.Expr, axes: Sequence[Axis], value: float) -> relax.Expr:
+    """Return the result of tf_crop_and_resize with a value where a coordinate lies outside of the image."""
+
+    arithmetic = of_tvm("float32")
+
+    def compute(y: te.Tensor, *sizes: Any) -> te.Tensor:
+        def element(*at: tirx.Expr) -> tirx.Expr:
+            outside = []
+            for axis, size in zip(axes, sizes, strict=True):
+                output = arithmetic.number(at[axis.place])
+                x = coordinate(axis, "tf_crop_and_resize")(arithmetic, output, as_expr(size), y.shape[axis.place])
+                outside.append(tirx.any(x < 0, x > arithmetic.number(size - 1)))
+            return tirx.Select(tirx.any(*outside), tirx.const(value, y.dtype), y(*at))
+
+        return te.compute(y.shape, element, tag=topi.tag.INJECTIVE)
+
+    return builder.emit_te(compute, y, *(axis.inputs for axis in axes), primfunc_name_hint="extrapolated")
+
+
+def _coordinates(
+    arithmetic: Arithmetic, transformation: str, at: Any, scale: Any, size: Any, outputs: Any, length: Any, crop: Any
+) -> Any:
+    """Return the coordinates of outputs, whose indices are `at`, in the steps of ONNX Runtime.
+
+    `length` is the number of outputs, which may have a fraction where the node gives a scale.
+    """
+    number, choose = arithmetic.number, arithmetic.choose
+    half, zero, one = number(0.5), number(0), number(1)
+    if transformation == "asymmetric":
+        return at / scale
+    if transformation == "align_corners":
+        return choose(length <= 1, at * zero, at * (size - one) / choose(length <= 1, one, length - one))
+    if transformation == "tf_crop_and_resize":
+        start, end, last = number(crop[0]), number(crop[1]), size - one
+        middle = at * zero + (end - start) * last * half
+        steps = at * (end - start) * last / choose(length <= 1, one, length - one)
+        return start * last + choose(length <= 1, middle, steps)
+    centers = (at + half) / scale - half
+    if transformation == "half_pixel":
+        return centers
+    if transformation == "pytorch_half_pixel":
+        return choose(length <= 1, at * zero, centers)
+    if transformation == "half_pixel_symmetric":
+        return size * half * (one - outputs / length) + (at + half) / scale - half
+    raise Refused(
+        f"the coordinate_transformation_mode {transformation} is unknown", f"one of {', '.join(TRANSFORMATIONS)}"
+    )
+
+
+ROUNDINGS: dict[str, Callable[[Arithmetic, Any], Any]] = {
+    "round_prefer_floor": lambda arithmetic, at: arithmetic.ceil(at - arithmetic.number(0.5)),
+    "round_prefer_ceil": lambda arithmetic, at: arithmetic.floor(at + arithmetic.number(0.5)),
+    "floor": lambda arithmetic, at: arithmetic.floor(at),
+    "ceil": lambda arithmetic, at: arithmetic.ceil(at),
+}
+"""The functions that round coordinates to the index of the nearest input, by nearest_mode."""
