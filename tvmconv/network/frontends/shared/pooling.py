@@ -87,6 +87,10 @@ class Adaptive:
 
     inputs: Size
     outputs: Size
+    padding = None
+
+    def counts_as_relax(self, include_padding: bool) -> bool:
+        return isinstance(self.inputs, int) and isinstance(self.outputs, int)
 
     @property
     def taps(self) -> Any:
@@ -105,13 +109,13 @@ class Adaptive:
         return ((output + 1) * self.inputs + self.outputs - 1) // self.outputs
 
 
-Windows: TypeAlias = Sequence[Sliding] | Sequence[Adaptive]
+Windows: TypeAlias = Sequence[Sliding | Adaptive]
 """The windows along each of the last axes."""
 
 
 def max_pool(builder: relax.BlockBuilder, x: relax.Expr, windows: Windows) -> relax.Expr:
     """Return the largest element of each window."""
-    if all(isinstance(window, Sliding) and window.padding for window in windows):
+    if all(window.padding for window in windows):
         return _by_relax(builder, "max_pool", x, windows)
 
     def largest(x: te.Tensor, windows: Windows) -> te.Tensor:
@@ -132,13 +136,11 @@ def average_pool(
 
     With a `divisor`, the sum of the window's elements divided by that. Sums of half precision are in float32.
     """
-    if isinstance(windows[0], Adaptive):
-        sizes = [each for window in windows for each in (window.inputs, window.outputs)]
-        if all(isinstance(size, int) for size in sizes) or all(is_number(window.outputs, 1) for window in windows):
+    are_whole = all(isinstance(window, Adaptive) and is_number(window.outputs, 1) for window in windows)
+    if are_whole or (divisor is None and all(window.counts_as_relax(include_padding) for window in windows)):
+        if isinstance(windows[0], Adaptive):
             return _by_relax(builder, "adaptive_avg_pool", x, windows)
-    elif divisor is None and all(window.counts_as_relax(include_padding) for window in windows):
         return _by_relax(builder, "avg_pool", x, windows, count_include_pad=include_padding)
-
     if "float" not in str(x.ty.dtype):
         raise Refused("such means of integers are not supported")
 
@@ -192,10 +194,11 @@ def _by_relax(builder: relax.BlockBuilder, name: str, x: relax.Expr, windows: Wi
     operator = getattr(relax.op.nn, f"{name}{rank}d")
     is_single = x.ty.ndim == rank + 1
     image = builder.emit(relax.op.expand_dims(x, 0)) if is_single else x
-    if isinstance(windows[0], Adaptive):
+    paddings = [window.padding for window in windows if window.padding]
+    if not paddings:
         y = operator(image, [window.outputs for window in windows])
     else:
-        front, behind = zip(*(window.padding for window in windows), strict=True)
+        front, behind = zip(*paddings, strict=True)
         kernels, strides, dilations = (
             [getattr(window, name) for window in windows] for name in ("kernel", "stride", "dilation")
         )

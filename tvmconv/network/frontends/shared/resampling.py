@@ -129,14 +129,15 @@ def tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | N
     arithmetic = of_numpy(how.table_dtype)
     output = arithmetic.number(np.arange(outputs))
     if how.step is None:
-        places, weights = zip(*_taps(arithmetic, how, output, inputs, outputs, *how.numbers), strict=True)
-        return np.stack(places, 1).astype("int64"), None if how.mode == "nearest" else np.stack(weights, 1)
-    first, taps, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
-    places = first + np.arange(int(taps))
+        taps = _taps(arithmetic, how, output, inputs, outputs, *how.numbers)
+        weights = None if how.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
+        return np.stack([index for index, _ in taps], 1), weights
+    first, most, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
+    places = first + np.arange(int(most))
     weights = weight(places)
     if how.excludes:
         weights = np.where((places >= 0) & (places < inputs), weights, 0)
-    return places.astype("int64"), weights / weights.sum(axis=1, keepdims=True)
+    return places, weights / weights.sum(axis=1, keepdims=True)
 
 
 def _taps(
