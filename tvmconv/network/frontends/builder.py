@@ -143,3 +143,21 @@ def moved(
 
     attributes = {} if is_fused else {"op_pattern": OPAQUE}
     return builder.emit_te(compute, x, list(shape), *numbers, primfunc_name_hint=name, primfunc_attrs=attributes)
+
+
+def tiled(builder: ImportBuilder, x: relax.Expr, times: Sequence[Size], shape: Sequence[Size]) -> relax.Expr:
+    """Return x several times behind itself along each axis, and along new ones in front, in the shape that it has then.
+
+    Before: `x` (n, 8). After, with times (2, 1, 3): (2, n, 24).
+    """
+    before = sizes_of(x.ty)
+    if before is None or all(isinstance(each, int) for each in (*times, *before)):
+        return relax.op.tile(x, list(times))
+    new = len(shape) - len(before)
+    is_repeated = [not builder.facts.are_equal(*sizes) for sizes in zip(before, shape[new:], strict=True)]
+
+    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+        each = zip(is_repeated, at[new:], sizes, strict=True)
+        return [tirx.floormod(i, size) if repeated else i for repeated, i, size in each]
+
+    return moved(builder, x, shape, source, "tile")

@@ -145,7 +145,7 @@ def average_pool(
         raise Refused("such means of integers are not supported")
 
     def means(x: te.Tensor, windows: Windows) -> te.Tensor:
-        dtype = "float32" if x.dtype in NARROW else x.dtype
+        dtype = "float32" if str(x.dtype) in NARROW else str(x.dtype)
         zero = tirx.const(0, dtype)
         sums = _reduced(
             x, windows, te.sum, lambda at, index, has: tirx.if_then_else(has, x(*index).astype(dtype), zero)

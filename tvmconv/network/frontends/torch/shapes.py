@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from ...graph.constants import sizes_of
 from ...sizes.facts import Size, as_expr, choice
-from ..builder import ImportBuilder, moved
+from ..builder import ImportBuilder, moved, tiled
 from ..shared.padding import shifted
 
 Shape: TypeAlias = Sequence[Size]
@@ -116,16 +116,7 @@ def roll(builder: ImportBuilder, x: relax.Expr, shape: Shape, shifts: Any, dims:
 
 def repeat(builder: ImportBuilder, x: relax.Expr, shape: Shape, times: Sequence[Any]) -> relax.Expr:
     """Return x several times behind itself along each axis, and along new ones in front."""
-    if all(isinstance(each, int) for each in [*times, *(sizes_of(x.ty) or [None])]):
-        return relax.op.tile(x, list(times))
-    new = len(shape) - x.ty.ndim
-    repeats = [not builder.facts.are_equal(size(x, axis), shape[new + axis]) for axis in range(x.ty.ndim)]
-
-    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        triples = zip(repeats, at[new:], sizes, strict=True)
-        return [tirx.floormod(i, length) if repeated else i for repeated, i, length in triples]
-
-    return moved(builder, x, shape, source, "repeat")
+    return tiled(builder, x, times, shape)
 
 
 def pad(builder: ImportBuilder, x: relax.Expr, shape: Shape, widths: Sequence[Any], value: Any = 0) -> relax.Expr:

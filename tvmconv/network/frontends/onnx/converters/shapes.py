@@ -12,11 +12,21 @@ from tvm import relax, te, tirx, topi
 
 from tvmconv.network.graph.faults import Refused
 from tvmconv.network.sizes.elements import Ratio
-from tvmconv.network.sizes.facts import Size, SizeFacts, as_expr, choice, equal, is_number, product, python_text
+from tvmconv.network.sizes.facts import (
+    Size,
+    SizeFacts,
+    as_expr,
+    choice,
+    equal,
+    is_number,
+    product,
+    python_text,
+    shape_text,
+)
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...agreement import broadcastable
-from ...builder import moved
+from ...builder import moved, tiled
 from ...shared.padding import Padding, padded
 from ..node import Node
 from ..sizes import Sizes
@@ -35,15 +45,15 @@ def reshape(node: Node) -> relax.Expr:
         wanted = [int(size) for size in node.attributes.get("shape", ())]
     if not node.attributes.get("allowzero", 0):
         if any(is_number(size, 0) and i >= len(before) for i, size in enumerate(wanted)):
-            raise Refused(f"its shape {_text(wanted)} has a 0 behind the axes of its input")
+            raise Refused(f"its shape {shape_text(wanted)} has a 0 behind the axes of its input")
         wanted = [before[i] if is_number(size, 0) else size for i, size in enumerate(wanted)]
     inferred = [i for i, size in enumerate(wanted) if is_number(size, -1)]
     if len(inferred) > 1 or any(isinstance(size, int) and size < -1 for size in wanted):
-        raise Refused(f"its shape is {_text(wanted)}; one size may be -1, none smaller")
+        raise Refused(f"its shape is {shape_text(wanted)}; one size may be -1, none smaller")
     if inferred:
         others = [size for i, size in enumerate(wanted) if i != inferred[0]]
         if any(is_number(size, 0) for size in others):
-            raise Refused(f"its shape {_text(wanted)} leaves a size open that no number of elements decides")
+            raise Refused(f"its shape {shape_text(wanted)} leaves a size open that no number of elements decides")
         wanted[inferred[0]] = node.facts.quotient(before, others)
     return relax.op.reshape(node.operands[0], relax.ShapeExpr([as_expr(size) for size in wanted]))
 
@@ -122,7 +132,7 @@ def constant_of_shape(node: Node) -> relax.Expr:
     sizes = node.sizes(0, "shape") or []
     known = prod(size for size in sizes if isinstance(size, int))
     if known > MAX_ELEMENTS:
-        raise Refused(f"its shape {_text(sizes)} has over {MAX_ELEMENTS} elements")
+        raise Refused(f"its shape {shape_text(sizes)} has over {MAX_ELEMENTS} elements")
     return relax.op.full(
         relax.ShapeExpr(list(map(as_expr, sizes))), relax.const(filling, str(filling.dtype)), str(filling.dtype)
     )
@@ -210,14 +220,10 @@ def _sums(node: Node, parts: Sequence[Size]) -> list[Size]:
 def tile(node: Node) -> relax.Expr:
     """Convert Tile: each axis repeated a number of times, which may be an open size."""
     x, sizes, repeats = node.operands[0], node.shape_of(), node.sizes(1, "repeats") or []
-    if all(isinstance(each, int) for each in (*sizes, *repeats)):
-        return relax.op.tile(x, repeats)
+    if len(repeats) != len(sizes):
+        raise Refused(f"it has {len(repeats)} repeats for {len(sizes)} axes", "one for each")
     wanted = [node.facts.simplified(product([size, times])) for size, times in zip(sizes, repeats, strict=True)]
-
-    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        return [i % size for i, size in zip(at, sizes, strict=True)]
-
-    return moved(node.builder, x, wanted, source, "tile")
+    return tiled(node.builder, x, repeats, wanted)
 
 
 def pad(node: Node) -> relax.Expr:
@@ -308,7 +314,3 @@ def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut
 
     is_reversed = any(step < 0 for step in strides)
     return moved(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)
-
-
-def _text(sizes: Sequence[Size]) -> str:
-    return f"({', '.join(map(python_text, sizes))})"
