@@ -1,1 +1,1 @@
-"""What ONNX and torch have in common: functions from plain arguments to expressions of Relax."""
+"""Functions that ONNX and torch share, from plain arguments to expressions of Relax."""
