@@ -101,11 +101,22 @@ class ImportBuilder(relax.BlockBuilder):  # type: ignore[misc]
         """
         self.facts.require(test, self.node, need)
 
+    def cast(self, x: relax.Expr, dtype: str) -> relax.Expr:
+        """Return x in a dtype; x itself where it has that already."""
+        x = self.normalize(x)
+        return x if str(x.ty.dtype) == dtype else self.emit(relax.op.astype(x, dtype))
+
     def reshaped(self, x: relax.Expr, shape: Sequence[Size]) -> relax.Expr:
         """Return x in a shape; x itself where it has that already."""
         before = sizes_of(x.ty)
         is_same = before is not None and len(before) == len(shape) and all(map(self.facts.are_equal, before, shape))
         return x if is_same else self.emit(relax.op.reshape(x, list(shape)))
+
+
+def convolution(spatial: int, is_transposed: bool) -> Callable[..., relax.Expr]:
+    """Return Relax's convolution of images (batch, channels, *size) with a number of spatial axes, from 1 to 3."""
+    operator: Callable[..., relax.Expr] = getattr(relax.op.nn, f"conv{spatial}d{'_transpose' * is_transposed}")
+    return operator
 
 
 Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]
@@ -132,3 +143,21 @@ def moved(
 
     attributes = {} if is_fused else {"op_pattern": OPAQUE}
     return builder.emit_te(compute, x, list(shape), *numbers, primfunc_name_hint=name, primfunc_attrs=attributes)
+
+
+def tiled(builder: ImportBuilder, x: relax.Expr, times: Sequence[Size], shape: Sequence[Size]) -> relax.Expr:
+    """Return x several times behind itself along each axis, and along new ones in front, in the shape that it has then.
+
+    Before: `x` (n, 8). After, with times (2, 1, 3): (2, n, 24).
+    """
+    before = sizes_of(x.ty)
+    if before is None or all(isinstance(each, int) for each in (*times, *before)):
+        return relax.op.tile(x, list(times))
+    new = len(shape) - len(before)
+    is_repeated = [not builder.facts.are_equal(*sizes) for sizes in zip(before, shape[new:], strict=True)]
+
+    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+        each = zip(is_repeated, at[new:], sizes, strict=True)
+        return [tirx.floormod(i, size) if repeated else i for repeated, i, size in each]
+
+    return moved(builder, x, shape, source, "tile")

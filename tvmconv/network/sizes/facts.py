@@ -302,6 +302,11 @@ def without_common(sizes: Iterable[Size], others: Iterable[Size]) -> tuple[list[
     return left, right
 
 
+def shape_text(sizes: Iterable[Size]) -> str:
+    """Return sizes in words: "(n, 8, h // 2)"."""
+    return f"({', '.join(map(python_text, sizes))})"
+
+
 def python_text(expression: Size) -> str:
     """Return an expression of sizes as an expression of Python: "n // 2 - 2" for "n // T.int64(2) - T.int64(2)"."""
     return re.sub(r"T\.(?:int64|int32|bool)\((-?\w+)\)|T\.(?=\w+\()", r"\1", str(expression))

@@ -17,7 +17,7 @@ from ..graph.constants import sizes_of
 from ..graph.faults import Refused
 from ..graph.graph import blocks_of, operator_name
 from ..graph.importer_errors import unsupported
-from .facts import Size, SizeFacts, equal, is_number, product, python_text, without_common
+from .facts import Size, SizeFacts, equal, is_number, product, python_text, shape_text, without_common
 
 LEAST = {"strides": 1, "dilation": 1, "padding": 0, "groups": 1}
 """The smallest value of each attribute of convolutions and pooling."""
@@ -87,7 +87,7 @@ def _tests_of_results(name: str, call: relax.Call) -> Tests:
         for axis, size in enumerate(_sizes(ty)):
             yield (
                 size >= (least if axis > 1 else 0),
-                f"needs {need}; its output has the shape {_shape_text(_sizes(ty))}",
+                f"needs {need}; its output has the shape {shape_text(_sizes(ty))}",
             )
 
 
@@ -95,7 +95,7 @@ def _convolution(call: relax.Call) -> Tests:
     x, w = map(_sizes_of_argument, call.args)
     channels = w[0] if call.op.name.endswith("_transpose") else w[1] * int(call.attrs.groups)
     yield equal(x[1], channels), f"needs images of {python_text(channels)} channels; they have {python_text(x[1])}"
-    yield not any(is_number(size, 0) for size in w), f"needs a weight with elements, not {_shape_text(w)}"
+    yield not any(is_number(size, 0) for size in w), f"needs a weight with elements, not {shape_text(w)}"
 
 
 def _matmul(call: relax.Call) -> Tests:
@@ -119,7 +119,7 @@ def _reshape(call: relax.Call) -> Tests:
     left, right = without_common(before, after)
     yield (
         equal(product(left), product(right)),
-        f"needs as many elements in {_shape_text(after)} as in {_shape_text(before)}",
+        f"needs as many elements in {shape_text(after)} as in {shape_text(before)}",
     )
 
 
@@ -183,7 +183,7 @@ def _gather_elements(call: relax.Call) -> Tests:
             )
     for other in updates:
         for one, another in zip(indices, other, strict=False):
-            yield one <= another, f"needs updates for indices {_shape_text(indices)}, not {_shape_text(other)}"
+            yield one <= another, f"needs updates for indices {shape_text(indices)}, not {shape_text(other)}"
 
 
 def _gather_nd(call: relax.Call) -> Tests:
@@ -199,10 +199,10 @@ def _scatter_nd(call: relax.Call) -> Tests:
         wanted = (*indices[:-1], *data[indices[-1] :])
         yield (
             len(wanted) == len(updates),
-            f"needs updates of the shape {_shape_text(wanted)}, not {_shape_text(updates)}",
+            f"needs updates of the shape {shape_text(wanted)}, not {shape_text(updates)}",
         )
         for one, other in zip(wanted, updates, strict=False):
-            yield equal(one, other), f"needs updates of the shape {_shape_text(wanted)}, not {_shape_text(updates)}"
+            yield equal(one, other), f"needs updates of the shape {shape_text(wanted)}, not {shape_text(updates)}"
 
 
 AXES = ("channel_axis", "axis", "axes")
@@ -251,7 +251,3 @@ def _sizes(ty: relax.TensorType) -> Sequence[Size]:
 
 def _sizes_of_argument(argument: relax.Expr) -> Sequence[Size]:
     return _sizes(argument.ty)
-
-
-def _shape_text(sizes: Sequence[Size]) -> str:
-    return f"({', '.join(map(python_text, sizes))})"

@@ -84,6 +84,12 @@ class Node:
             raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
         return shape
 
+    def axis(self, axis: int, rank: int) -> int:
+        """Return an axis of a tensor of a rank, counted from the first; raise `Refused` for one that it has not."""
+        if not -rank <= axis < max(rank, 1):
+            raise Refused(f"it has the axis {axis}, and its input {rank} axes", f"an axis from {-rank} to {rank - 1}")
+        return axis % max(rank, 1)
+
     def text(self, name: str, default: str) -> str:
         """Return an attribute that is a string."""
         value = self.attributes.get(name)

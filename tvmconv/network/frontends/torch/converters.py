@@ -18,22 +18,12 @@ from tvmconv.lowering import OPAQUE
 from ...graph.constants import sizes_of
 from ...sizes.facts import equal, python_text
 from ..agreement import broadcastable, joined
-from ..builder import ImportBuilder
+from ..builder import ImportBuilder, convolution
 from . import pooling, quantization, recurrent, resampling, shapes
 from .sizes import TorchSizes
 from .types import BROADCASTING, base_name, computed_in, first_tensor, given, node_words, relax_dtype, type_problem
 
 Converter = Callable[[torch.fx.Node], Any]
-
-CONVOLUTIONS = {
-    (1, False): relax.op.nn.conv1d,
-    (2, False): relax.op.nn.conv2d,
-    (3, False): relax.op.nn.conv3d,
-    (1, True): relax.op.nn.conv1d_transpose,
-    (2, True): relax.op.nn.conv2d_transpose,
-    (3, True): relax.op.nn.conv3d_transpose,
-}
-"""Relax's convolutions by the number of spatial axes and by whether they are transposed."""
 
 RANDOM = ("bernoulli", "dropout", "dropout_", "exponential", "native_dropout", "randn", "randn_like")
 """Operators for which Relax's importer makes something that is not random."""
@@ -135,15 +125,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         }
         for name, move in MOVES.items():
             table[name] = partial(self._moved, move)
-        for rank in (1, 2, 3):
-            for name, pool in (
-                (f"_adaptive_avg_pool{rank}d.default", pooling.adaptive_average_pool),
-                (f"adaptive_avg_pool{rank}d.default", pooling.adaptive_average_pool),
-                (f"adaptive_max_pool{rank}d.default", pooling.adaptive_max_pool),
-                (f"avg_pool{rank}d.default", pooling.average_pool),
-                (f"max_pool{rank}d_with_indices.default", pooling.max_pool),
-            ):
-                table[name] = partial(self._pool, table.get(name), pool, rank)
+        for name, pool in pooling.OPERATORS.items():
+            table[name] = partial(self._pool, pool)
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
         for name in recurrent.OPERATORS:
             table[f"{name}.input"] = self._recurrent
@@ -226,13 +209,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _as_torch(self, value: relax.Expr, expected: Any) -> relax.Expr:
         """Return the tensor, or the tuple of tensors, in torch's dtypes."""
         if isinstance(value.ty, relax.TensorType):
-            return self._as(value, relax_dtype(first_tensor(expected).dtype))
+            return self.block_builder.cast(value, relax_dtype(first_tensor(expected).dtype))
         wanted = [relax_dtype(each.dtype) for each in expected]
         if [str(field.dtype) for field in value.ty.fields] == wanted:
             return value
         items = [self.block_builder.emit(relax.TupleGetItem(value, place)) for place in range(len(wanted))]
         return self.block_builder.emit(
-            relax.Tuple([self._as(item, name) for item, name in zip(items, wanted, strict=True)])
+            relax.Tuple([self.block_builder.cast(item, name) for item, name in zip(items, wanted, strict=True)])
         )
 
     @contextmanager
@@ -247,7 +230,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
                 for argument, value in before.items():
                     is_condition = base_name(node) == "where" and argument is node.args[0]
                     if _is_tensor(value) and not is_condition:
-                        self.env[argument] = self._as(value, dtype)
+                        self.env[argument] = self.block_builder.cast(value, dtype)
             if (kept := BROADCASTING.get(base_name(node))) is not None:
                 operands = [argument for argument in before if argument in node.args]
                 for argument in operands:
@@ -279,9 +262,6 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         """Return the value, bound to a variable if it is an expression, whose type is not known otherwise."""
         is_open = isinstance(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
         return self.block_builder.emit(value) if is_open else value
-
-    def _as(self, value: relax.Expr, dtype: str) -> relax.Expr:
-        return value if str(value.ty.dtype) == dtype else self.block_builder.emit(relax.op.astype(value, dtype))
 
     def _random(self, node: torch.fx.Node) -> Any:
         if base_name(node) in ("dropout", "native_dropout") and node.args[2] is False:
@@ -366,7 +346,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _cast(self, node: torch.fx.Node) -> relax.Expr:
         """Cast a tensor to the node's dtype; bfloat16 goes from and to other dtypes by way of float32."""
         x, dtype = self.env[node.args[0]], relax_dtype(node.meta["val"].dtype)
-        return self._as(self._as(x, "float32") if "bfloat16" in (str(x.ty.dtype), dtype) else x, dtype)
+        if "bfloat16" in (str(x.ty.dtype), dtype):
+            x = self.block_builder.cast(x, "float32")
+        return self.block_builder.cast(x, dtype)
 
     def _with_strides(self, convert: Converter, node: torch.fx.Node) -> relax.Expr:
         if not node.args[0].meta["val"].is_contiguous():
@@ -460,7 +442,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             pairs = list(zip(more, padding, strict=True))
             attributes["padding"] = [*padding, *(max(0, cut - one) for one, cut in pairs)]
             behind = [max(0, one - cut) for one, cut in pairs]
-        result = self.block_builder.emit(CONVOLUTIONS[spatial, transposed](x, w, **attributes))
+        result = self.block_builder.emit(convolution(spatial, transposed)(x, w, **attributes))
         if any(behind):
             widths = [0, 0, 0, 0, *(width for one in behind for width in (0, one))]
             result = self.block_builder.emit(relax.op.nn.pad(result, widths))
@@ -509,10 +491,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             return kept
         return (kept.float() if kept.dtype is torch.bfloat16 else kept).detach().cpu().numpy()
 
-    def _pool(self, otherwise: Any, pool: Callable[..., Any], spatial: int, node: torch.fx.Node) -> relax.Expr:
+    def _pool(self, pool: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
         shape = self._shape(first_tensor(node.meta["val"]))
-        pooled = pool(self.block_builder, self.env[node.args[0]], node, spatial, shape)
-        return otherwise(node) if pooled is None else self._settled(pooled)
+        return self._settled(pool(self.block_builder, self.env[node.args[0]], node, shape))
 
 
 MOVES: dict[str, Callable[..., Any]] = {

@@ -12,6 +12,7 @@ from tvm import relax
 from ...graph.constants import Array
 from ...recurrence.cells import GATES, Activation, Kind, Recurrence
 from ...recurrence.layers import Numbers, States, recurrent_layer
+from ..builder import ImportBuilder
 from .types import base_name
 
 OPERATORS: dict[str, tuple[Kind, tuple[str, ...]]] = {
@@ -42,7 +43,7 @@ class _Layers:
 
 
 def convert(
-    builder: relax.BlockBuilder,
+    builder: ImportBuilder,
     node: torch.fx.Node,
     env: Mapping[torch.fx.Node, relax.Expr],
     parameter: Callable[[torch.fx.Node], Array | None],
@@ -68,7 +69,7 @@ def convert(
 
 
 class _Converter:
-    def __init__(self, builder: relax.BlockBuilder, kind: Kind, activations: Sequence[str], given: _Layers) -> None:
+    def __init__(self, builder: ImportBuilder, kind: Kind, activations: Sequence[str], given: _Layers) -> None:
         self._builder, self._given = builder, given
         hidden = int(given.states[0].ty.shape[2])
         dtype = str(given.x.ty.dtype)
@@ -86,7 +87,7 @@ class _Converter:
     def results(self) -> relax.Expr:
         """Return the tuple of the output and the last states."""
         emit, given, hidden = self._builder.emit, self._given, self._layer.hidden
-        x = self._as(given.x, self._layer.dtype)
+        x = self._builder.cast(given.x, self._layer.dtype)
         if given.batch_first:
             x = emit(relax.op.permute_dims(x, (1, 0, 2)))
         steps, batch, _ = x.ty.shape
@@ -101,7 +102,7 @@ class _Converter:
         if given.batch_first:
             x = emit(relax.op.permute_dims(x, (1, 0, 2)))
         joined = [emit(relax.op.concat(states, axis=0)) if len(states) > 1 else states[0] for states in last]
-        return relax.Tuple([self._as(each, str(given.x.ty.dtype)) for each in (x, *joined)])
+        return relax.Tuple([self._builder.cast(each, str(given.x.ty.dtype)) for each in (x, *joined)])
 
     def _first(self, number: int) -> States:
         """Return the first states of a layer."""
@@ -111,7 +112,7 @@ class _Converter:
             state if self._given.layers == 1 else self._builder.emit(relax.op.strided_slice(state, [0], [begin], [end]))
             for state in self._given.states
         ]
-        return States(*(self._as(part, self._layer.dtype) for part in parts))
+        return States(*(self._builder.cast(part, self._layer.dtype) for part in parts))
 
     def _numbers(self, number: int) -> Numbers:
         """Return the numbers of a layer."""
@@ -128,6 +129,3 @@ class _Converter:
             parts = np.split(weight.astype(self._layer.dtype), len(order))
             ordered.append(np.concatenate([parts[order.index(gate)] for gate in GATES[self._layer.kind]]))
         return relax.const(np.stack(ordered), self._layer.dtype)
-
-    def _as(self, value: relax.Expr, dtype: str) -> relax.Expr:
-        return value if str(value.ty.dtype) == dtype else self._builder.emit(relax.op.astype(value, dtype))

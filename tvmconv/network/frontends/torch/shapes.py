@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from tvm import relax, te, tirx, topi
+from tvm import relax, tirx
 
 from ...graph.constants import sizes_of
 from ...sizes.facts import Size, as_expr, choice
-from ..builder import ImportBuilder, moved
+from ..builder import ImportBuilder, moved, tiled
+from ..shared.padding import shifted
 
 Shape: TypeAlias = Sequence[Size]
 
@@ -115,16 +116,7 @@ def roll(builder: ImportBuilder, x: relax.Expr, shape: Shape, shifts: Any, dims:
 
 def repeat(builder: ImportBuilder, x: relax.Expr, shape: Shape, times: Sequence[Any]) -> relax.Expr:
     """Return x several times behind itself along each axis, and along new ones in front."""
-    if all(isinstance(each, int) for each in [*times, *(sizes_of(x.ty) or [None])]):
-        return relax.op.tile(x, list(times))
-    new = len(shape) - x.ty.ndim
-    repeats = [not builder.facts.are_equal(size(x, axis), shape[new + axis]) for axis in range(x.ty.ndim)]
-
-    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        triples = zip(repeats, at[new:], sizes, strict=True)
-        return [tirx.floormod(i, length) if repeated else i for repeated, i, length in triples]
-
-    return moved(builder, x, shape, source, "repeat")
+    return tiled(builder, x, times, shape)
 
 
 def pad(builder: ImportBuilder, x: relax.Expr, shape: Shape, widths: Sequence[Any], value: Any = 0) -> relax.Expr:
@@ -134,20 +126,8 @@ def pad(builder: ImportBuilder, x: relax.Expr, shape: Shape, widths: Sequence[An
     value = 0 if value is None else value
     if all(isinstance(width, int) and width >= 0 for pair in pairs for width in pair):
         return relax.op.nn.pad(x, [width for pair in pairs for width in pair], "constant", float(value))
-    padded = [i for i, pair in enumerate(pairs) if pair != (0, 0)]
-
-    def compute(x: te.Tensor, shape: Sequence[tirx.Expr], before: Sequence[Any]) -> te.Tensor:
-        def element(*at: tirx.Expr) -> tirx.Expr:
-            index = list(at)
-            for axis, width in zip(padded, before, strict=True):
-                index[axis] = index[axis] - width
-            inside = [index[axis] >= 0 for axis in padded] + [index[axis] < x.shape[axis] for axis in padded]
-            return tirx.if_then_else(tirx.all(*inside), x(*index), tirx.const(type_of(value), x.dtype))
-
-        type_of = float if "float" in str(x.dtype) else int
-        return te.compute(shape, element, tag=topi.tag.INJECTIVE)
-
-    return builder.emit_te(compute, x, list(shape), [pairs[i][0] for i in padded], primfunc_name_hint="pad")
+    before = [width for width, _ in pairs]
+    return shifted(builder, x, before, shape, value=relax.const(value, x.ty.dtype))
 
 
 def split(builder: ImportBuilder, x: relax.Expr, shapes: Sequence[Shape], sections: Any, dim: int = 0) -> relax.Expr:

@@ -20,19 +20,19 @@ from .elementwise import (
     softplus,
     thresholded_relu,
 )
+from .grid_sampling import grid_sample
 from .indexing import gather, gather_elements, gather_nd, one_hot, scatter_elements, scatter_nd, top_k
 from .normalization import group_normalization, layer_normalization, rms_normalization
-from .padding import pad
-from .pooling import average_pool, lp_pool, max_pool
+from .pooling import lp_pool, maximum_pool, mean_pool
 from .quantization import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from .recurrent import dynamic_quantize_lstm, recurrent
 from .reductions import REDUCTIONS, reduction
-from .resize import grid_sample, resize, upsample
-from .shapes import constant_of_shape, expand, range_, reshape, slice_, split, squeeze, tile, unsqueeze
+from .resize import resize, upsample
+from .shapes import constant_of_shape, expand, pad, range_, reshape, slice_, split, squeeze, tile, unsqueeze
 
 CONVERTERS: dict[str, Converter] = {
     **{operator: reduction(how) for operator, how in REDUCTIONS.items()},
-    "AveragePool": average_pool,
+    "AveragePool": mean_pool,
     "BitShift": bit_shift,
     "ConstantOfShape": constant_of_shape,
     "Conv": conv,
@@ -54,7 +54,7 @@ CONVERTERS: dict[str, Converter] = {
     "LayerNormalization": layer_normalization,
     "LSTM": recurrent("lstm"),
     "LpPool": lp_pool,
-    "MaxPool": max_pool,
+    "MaxPool": maximum_pool,
     "Mish": mish,
     "Mod": modulo,
     "OneHot": one_hot,

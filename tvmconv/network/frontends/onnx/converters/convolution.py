@@ -10,23 +10,10 @@ from tvmconv.network.graph.constants import sizes_of
 from tvmconv.network.graph.faults import Refused
 from tvmconv.network.sizes.facts import Size, as_expr, equal, python_text
 
+from ...builder import convolution
+from ...shared.padding import shifted
 from ..node import OPEN_HINT, Node
-from .padding import shifted
 from .windows import SAME, Windows, read_windows, refuse_two_paddings, require_room, same_padding
-
-CONVOLUTIONS = {
-    3: (relax.op.nn.conv1d, "NCW", "OIW"),
-    4: (relax.op.nn.conv2d, "NCHW", "OIHW"),
-    5: (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
-}
-"""Relax's convolutions and their layouts, by the rank of the operands."""
-
-TRANSPOSED = {
-    3: (relax.op.nn.conv1d_transpose, "NCW", "IOW"),
-    4: (relax.op.nn.conv2d_transpose, "NCHW", "IOHW"),
-    5: (relax.op.nn.conv3d_transpose, "NCDHW", "IODHW"),
-}
-"""Relax's transposed convolutions and their layouts, by the rank of the operands."""
 
 
 def conv(node: Node) -> relax.Expr:
@@ -61,17 +48,8 @@ def conv(node: Node) -> relax.Expr:
         total is not size for size, total in zip(sizes, totals, strict=True)
     ):
         x = shifted(node.builder, x, front, totals)
-    operator, data_layout, kernel_layout = CONVOLUTIONS[x.ty.ndim]
-    y = operator(
-        x,
-        w,
-        strides=windows.strides,
-        padding=[*before, *after],
-        dilation=windows.dilations,
-        groups=group,
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-    )
+    operator = convolution(len(before), is_transposed=False)
+    y = operator(x, w, strides=windows.strides, padding=[*before, *after], dilation=windows.dilations, groups=group)
     return _with_bias(node, y)
 
 
@@ -90,7 +68,6 @@ def conv_transpose(node: Node) -> relax.Expr:
     more = list(node.attributes.get("output_padding") or [0] * len(extents))
     if len(more) != len(extents) or min(more) < 0:
         raise Refused(f"its output_padding is {more}", f"{len(extents)} numbers of at least 0")
-    operator, data_layout, kernel_layout = TRANSPOSED[x.ty.ndim]
     before, outputs = _cropping(node, windows, sizes[2:], more)
     # Relax crops up to what a single kernel reaches, and what is open of it is cropped behind it.
     cropped = [min(n, extent - 1) if isinstance(n, int) else 0 for n, extent in zip(before, extents, strict=True)]
@@ -105,16 +82,8 @@ def conv_transpose(node: Node) -> relax.Expr:
         max(0, min(n, extent - 1)) if isinstance(n, int) and isinstance(first, int) else 0
         for n, first, extent in zip(rests, before, extents, strict=True)
     ]
-    y = operator(
-        x,
-        w,
-        strides=windows.strides,
-        padding=[*cropped, *ends],
-        dilation=windows.dilations,
-        groups=group,
-        data_layout=data_layout,
-        kernel_layout=kernel_layout,
-    )
+    operator = convolution(len(before), is_transposed=True)
+    y = operator(x, w, strides=windows.strides, padding=[*cropped, *ends], dilation=windows.dilations, groups=group)
     left = [node.builder.facts.simplified(cut - first) for first, cut in zip(before, cropped, strict=True)]
     fits = [
         isinstance(first, int) and not first and isinstance(n, int) and n == end
@@ -129,7 +98,7 @@ def conv_transpose(node: Node) -> relax.Expr:
 def _windows(node: Node) -> Windows:
     """Return the windows of a convolution; raise `Refused` where its weight and attributes contradict each other."""
     x, w = node.operands[:2]
-    if x.ty.ndim not in CONVOLUTIONS:
+    if not 3 <= x.ty.ndim <= 5:
         raise Refused(f"{x.ty.ndim - 2} spatial axes are not supported")
     if w.ty.ndim != x.ty.ndim:
         raise Refused(f"its weight has {w.ty.ndim} axes and its input {x.ty.ndim}", "as many axes in both")

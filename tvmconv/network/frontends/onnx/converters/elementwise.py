@@ -99,8 +99,8 @@ def power(node: Node) -> relax.Expr:
     """Convert Pow, in the dtype of its base; TVM has no powers of integers."""
     base, exponent = node.operands[:2]
     if _is_float(base):
-        return relax.op.power(base, _as(exponent, str(base.ty.dtype)))
-    powers = node.emit(relax.op.power(_as(base, "float64"), _as(exponent, "float64")))
+        return relax.op.power(base, node.builder.cast(exponent, str(base.ty.dtype)))
+    powers = node.emit(relax.op.power(*(node.builder.cast(each, "float64") for each in (base, exponent))))
     return relax.op.astype(powers, base.ty.dtype)
 
 
@@ -143,7 +143,3 @@ def dropout(node: Node) -> relax.Expr:
     if node.outputs == 1:
         return x
     return relax.Tuple([x, node.emit(relax.op.ones(x.ty.shape, "bool"))])
-
-
-def _as(x: relax.Expr, dtype: str) -> relax.Expr:
-    return x if str(x.ty.dtype) == dtype else relax.op.astype(x, dtype)

@@ -1,4 +1,4 @@
-"""Sampling of a tensor at places that another tensor holds, as spatial transformers do it."""
+"""The converter of GridSample: samples of a tensor at positions that another tensor has, as in spatial transformers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ from typing import NamedTuple
 from tvm import relax, te, tirx
 from tvm.ir import Expr
 
+from tvmconv.network.graph.faults import Refused
+
+from ...shared.resampling import cubic_weights
+from ..node import Node
+
 MODES, PADDINGS = ("nearest", "linear", "cubic"), ("zeros", "border", "reflection")
 CUBIC = -0.75
 """The coefficient of cubic convolution, a number without unit."""
+
+
+def grid_sample(node: Node) -> relax.Expr:
+    """Convert GridSample, of planes and of volumes."""
+    mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
+    if mode not in MODES or padding not in PADDINGS:
+        raise Refused(f"the mode {mode} with {padding} is unknown")
+    align_corners = bool(node.attributes.get("align_corners", 0))
+    x, grid = node.operands
+    return _sample(node.builder, x, grid, mode, padding, align_corners)
 
 
 class Tap(NamedTuple):
@@ -23,7 +38,7 @@ class Tap(NamedTuple):
     weight: Expr
 
 
-def sample(
+def _sample(
     builder: relax.BlockBuilder, x: relax.Expr, grid: relax.Expr, mode: str, padding: str, align_corners: bool
 ) -> relax.Expr:
     """Return x (N, C, *sizes) sampled at the places in grid (N, *outputs, axes).
@@ -66,16 +81,7 @@ def _taps(place: Expr, mode: str) -> list[Tap]:
     ratio = place - left
     if mode == "linear":
         return [Tap(left, one - ratio), Tap(left + one, ratio)]
-    a = CUBIC
-
-    def near(d: Expr) -> Expr:
-        return ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0
-
-    def far(d: Expr) -> Expr:
-        return ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a
-
-    weights = far(ratio + 1.0), near(ratio), near(one - ratio), far(2.0 - ratio)
-    return [Tap(left + float(step), weight) for step, weight in zip(range(-1, 3), weights, strict=True)]
+    return [Tap(left + float(i - 1), weight) for i, weight in enumerate(cubic_weights(ratio, CUBIC))]
 
 
 def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: str, align_corners: bool) -> Expr:

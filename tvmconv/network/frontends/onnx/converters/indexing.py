@@ -19,7 +19,7 @@ def gather(node: Node) -> relax.Expr:
         if position is not None and position.ndim == 0:
             return relax.prim_value(x[int(position)])
     x, indices = _tensor(node, x), _tensor(node, indices)
-    return relax.op.take(x, indices, _axis(axis, x.ty.ndim))
+    return relax.op.take(x, indices, node.axis(axis, x.ty.ndim))
 
 
 def _tensor(node: Node, operand: relax.Expr) -> relax.Expr:
@@ -29,7 +29,7 @@ def _tensor(node: Node, operand: relax.Expr) -> relax.Expr:
 def gather_elements(node: Node) -> relax.Expr:
     """Convert GatherElements."""
     x, indices = node.operands[:2]
-    return relax.op.gather_elements(x, indices, _axis(node.attributes.get("axis", 0), x.ty.ndim))
+    return relax.op.gather_elements(x, indices, node.axis(node.attributes.get("axis", 0), x.ty.ndim))
 
 
 def gather_nd(node: Node) -> relax.Expr:
@@ -40,7 +40,7 @@ def gather_nd(node: Node) -> relax.Expr:
 def scatter_elements(node: Node) -> relax.Expr:
     """Convert ScatterElements and its older name, Scatter."""
     x, indices, updates = node.operands[:3]
-    axis = _axis(node.attributes.get("axis", 0), x.ty.ndim)
+    axis = node.axis(node.attributes.get("axis", 0), x.ty.ndim)
     return relax.op.scatter_elements(x, indices, updates, axis, _reduction(node))
 
 
@@ -76,7 +76,7 @@ def top_k(node: Node) -> relax.Expr:
     told = [node.attributes.get("k")] if node.opset < 10 else node.sizes(1, "k")
     if told is None or len(told) != 1 or told[0] is None:
         raise Refused("its k is no single number", "a k of one element")
-    k, axis = node.facts.simplified(told[0]), _axis(node.attributes.get("axis", -1), len(sizes))
+    k, axis = node.facts.simplified(told[0]), node.axis(node.attributes.get("axis", -1), len(sizes))
     size = sizes[axis]
     need = f"needs a k from 1 to the {python_text(size)} elements of its axis {axis}, not {python_text(k)}"
     node.require(tirx.all(as_expr(k) >= 1, as_expr(k) <= as_expr(size)), need)
@@ -94,9 +94,3 @@ def _reduction(node: Node) -> str:
     if reduction not in ("none", "add", "mul", "min", "max"):
         raise Refused(f"its reduction {reduction!r} is unknown", "one of none, add, mul, min and max")
     return "update" if reduction == "none" else reduction
-
-
-def _axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise Refused(f"its axis {axis} is none of an operand of {rank} axes", f"an axis from {-rank} to {rank - 1}")
-    return axis % rank

@@ -21,13 +21,13 @@ def layer_normalization(node: Node) -> relax.Expr:
     row = (sizes_of(x.ty) or ())[axes[0] :]
     if node.outputs == 1 and all(each is None or same_sizes(each.ty, row) for each in (scale, bias)):
         bias = relax.op.zeros(row, dtype) if bias is None else bias
-        scale, bias = (_as(node, each, str(wide.ty.dtype)) for each in (scale, bias))
-        return _as(node, relax.op.nn.layer_norm(wide, scale, bias, axes, epsilon), dtype)
+        scale, bias = (node.builder.cast(each, str(wide.ty.dtype)) for each in (scale, bias))
+        return node.builder.cast(relax.op.nn.layer_norm(wide, scale, bias, axes, epsilon), dtype)
     mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
     centered = node.emit(relax.op.subtract(wide, mean))
     variance = relax.op.mean(relax.op.multiply(centered, centered), axes, keepdims=True)
     inverse = node.emit(relax.op.rsqrt(relax.op.add(variance, relax.const(epsilon, wide.ty.dtype))))
-    y = relax.op.multiply(_as(node, relax.op.multiply(centered, inverse), dtype), scale)
+    y = relax.op.multiply(node.builder.cast(relax.op.multiply(centered, inverse), dtype), scale)
     y = node.emit(y if bias is None else relax.op.add(y, bias))
     return y if node.outputs == 1 else relax.Tuple([y, mean, inverse][: node.outputs])
 
@@ -39,13 +39,13 @@ def rms_normalization(node: Node) -> relax.Expr:
     squares = relax.op.mean(relax.op.multiply(wide, wide), _axes(node), keepdims=True)
     epsilon = relax.const(node.attributes.get("epsilon", 1e-5), wide.ty.dtype)
     y = relax.op.multiply(wide, relax.op.rsqrt(relax.op.add(squares, epsilon)))
-    return relax.op.multiply(_as(node, y, str(x.ty.dtype)), scale)
+    return relax.op.multiply(node.builder.cast(y, str(x.ty.dtype)), scale)
 
 
 def group_normalization(node: Node) -> relax.Expr:
     """Convert GroupNormalization of any rank; scale and bias are for groups before opset 21, for channels since."""
     x, scale, bias = node.operands[:3]
-    batch, channels, *sizes = node.shape_of()
+    channels = node.shape_of()[1]
     groups, epsilon = node.attributes["num_groups"], node.attributes.get("epsilon", 1e-5)
     if groups < 1:
         raise Refused(f"its num_groups is {groups}", "a number of at least 1")
@@ -55,19 +55,15 @@ def group_normalization(node: Node) -> relax.Expr:
         numbers = groups if node.opset < 21 else channels
         need = f"needs a {name} of {python_text(numbers)} numbers, not {python_text(product(node.shape_of(place)))}"
         node.require(equal(product(node.shape_of(place)), numbers), need)
-    split = [batch, groups, node.facts.simplified(channels // groups), *sizes]
-    wide = _wide(node, node.emit(relax.op.reshape(x, split)))
-    axes = list(range(2, x.ty.ndim + 1))
-    mean = node.emit(relax.op.mean(wide, axes, keepdims=True))
-    centered = node.emit(relax.op.subtract(wide, mean))
-    variance = relax.op.mean(relax.op.multiply(centered, centered), axes, keepdims=True)
-    inverse = relax.op.rsqrt(relax.op.add(variance, relax.const(epsilon, wide.ty.dtype)))
-    y = _as(node, relax.op.multiply(centered, inverse), str(x.ty.dtype))
+    wide = _wide(node, x)
+    scale, bias = (node.builder.cast(each, str(wide.ty.dtype)) for each in (scale, bias))
     if node.opset < 21:
-        scale, bias = (relax.op.reshape(each, [1, groups] + [1] * (x.ty.ndim - 1)) for each in (scale, bias))
-        return relax.op.reshape(relax.op.add(relax.op.multiply(y, scale), bias), x.ty.shape)
-    scale, bias = (relax.op.reshape(each, [-1] + [1] * (x.ty.ndim - 2)) for each in (scale, bias))
-    return relax.op.add(relax.op.multiply(relax.op.reshape(y, x.ty.shape), scale), bias)
+        in_group = node.facts.simplified(channels // groups)
+        columns = [node.emit(relax.op.reshape(each, [groups, 1])) for each in (scale, bias)]
+        spread = [node.emit(relax.op.broadcast_to(column, [groups, in_group])) for column in columns]
+        scale, bias = (node.emit(relax.op.reshape(each, [channels])) for each in spread)
+    y = relax.op.nn.group_norm(wide, scale, bias, groups, 1, list(range(2, x.ty.ndim)), epsilon)
+    return node.builder.cast(y, str(x.ty.dtype))
 
 
 def _of_the_scale(node: Node) -> relax.Expr:
@@ -89,9 +85,4 @@ def _axes(node: Node) -> list[int]:
 def _wide(node: Node, x: relax.Expr) -> relax.Expr:
     """Return x in float32 at least, unless stash_type says otherwise."""
     narrow = str(x.ty.dtype) in NARROW
-    return _as(node, x, "float32") if narrow and node.attributes.get("stash_type", 1) == 1 else x
-
-
-def _as(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
-    x = node.builder.normalize(x)
-    return x if str(x.ty.dtype) == dtype else node.emit(relax.op.astype(x, dtype))
+    return node.builder.cast(x, "float32") if narrow and node.attributes.get("stash_type", 1) == 1 else x

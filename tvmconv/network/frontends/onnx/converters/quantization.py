@@ -22,7 +22,7 @@ def dequantize_linear(node: Node) -> relax.Expr:
     dtype = str(x.ty.dtype)
     zero_point = _checked(node, dtype, "input")
     narrow = str(scale.ty.dtype)
-    y = node.emit(relax.op.dequantize(x, _in_float32(node, scale), zero_point, _axis(node, x), "float32"))
+    y = node.emit(relax.op.dequantize(x, node.builder.cast(scale, "float32"), zero_point, _axis(node, x), "float32"))
     wanted = node.attributes.get("output_dtype", 0)
     dtype = _named(wanted) if wanted else narrow
     return y if dtype == "float32" else relax.op.astype(y, dtype)
@@ -36,7 +36,9 @@ def quantize_linear(node: Node) -> relax.Expr:
     if given is not None and str(given.ty.dtype) != dtype:
         raise Refused(f"its zero point is of {given.ty.dtype}, and its output of {dtype}", BLOCKED_HINT)
     zero_point = _checked(node, dtype, "output")
-    return relax.op.quantize(_in_float32(node, x), _in_float32(node, scale), zero_point, _axis(node, x), dtype)
+    return relax.op.quantize(
+        node.builder.cast(x, "float32"), node.builder.cast(scale, "float32"), zero_point, _axis(node, x), dtype
+    )
 
 
 def dynamic_quantize_linear(node: Node) -> relax.Expr:
@@ -85,10 +87,6 @@ def _axis(node: Node, x: relax.Expr) -> int:
     if scale == (1,):
         return 0
     raise Refused(f"its axis is {axis}, and its input has {rank}", "quantize the model anew")
-
-
-def _in_float32(node: Node, x: relax.Expr) -> relax.Expr:
-    return x if str(x.ty.dtype) == "float32" else node.emit(relax.op.astype(x, "float32"))
 
 
 def _named(element: int) -> str:

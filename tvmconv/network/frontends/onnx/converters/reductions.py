@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from tvmconv.network.graph.faults import Refused
 
@@ -85,68 +85,34 @@ def _full(x: relax.Expr, axes: Sequence[int], value: float) -> relax.Expr:
     return relax.op.full(shape, relax.const(value, x.ty.dtype))
 
 
-def _sum(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-    return relax.op.sum(x, axes, keepdims=True)
-
-
-def _mean(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-    return relax.op.mean(x, axes, keepdims=True)
-
-
-def _product(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-    return relax.op.prod(x, axes, keepdims=True)
-
-
-def _extreme(largest: bool) -> Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]:
-    """Return the function that reduces to the largest or smallest element.
-
-    TVM's own result for nothing but infinities is the last finite number.
-    """
-    end, join = (-np.inf, tirx.max) if largest else (np.inf, tirx.min)
+def _by(operator: Callable[..., relax.Expr]) -> Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]:
+    """Return the function that reduces by an operator of Relax, which has no extremes of truth values."""
 
     def reduce(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-        dtype = str(x.ty.dtype)
-        if dtype == "bool":
-            wide = node.emit(relax.op.astype(x, "uint8"))
-            y = relax.op.max(wide, axes, keepdims=True) if largest else relax.op.min(wide, axes, keepdims=True)
-            return relax.op.astype(y, "bool")
-        if "float" not in dtype:
-            return relax.op.max(x, axes, keepdims=True) if largest else relax.op.min(x, axes, keepdims=True)
-        reducer = te.comm_reducer(lambda a, b: join(a, b), lambda dtype: tirx.const(end, dtype), "extreme")
-
-        def compute(x: te.Tensor) -> te.Tensor:
-            steps = {axis: te.reduce_axis((0, x.shape[axis]), f"r{axis}") for axis in sorted(axes)}
-            shape = [1 if axis in steps else size for axis, size in enumerate(x.shape)]
-
-            def element(*at: tirx.Var) -> tirx.Expr:
-                places = [steps.get(axis, each) for axis, each in enumerate(at)]
-                return reducer(x[tuple(places)], axis=list(steps.values()))
-
-            return te.compute(shape, element, "extreme")
-
-        return node.builder.emit_te(compute, x, primfunc_name_hint="max" if largest else "min")
+        y = operator(node.builder.cast(x, "uint8") if str(x.ty.dtype) == "bool" else x, axes, keepdims=True)
+        return node.builder.cast(y, str(x.ty.dtype))
 
     return reduce
 
 
 def _log_sum_exp(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
     """Return log(sum(exp(x))), with the largest element taken out so that no power overflows; infinities stay."""
-    largest = node.emit(_extreme(True)(node, x, axes))
+    largest = node.emit(relax.op.max(x, axes, keepdims=True))
     finite = relax.op.where(relax.op.isfinite(largest), largest, relax.const(0, x.ty.dtype))
     powers = relax.op.exp(relax.op.subtract(x, node.emit(finite)))
     return relax.op.add(relax.op.log(relax.op.sum(powers, axes, keepdims=True)), finite)
 
 
 REDUCTIONS = {
-    "ReduceL1": Reduction(_sum, 0.0, before=relax.op.abs),
-    "ReduceL2": Reduction(_sum, 0.0, before=_square, after=relax.op.sqrt),
-    "ReduceLogSum": Reduction(_sum, 0.0, after=relax.op.log),
+    "ReduceL1": Reduction(_by(relax.op.sum), 0.0, before=relax.op.abs),
+    "ReduceL2": Reduction(_by(relax.op.sum), 0.0, before=_square, after=relax.op.sqrt),
+    "ReduceLogSum": Reduction(_by(relax.op.sum), 0.0, after=relax.op.log),
     "ReduceLogSumExp": Reduction(_log_sum_exp, -np.inf),
-    "ReduceMax": Reduction(_extreme(True), -np.inf),
-    "ReduceMean": Reduction(_mean, np.nan),
-    "ReduceMin": Reduction(_extreme(False), np.inf),
-    "ReduceProd": Reduction(_product, 1.0),
-    "ReduceSum": Reduction(_sum, 0.0),
-    "ReduceSumSquare": Reduction(_sum, 0.0, before=_square),
+    "ReduceMax": Reduction(_by(relax.op.max), -np.inf),
+    "ReduceMean": Reduction(_by(relax.op.mean), np.nan),
+    "ReduceMin": Reduction(_by(relax.op.min), np.inf),
+    "ReduceProd": Reduction(_by(relax.op.prod), 1.0),
+    "ReduceSum": Reduction(_by(relax.op.sum), 0.0),
+    "ReduceSumSquare": Reduction(_by(relax.op.sum), 0.0, before=_square),
 }
 """The reduction of each operator. Over no axes the logarithm of a power is the number itself."""

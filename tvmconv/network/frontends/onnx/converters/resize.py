@@ -1,31 +1,59 @@
-"""Converters of Resize and Upsample in all modes, and of GridSample: Relax is right for few of them.
-
-Relax resizes correctly by integer multiples, with one way of rounding.
-"""
+"""Converters of Resize and Upsample in all modes: Relax resizes correctly by whole multiples alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx, topi
 
 from tvmconv.network.graph.constants import Array
 from tvmconv.network.graph.faults import Refused
 from tvmconv.network.sizes.facts import Size, as_expr, product, python_text
-from tvmconv.problem.dtypes import NARROW
 
-from ...resampling import SAMPLE, cubic_taps, gather, interpolate, linear_taps, repeat
+from ...builder import ImportBuilder
+from ...shared.resampling import Arithmetic, Formula, Resampling, of_tvm, resampled
 from ..node import OPEN_HINT, Node
 from ..sizes import Sizes
-from .coordinates import PERIODIC, ROUNDINGS, Axis, by_coordinates, extrapolated, table
-from .grid_sampling import MODES, PADDINGS, sample
 
 MOST_PARTS = 1000
 """The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
+
+TRANSFORMATIONS = (
+    "align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_crop_and_resize",
+)  # fmt: skip
+"""ONNX's names of the ways in which coordinates are computed."""
+
+PERIODIC = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
+"""The ways in which coordinates go on by one for each further input, whatever the number of inputs."""
+
+NEAR = 1e-3
+"""The difference up to which a scaled size counts as the whole number of outputs."""
+
+TINY = 1e-30
+"""A scale below that of any two sizes."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis that is resized, with the number of inputs and of outputs along it."""
+
+    place: int
+    inputs: Size
+    """The number of inputs, which may be open."""
+    outputs: Size
+    scale: float | None
+    """The number of outputs for each input, as the node gives it; None for the quotient of open sizes."""
+    crop: tuple[float, float]
+    """The part of the input that is resized, from 0 to 1, where coordinates are those of tf_crop_and_resize."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if a size is known only when the model runs."""
+        return not (isinstance(self.inputs, int) and isinstance(self.outputs, int))
 
 
 def resize(node: Node) -> relax.Expr:
@@ -44,16 +72,6 @@ def upsample(node: Node) -> relax.Expr:
     """Convert Upsample, up to opset 9."""
     scales = node.attributes.get("scales") or _scales(node, 1)
     return _resized(node, _axes(node, scales, None, None), "asymmetric", "floor")
-
-
-def grid_sample(node: Node) -> relax.Expr:
-    """Convert GridSample, of planes and of volumes."""
-    mode, padding = node.text("mode", "linear").removeprefix("bi"), node.text("padding_mode", "zeros")
-    if mode not in MODES or padding not in PADDINGS:
-        raise Refused(f"the mode {mode} with {padding} is unknown")
-    align_corners = bool(node.attributes.get("align_corners", 0))
-    x, grid = node.operands
-    return sample(node.builder, x, grid, mode, padding, align_corners)
 
 
 def _scales(node: Node, place: int) -> list[float]:
@@ -113,39 +131,33 @@ def _in_proportion(axes: Sequence[Axis], policy: str) -> list[Axis]:
 def _resized(node: Node, axes: list[Axis], coordinates: str, rounding: str) -> relax.Expr:
     """Return the first operand, resized along one axis after the other."""
     mode, x = node.text("mode", "nearest"), node.operands[0]
-    dtype, is_nearest = str(x.ty.dtype), mode == "nearest"
-    if not is_nearest and "float" not in dtype:
-        raise Refused(f"the mode {mode} for {dtype} is not supported", "resize floating-point numbers")
     if mode not in ("nearest", "linear", "cubic") or rounding not in ROUNDINGS:
         raise Refused(f"its mode {mode!r} with the nearest_mode {rounding!r} is unknown")
-    antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
-    coefficient = node.attributes.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
-    narrow = not is_nearest and dtype in NARROW
-    y = node.emit(relax.op.astype(x, "float32")) if narrow else x
-    for axis in axes:
-        if _repeats(axis) and coordinates in PERIODIC and not excludes:
-            y = _repeated(node, y, axis, coordinates, rounding if is_nearest else None, coefficient)
-        elif axis.is_open:
-            if antialias and not is_nearest and (axis.scale is None or axis.scale < 1):
-                raise Refused("its antialias needs sizes that are known", OPEN_HINT)
-            y = by_coordinates(
-                node.builder,
-                y,
-                axis,
-                coordinates,
-                rounding=rounding if is_nearest else None,
-                coefficient=coefficient,
-                excludes=excludes,
-            )
-        elif is_nearest:
-            # As ONNX Runtime has them: rounding is decided in the last bit.
-            at = ROUNDINGS[rounding](table(axis, coordinates, "float32"))
-            y = gather(node.builder, y, axis.place, np.clip(at, 0, int(axis.inputs) - 1).astype(np.int64))
-        else:
-            y = _weighted(node, y, axis, table(axis, coordinates), coefficient, antialias, excludes)
+    y = resampled(node.builder, x, [_resampling(node, axis, mode, coordinates, rounding) for axis in axes])
     if coordinates == "tf_crop_and_resize" and (cropped := [axis for axis in axes if _leaves_image(axis)]):
         y = extrapolated(node.builder, y, cropped, node.attributes.get("extrapolation_value", 0.0))
-    return relax.op.astype(y, dtype) if narrow else y
+    return y
+
+
+def _resampling(node: Node, axis: Axis, mode: str, coordinates: str, rounding: str) -> Resampling:
+    """Return how the node resizes an axis."""
+    antialias, excludes = (bool(node.attributes.get(key, 0)) for key in ("antialias", "exclude_outside"))
+    is_smoothed = antialias and mode != "nearest" and (axis.scale is None or axis.scale < 1)
+    if is_smoothed and axis.is_open:
+        raise Refused("its antialias needs sizes that are known", OPEN_HINT)
+    return Resampling(
+        axis.place,
+        axis.outputs,
+        mode,
+        coordinate(axis, coordinates),
+        step=(lambda arithmetic, *_: arithmetic.number(1 / float(axis.scale or 1))) if is_smoothed else None,
+        rounded=ROUNDINGS[rounding],
+        coefficient=node.attributes.get("cubic_coeff_a", -0.75),
+        excludes=excludes,
+        times=int(axis.scale or 1) if _repeats(axis) and coordinates in PERIODIC and not excludes else None,
+        # ONNX Runtime rounds to the nearest element what it has in float32.
+        table_dtype="float32" if mode == "nearest" else "float64",
+    )
 
 
 def _leaves_image(axis: Axis) -> bool:
@@ -160,32 +172,83 @@ def _repeats(axis: Axis) -> bool:
     return axis.is_open or axis.outputs == axis.inputs * axis.scale
 
 
-def _repeated(
-    node: Node, y: relax.Expr, axis: Axis, coordinates: str, rounding: str | None, coefficient: float | None
-) -> relax.Expr:
-    """Return y with `axis.scale` outputs for each input, whose weights are those of a short sample axis."""
-    times = int(axis.scale or 0)
-    sample = replace(axis, inputs=SAMPLE, outputs=SAMPLE * times)
-    at = table(sample, coordinates)
-    if rounding is not None:
-        places = ROUNDINGS[rounding](at).astype(np.int64)[:, None]
-        return repeat(node.builder, y, axis.place, times, places, np.ones_like(places, np.float32))
-    places, weights = (
-        linear_taps(at, times, False) if coefficient is None else cubic_taps(at, times, False, coefficient)
+# --- Coordinates ---
+
+
+def coordinate(axis: Axis, transformation: str) -> Formula:
+    """Return the formula of the coordinate of an output among the inputs of an axis."""
+
+    def formula(arithmetic: Arithmetic, output: Any, inputs: Any, outputs: Any) -> Any:
+        number, scale = arithmetic.number, axis.scale
+        if isinstance(inputs, int) and isinstance(outputs, int):
+            scaled = float(scale or 1) * inputs
+            # The quotient of two sizes, times the one, is not quite the other.
+            length = number(outputs if abs(scaled - outputs) < NEAR else scaled)
+        elif scale is None:
+            # TVM looks for bounds of numbers, and fails for a quotient of two sizes alone.
+            scale, length = arithmetic.larger(number(outputs) / number(inputs), number(TINY)), number(outputs)
+        else:
+            length = number(scale) * number(inputs)
+        return _coordinates(
+            arithmetic, transformation, output, number(scale), number(inputs), number(outputs), length, axis.crop
+        )
+
+    return formula
+
+
+def extrapolated(builder: ImportBuilder, y: relax.Expr, axes: Sequence[Axis], value: float) -> relax.Expr:
+    """Return the result of tf_crop_and_resize with a value where a coordinate lies outside of the image."""
+
+    arithmetic = of_tvm("float32")
+
+    def compute(y: te.Tensor, *sizes: Any) -> te.Tensor:
+        def element(*at: tirx.Expr) -> tirx.Expr:
+            outside = []
+            for axis, size in zip(axes, sizes, strict=True):
+                output = arithmetic.number(at[axis.place])
+                x = coordinate(axis, "tf_crop_and_resize")(arithmetic, output, as_expr(size), y.shape[axis.place])
+                outside.append(tirx.any(x < 0, x > arithmetic.number(size - 1)))
+            return tirx.Select(tirx.any(*outside), tirx.const(value, y.dtype), y(*at))
+
+        return te.compute(y.shape, element, tag=topi.tag.INJECTIVE)
+
+    return builder.emit_te(compute, y, *(axis.inputs for axis in axes), primfunc_name_hint="extrapolated")
+
+
+def _coordinates(
+    arithmetic: Arithmetic, transformation: str, at: Any, scale: Any, size: Any, outputs: Any, length: Any, crop: Any
+) -> Any:
+    """Return the coordinates of outputs, whose indices are `at`, in the steps of ONNX Runtime.
+
+    `length` is the number of outputs, which may have a fraction where the node gives a scale.
+    """
+    number, choose = arithmetic.number, arithmetic.choose
+    half, zero, one = number(0.5), number(0), number(1)
+    if transformation == "asymmetric":
+        return at / scale
+    if transformation == "align_corners":
+        return choose(length <= 1, at * zero, at * (size - one) / choose(length <= 1, one, length - one))
+    if transformation == "tf_crop_and_resize":
+        start, end, last = number(crop[0]), number(crop[1]), size - one
+        middle = at * zero + (end - start) * last * half
+        steps = at * (end - start) * last / choose(length <= 1, one, length - one)
+        return start * last + choose(length <= 1, middle, steps)
+    centers = (at + half) / scale - half
+    if transformation == "half_pixel":
+        return centers
+    if transformation == "pytorch_half_pixel":
+        return choose(length <= 1, at * zero, centers)
+    if transformation == "half_pixel_symmetric":
+        return size * half * (one - outputs / length) + (at + half) / scale - half
+    raise Refused(
+        f"the coordinate_transformation_mode {transformation} is unknown", f"one of {', '.join(TRANSFORMATIONS)}"
     )
-    return repeat(node.builder, y, axis.place, times, places, weights)
 
 
-def _weighted(
-    node: Node, y: relax.Expr, axis: Axis, at: Array, coefficient: float | None, antialias: bool, excludes: bool
-) -> relax.Expr:
-    """Return y interpolated at coordinates along an axis whose sizes are known."""
-    scale, last = axis.scale or 1.0, int(axis.inputs) - 1
-    if coefficient is None:
-        places, weights = linear_taps(at, scale, antialias)
-    else:
-        places, weights = cubic_taps(at, scale, antialias, coefficient)
-    if excludes:
-        weights = np.where((places < 0) | (places > last), 0, weights)
-        weights /= weights.sum(axis=1, keepdims=True)
-    return interpolate(node.builder, y, axis.place, np.clip(places, 0, last), weights)
+ROUNDINGS: dict[str, Callable[[Arithmetic, Any], Any]] = {
+    "round_prefer_floor": lambda arithmetic, at: arithmetic.ceil(at - arithmetic.number(0.5)),
+    "round_prefer_ceil": lambda arithmetic, at: arithmetic.floor(at + arithmetic.number(0.5)),
+    "floor": lambda arithmetic, at: arithmetic.floor(at),
+    "ceil": lambda arithmetic, at: arithmetic.ceil(at),
+}
+"""The functions that round coordinates to the index of the nearest input, by nearest_mode."""

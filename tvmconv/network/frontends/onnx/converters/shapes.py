@@ -1,4 +1,4 @@
-"""Converters of ONNX's operators that change shapes, to sizes that may be expressions of open ones."""
+"""Converters of ONNX's operators that change shapes, to sizes that may be open."""
 
 from __future__ import annotations
 
@@ -12,16 +12,30 @@ from tvm import relax, te, tirx, topi
 
 from tvmconv.network.graph.faults import Refused
 from tvmconv.network.sizes.elements import Ratio
-from tvmconv.network.sizes.facts import Size, SizeFacts, as_expr, choice, equal, is_number, product, python_text
+from tvmconv.network.sizes.facts import (
+    Size,
+    SizeFacts,
+    as_expr,
+    choice,
+    equal,
+    is_number,
+    product,
+    python_text,
+    shape_text,
+)
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...agreement import broadcastable
-from ...builder import moved
+from ...builder import moved, tiled
+from ...shared.padding import Padding, padded
 from ..node import Node
 from ..sizes import Sizes
 
 FARTHEST = 2**31
 """A start or an end of a slice from which on it is beyond any axis."""
+
+
+PADDING_MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def reshape(node: Node) -> relax.Expr:
@@ -31,15 +45,15 @@ def reshape(node: Node) -> relax.Expr:
         wanted = [int(size) for size in node.attributes.get("shape", ())]
     if not node.attributes.get("allowzero", 0):
         if any(is_number(size, 0) and i >= len(before) for i, size in enumerate(wanted)):
-            raise Refused(f"its shape {_text(wanted)} has a 0 behind the axes of its input")
+            raise Refused(f"its shape {shape_text(wanted)} has a 0 behind the axes of its input")
         wanted = [before[i] if is_number(size, 0) else size for i, size in enumerate(wanted)]
     inferred = [i for i, size in enumerate(wanted) if is_number(size, -1)]
     if len(inferred) > 1 or any(isinstance(size, int) and size < -1 for size in wanted):
-        raise Refused(f"its shape is {_text(wanted)}; one size may be -1, none smaller")
+        raise Refused(f"its shape is {shape_text(wanted)}; one size may be -1, none smaller")
     if inferred:
         others = [size for i, size in enumerate(wanted) if i != inferred[0]]
         if any(is_number(size, 0) for size in others):
-            raise Refused(f"its shape {_text(wanted)} leaves a size open that no number of elements decides")
+            raise Refused(f"its shape {shape_text(wanted)} leaves a size open that no number of elements decides")
         wanted[inferred[0]] = node.facts.quotient(before, others)
     return relax.op.reshape(node.operands[0], relax.ShapeExpr([as_expr(size) for size in wanted]))
 
@@ -54,7 +68,7 @@ def squeeze(node: Node) -> relax.Expr:
     axes = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
     if axes is None:
         axes = [axis for axis, size in enumerate(sizes) if node.choose(equal(size, 1), False, RANK_NEED)]
-    chosen = sorted({_axis(int(axis), len(sizes)) for axis in axes})
+    chosen = sorted({node.axis(int(axis), len(sizes)) for axis in axes})
     return relax.op.squeeze(node.operands[0], chosen) if chosen else node.operands[0]
 
 
@@ -64,7 +78,7 @@ def unsqueeze(node: Node) -> relax.Expr:
     if not told:
         raise Refused("it has no axes", "the axes to add")
     rank = len(node.shape_of()) + len(told)
-    axes = sorted({_axis(int(axis), rank) for axis in told})
+    axes = sorted({node.axis(int(axis), rank) for axis in told})
     if len(axes) < len(told):
         raise Refused(f"it has an axis twice among {list(told)}", "each axis once")
     y = node.operands[0]
@@ -118,7 +132,7 @@ def constant_of_shape(node: Node) -> relax.Expr:
     sizes = node.sizes(0, "shape") or []
     known = prod(size for size in sizes if isinstance(size, int))
     if known > MAX_ELEMENTS:
-        raise Refused(f"its shape {_text(sizes)} has over {MAX_ELEMENTS} elements")
+        raise Refused(f"its shape {shape_text(sizes)} has over {MAX_ELEMENTS} elements")
     return relax.op.full(
         relax.ShapeExpr(list(map(as_expr, sizes))), relax.const(filling, str(filling.dtype)), str(filling.dtype)
     )
@@ -159,7 +173,7 @@ def slice_(node: Node) -> relax.Expr:
     else:
         starts, ends = node.sizes(1, "starts") or [], node.sizes(2, "ends") or []
         axes, steps = node.sizes(3, "axes"), node.sizes(4, "steps")
-    axes = list(range(len(starts))) if axes is None else [_axis(int(axis), len(sizes)) for axis in axes]
+    axes = list(range(len(starts))) if axes is None else [node.axis(int(axis), len(sizes)) for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
     cuts = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
@@ -172,7 +186,7 @@ def slice_(node: Node) -> relax.Expr:
 def split(node: Node) -> relax.Expr:
     """Convert Split into parts of sizes that are told, or of one size, the last one smaller from opset 18 on."""
     x, sizes = node.operands[0], node.shape_of()
-    axis = _axis(node.attributes.get("axis", 0), len(sizes))
+    axis = node.axis(node.attributes.get("axis", 0), len(sizes))
     size = sizes[axis]
     told = node.attributes.get("split") if node.opset < 13 else node.sizes(1, "split")
     parts = [] if told is None else list(told)
@@ -206,14 +220,33 @@ def _sums(node: Node, parts: Sequence[Size]) -> list[Size]:
 def tile(node: Node) -> relax.Expr:
     """Convert Tile: each axis repeated a number of times, which may be an open size."""
     x, sizes, repeats = node.operands[0], node.shape_of(), node.sizes(1, "repeats") or []
-    if all(isinstance(each, int) for each in (*sizes, *repeats)):
-        return relax.op.tile(x, repeats)
+    if len(repeats) != len(sizes):
+        raise Refused(f"it has {len(repeats)} repeats for {len(sizes)} axes", "one for each")
     wanted = [node.facts.simplified(product([size, times])) for size, times in zip(sizes, repeats, strict=True)]
+    return tiled(node.builder, x, repeats, wanted)
 
-    def source(at: Sequence[tirx.Expr], sizes: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        return [i % size for i, size in zip(at, sizes, strict=True)]
 
-    return moved(node.builder, x, wanted, source, "tile")
+def pad(node: Node) -> relax.Expr:
+    """Convert Pad. What is cropped is so first, and the rest is padded, as in ONNX Runtime."""
+    x, mode = node.operands[0], node.text("mode", "constant")
+    sizes = node.shape_of()
+    if mode not in PADDING_MODES:
+        raise Refused(f"its mode {mode!r} is unknown", f"one of {', '.join(PADDING_MODES)}")
+    if node.opset < 11:
+        widths = list(node.attributes.get("pads") or node.attributes.get("paddings") or ())
+        value: relax.Expr = relax.const(node.attributes.get("value", 0.0), x.ty.dtype)
+    else:
+        widths = node.sizes(1, "pads") or []
+        value = relax.const(0, x.ty.dtype) if node.operand(2) is None else node.operands[2]
+    told = node.constant(3, "axes")
+    axes = list(range(len(sizes))) if told is None else [int(axis) for axis in told.reshape(-1)]
+    if len(widths) != 2 * len(axes) or not all(-len(sizes) <= axis < len(sizes) for axis in axes):
+        raise Refused(f"it has {len(widths)} pads for the axes {axes} of {len(sizes)}", "two pads for each axis")
+    paddings = [Padding(0, 0)] * len(sizes)
+    for place, axis in enumerate(axes):
+        before, after = (node.builder.facts.simplified(widths[each]) for each in (place, place + len(axes)))
+        paddings[axis] = Padding(before, after)
+    return padded(node.builder, x, paddings, mode, value)
 
 
 @dataclass(frozen=True)
@@ -281,13 +314,3 @@ def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut
 
     is_reversed = any(step < 0 for step in strides)
     return moved(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)
-
-
-def _axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < max(rank, 1):
-        raise Refused(f"it has the axis {axis}, and its input {rank} axes")
-    return axis % max(rank, 1)
-
-
-def _text(sizes: Sequence[Size]) -> str:
-    return f"({', '.join(map(python_text, sizes))})"

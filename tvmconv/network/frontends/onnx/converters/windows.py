@@ -87,13 +87,9 @@ def same_padding(facts: SizeFacts, size: Size, extent: int, stride: int, is_uppe
         total: Size = extent - 1
     else:
         rest = extent - 1 - (size - 1) % stride
-        total = 0 if extent == 1 else _at_least_0(rest)
+        total = 0 if extent == 1 else facts.larger(rest, 0)
     before = total // 2 if is_upper else (total + 1) // 2
     return facts.simplified(before), facts.simplified((size - 1) // stride * stride + extent)
-
-
-def _at_least_0(size: Size) -> Size:
-    return max(size, 0) if isinstance(size, int) else tirx.max(size, tirx.const(0, "int64"))
 
 
 def _text(values: Sequence[int]) -> str:

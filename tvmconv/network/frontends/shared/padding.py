@@ -1,21 +1,15 @@
-"""Padding and cropping by numbers and by open sizes: the converter of Pad, and what windows of open sizes need."""
+"""Padding and cropping by numbers and by open sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import relax, te, tirx, topi
 
-from tvmconv.network.graph.constants import constant_value, sizes_of
-from tvmconv.network.graph.faults import Refused
-from tvmconv.network.sizes.facts import Size, as_expr, python_text
-
-from ...builder import ImportBuilder
-from ..node import Node
-
-MODES = ("constant", "edge", "reflect", "wrap")
+from ...graph.constants import constant_value, sizes_of
+from ...sizes.facts import Size, as_expr, python_text
+from ..builder import ImportBuilder
 
 
 @dataclass(frozen=True)
@@ -24,29 +18,6 @@ class Padding:
 
     before: Size
     after: Size
-
-
-def pad(node: Node) -> relax.Expr:
-    """Convert Pad. What is cropped is so first, and the rest is padded, as in ONNX Runtime."""
-    x, mode = node.operands[0], node.text("mode", "constant")
-    sizes = node.shape_of()
-    if mode not in MODES:
-        raise Refused(f"its mode {mode!r} is unknown", f"one of {', '.join(MODES)}")
-    if node.opset < 11:
-        widths = list(node.attributes.get("pads") or node.attributes.get("paddings") or ())
-        value: relax.Expr = relax.const(node.attributes.get("value", 0.0), x.ty.dtype)
-    else:
-        widths = node.sizes(1, "pads") or []
-        value = relax.const(0, x.ty.dtype) if node.operand(2) is None else node.operands[2]
-    told = node.constant(3, "axes")
-    axes = list(range(len(sizes))) if told is None else [int(axis) for axis in told.reshape(-1)]
-    if len(widths) != 2 * len(axes) or not all(-len(sizes) <= axis < len(sizes) for axis in axes):
-        raise Refused(f"it has {len(widths)} pads for the axes {axes} of {len(sizes)}", "two pads for each axis")
-    paddings = [Padding(0, 0)] * len(sizes)
-    for place, axis in enumerate(axes):
-        before, after = (node.builder.facts.simplified(widths[each]) for each in (place, place + len(axes)))
-        paddings[axis] = Padding(before, after)
-    return padded(node.builder, x, paddings, mode, value)
 
 
 def padded(
@@ -145,10 +116,3 @@ def shifted(
     ]
     arguments = [[as_expr(each) for each in numbers] for numbers in (before, totals)]
     return builder.emit_te(compute, x, value, *arguments, primfunc_name_hint="padded")
-
-
-def lowest(dtype: str) -> relax.Expr:
-    """Return the smallest number of a dtype, -inf of floating point."""
-    if "float" in dtype:
-        return relax.const(-np.inf, dtype)
-    return relax.const(np.iinfo(dtype).min, dtype)

@@ -1,0 +1,1 @@
+"""Functions that ONNX and torch share, from plain arguments to expressions of Relax."""

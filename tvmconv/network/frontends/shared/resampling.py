@@ -1,0 +1,359 @@
+"""Resampling along an axis: each output is the weighted sum of a few elements of the input.
+
+NumPy computes indices and weights beforehand, as tables; of an open size, the same formulas do so in a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx, topi
+
+from tvmconv.problem.dtypes import NARROW
+
+from ...graph.constants import Array, sizes_of
+from ...graph.faults import Refused
+from ...sizes.facts import Size, as_expr
+from ..builder import ImportBuilder
+
+SAMPLE = 16
+"""The number of inputs from which it is read how outputs follow from any number of them.
+
+The middle ones are far enough from both ends for all modes.
+"""
+
+MOST_TAPS = 4
+"""The largest number of elements along an axis to look up and add one by one; more make a matrix product."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Arithmetic on arrays of NumPy, or on expressions of TVM, of one floating-point type."""
+
+    number: Callable[[Any], Any]
+    """The function that makes a floating-point number of an integer or of one of Python."""
+    floor: Callable[[Any], Any] = np.floor
+    ceil: Callable[[Any], Any] = np.ceil
+    absolute: Callable[[Any], Any] = np.abs
+    larger: Callable[[Any, Any], Any] = np.maximum
+    both: Callable[[Any, Any], Any] = np.logical_and
+    choose: Callable[[Any, Any, Any], Any] = np.where
+
+
+def of_numpy(dtype: str) -> Arithmetic:
+    """Return the arithmetic on arrays."""
+    return Arithmetic(np.dtype(dtype).type)
+
+
+def of_tvm(dtype: str) -> Arithmetic:
+    """Return the arithmetic on expressions."""
+
+    def number(value: Any) -> tirx.Expr:
+        return tirx.const(float(value), dtype) if isinstance(value, (int, float)) else value.astype(dtype)
+
+    return Arithmetic(number, tirx.floor, tirx.ceil, tirx.abs, tirx.max, tirx.And, tirx.Select)
+
+
+Formula = Callable[..., Any]
+"""A function of an `Arithmetic`, indices of outputs in it, the sizes of input and output, and `Resampling.numbers`."""
+
+REACHES = {"linear": 1, "cubic": 2, "lanczos": 3}
+"""The distance in elements from which on the kernel of a mode is 0."""
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """Resampling along one axis."""
+
+    axis: int
+    outputs: Size
+    """The size of the axis afterwards."""
+    mode: str
+    """The mode: "nearest", "linear", "cubic", or, for sizes that are numbers and with `step`, "lanczos"."""
+    coordinate: Formula
+    """The formula of the coordinate of an output among the elements of the input."""
+    step: Callable[..., Any] | None = None
+    """With antialias, the function of the number of inputs for each output; its arguments are `coordinate`'s without
+    the indices."""
+    rounded: Callable[[Arithmetic, Any], Any] = lambda arithmetic, at: arithmetic.floor(at)
+    """The function that rounds a coordinate to the index of the nearest element."""
+    coefficient: float = -0.75
+    """The coefficient of cubic convolution, a number without unit."""
+    excludes: bool = False
+    """True if elements outside of the axis are left out; else the last element stands for those beyond it."""
+    times: int | None = None
+    """The number of outputs for each input where each input has as many, and no coordinate differs from the others."""
+    dtype: str = "float32"
+    """The type of coordinates and weights in a call."""
+    table_dtype: str = "float32"
+    """The type of coordinates and weights that are computed beforehand."""
+    numbers: tuple[Any, ...] = ()
+    """Further arguments of the formulas, numbers and expressions of sizes."""
+
+
+def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]) -> relax.Expr:
+    """Return x resampled along one axis after the other, in float32 if it is of half precision.
+
+    Raises `Refused` for integers, which only the mode "nearest" takes.
+    """
+    dtype = str(x.ty.dtype)
+    is_narrow = any(step.mode != "nearest" for step in steps) and dtype in NARROW
+    y = builder.cast(x, "float32") if is_narrow else x
+    for how in steps:
+        if how.mode != "nearest" and "float" not in dtype:
+            raise Refused(f"the mode {how.mode} for {dtype} is not supported", "resample floating-point numbers")
+        inputs = (sizes_of(y.ty) or ())[how.axis]
+        if how.times is not None:
+            y = y if how.times == 1 else _repeated(builder, y, how, how.times)
+        elif not all(isinstance(each, (int, float)) for each in (inputs, how.outputs, *how.numbers)):
+            y = (_smoothed if how.step else _by_formula)(builder, y, how)
+        else:
+            places, weights = tables(how, inputs, how.outputs)
+            places = np.clip(places, 0, inputs - 1)
+            if weights is None:
+                y = _gather(builder, y, how.axis, places[:, 0])
+            else:
+                y = _weighted(builder, y, how.axis, places, weights)
+    return builder.cast(y, dtype)
+
+
+# --- Formulas ---
+
+
+def tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
+    """Return the indices of elements and their weights, (outputs, taps), for sizes that are numbers; None for 1."""
+    arithmetic = of_numpy(how.table_dtype)
+    output = arithmetic.number(np.arange(outputs))
+    if how.step is None:
+        taps = _taps(arithmetic, how, output, inputs, outputs, *how.numbers)
+        weights = None if how.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
+        return np.stack([index for index, _ in taps], 1), weights
+    first, most, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
+    places = first + np.arange(int(most))
+    weights = weight(places)
+    if how.excludes:
+        weights = np.where((places >= 0) & (places < inputs), weights, 0)
+    return places, weights / weights.sum(axis=1, keepdims=True)
+
+
+def _taps(
+    arithmetic: Arithmetic, how: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
+) -> list[tuple[Any, Any]]:
+    """Return the elements of an output: the index of each, perhaps outside the axis, and its weight, None for 1."""
+    at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
+    if how.mode == "nearest":
+        return [(how.rounded(arithmetic, at).astype("int64"), None)]
+    left = arithmetic.floor(at)
+    part, first = at - left, left.astype("int64")
+    if how.mode == "linear":
+        taps = [(first, arithmetic.number(1) - part), (first + 1, part)]
+    else:
+        taps = [(first + i - 1, weight) for i, weight in enumerate(cubic_weights(part, how.coefficient))]
+    if not how.excludes:
+        return taps
+    zero = arithmetic.number(0)
+    inside = [(i, arithmetic.choose(arithmetic.both(i >= 0, i < inputs), weight, zero)) for i, weight in taps]
+    total = reduce(lambda a, b: a + b, [weight for _, weight in inside])
+    return [(i, weight / total) for i, weight in inside]
+
+
+def _kernel(
+    arithmetic: Arithmetic, how: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
+) -> tuple[Any, Any, Callable[[Any], Any]]:
+    """Return the first element of an output, the largest number of elements, and a function that returns their weights.
+
+    The kernel is as wide as the inputs for each output are many; elements may be outside the axis.
+    """
+    assert how.step is not None
+    at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
+    one = arithmetic.number(1)
+    width = arithmetic.larger(how.step(arithmetic, inputs, outputs, *numbers), one)
+    support = arithmetic.number(REACHES[how.mode]) * width
+    first, end = (arithmetic.floor(at + one + reach).astype("int64") for reach in (-support, support))
+
+    def weight(index: Any) -> Any:
+        distance = arithmetic.absolute((arithmetic.number(index) - at) / width)
+        return arithmetic.choose(index < end, _shape(arithmetic, how, distance), arithmetic.number(0))
+
+    return first, 2 * arithmetic.ceil(support).astype("int64") + 1, weight
+
+
+def _shape(arithmetic: Arithmetic, how: Resampling, distance: Any) -> Any:
+    """Return the weight of an element by its distance, which is at least 0."""
+    zero, one = arithmetic.number(0), arithmetic.number(1)
+    if how.mode == "linear":
+        return arithmetic.larger(one - distance, zero)
+    if how.mode == "lanczos":
+        return np.where(distance < 3, np.sinc(distance) * np.sinc(distance / 3), 0)
+    near, far = _cubic_pieces(distance, how.coefficient)
+    return arithmetic.choose(distance < one, near, arithmetic.choose(distance < arithmetic.number(2), far, zero))
+
+
+def cubic_weights(fraction: Any, a: float) -> list[Any]:
+    """Return the weights of the four elements around a coordinate, by its distance from the second one."""
+    (_, first), (second, _) = _cubic_pieces(fraction + 1, a), _cubic_pieces(fraction, a)
+    (third, _), (_, fourth) = _cubic_pieces(1 - fraction, a), _cubic_pieces(2 - fraction, a)
+    return [first, second, third, fourth]
+
+
+def _cubic_pieces(d: Any, a: float) -> tuple[Any, Any]:
+    """Return the weights of cubic convolution by a distance below 1, and by one from 1 to 2."""
+    return ((a + 2) * d - (a + 3)) * d * d + 1, ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
+# --- Functions of tensors ---
+
+
+def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
+    """Return the elements of x at some indices along an axis, (outputs,); x itself for those of all elements.
+
+    Before: `x` of shape (1, 8, 2) and places (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
+    """
+    inputs, outputs = int(x.ty.shape[axis]), len(places)
+    if np.array_equal(places, np.arange(inputs)):
+        return x
+    # TVM reads a table for indices that are no expression of the output's.
+    is_even = np.array_equal(places, np.arange(outputs) * inputs // max(outputs, 1))
+
+    def compute(x: te.Tensor, *tables: te.Tensor) -> te.Tensor:
+        return _sums(x, axis, outputs, lambda i: [(tables[0][i] if tables else i * inputs // outputs, None)])
+
+    tables = [] if is_even else [relax.const(places.astype("int32"))]
+    return builder.emit_te(compute, x, *tables, primfunc_name_hint="gather")
+
+
+def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array, weights: Array) -> relax.Expr:
+    """Return weighted sums of elements of x along an axis, (outputs, taps); a matrix product if they are many.
+
+    Before: `x` (1, 8, 2), places (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
+    """
+    inputs, outputs = int(x.ty.shape[axis]), len(places)
+    matrix = np.zeros((inputs, outputs), weights.dtype)
+    np.add.at(matrix, (places, np.arange(outputs)[:, None]), weights)
+    if inputs == outputs and np.array_equal(matrix, np.eye(inputs)):
+        return x
+    is_used = (weights != 0).any(axis=0)
+    if is_used.sum() > MOST_TAPS:
+        order = [*(each for each in range(x.ty.ndim) if each != axis), axis]
+        factor = relax.const(matrix.astype(str(x.ty.dtype)))
+        product = builder.emit(relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), factor))
+        return builder.emit(relax.op.permute_dims(product, [int(i) for i in np.argsort(order)]))
+
+    def compute(x: te.Tensor, places: te.Tensor, weights: te.Tensor) -> te.Tensor:
+        last = tirx.const(inputs - 1, "int32")
+        taps = range(int(is_used.sum()))
+        # A table tells TVM no bounds, without which it would index with 64 bits.
+        return _sums(
+            x, axis, outputs, lambda i: [(te.max(te.min(places[i, tap], last), 0), weights[i, tap]) for tap in taps]
+        )
+
+    tables = [places[:, is_used].astype("int32"), weights[:, is_used].astype("float32")]
+    return builder.emit_te(compute, x, *map(relax.const, tables), primfunc_name_hint="interpolate")
+
+
+def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times: int) -> relax.Expr:
+    """Return weighted sums of elements of x along an axis of any size, `times` of them for each element.
+
+    Before: `x` of two elements a, b, and `times` 2 with the weights (0.25, 0.75), (0.75, 0.25). After:
+    `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
+    """
+    # In the middle of a sample, elements are as far from the output, and have the weights, as on any axis.
+    places, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
+    weights = np.ones_like(places) if weights is None else weights
+    middle = len(places) // 2
+    first = next(row for row in range(middle, middle + times) if places[row, 0] != places[row - 1, 0])
+    shift = -first % times  # from one multiple of `times` to the next, outputs then have the same elements
+    distances = (places[first] - (first + shift) // times).tolist()
+    shares = weights[first : first + times].T
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        size = x.shape[how.axis]
+
+        def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
+            place, phase = (output + shift) // times, (output + shift) % times
+            for distance, share in zip(distances, shares, strict=True):
+                source = place + distance
+                source = te.min(source, size - 1) if distance + (shift > 0) > 0 else source
+                source = te.max(source, 0) if distance < 0 else source
+                yield source, None if (share == 1).all() else _by_phase(phase, share, x.dtype)
+
+        return _sums(x, how.axis, size * times, taps)
+
+    return builder.emit_te(compute, x, primfunc_name_hint="repeat")
+
+
+def _by_formula(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
+    """Return weighted sums of a few elements of x along an axis of any size."""
+    arithmetic = of_tvm(how.dtype)
+
+    def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
+        size = x.shape[how.axis]
+
+        def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
+            for index, weight in _taps(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers):
+                yield te.max(te.min(index.astype(size.ty.dtype), size - 1), 0), weight
+
+        return _sums(x, how.axis, outputs, taps)
+
+    return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="resample")
+
+
+def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
+    """Return means of x along an axis of any size, weighted by a kernel, which leaves elements outside the axis out."""
+    axis, arithmetic = how.axis, of_tvm(how.dtype)
+
+    def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
+        size, zero = x.shape[axis], tirx.const(0.0, x.dtype)
+
+        def kernel(output: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, Callable[[tirx.Expr], tirx.Expr]]:
+            return _kernel(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers)
+
+        def total(name: str, shape: Sequence[tirx.Expr], axis: int, of: Callable[..., tirx.Expr]) -> te.Tensor:
+            tap = te.reduce_axis((0, kernel(as_expr(0))[1]), "tap")
+
+            def element(*at: tirx.Var) -> tirx.Expr:
+                first, _, weight = kernel(at[axis])
+                index = first + tap
+                term = of(at, index, weight(index).astype(x.dtype))
+                return te.sum(tirx.if_then_else(te.all(index >= 0, index < size), term, zero), axis=tap)
+
+            return te.compute(shape, element, name)
+
+        shape = _resized(x.shape, axis, outputs)
+        whole = total("whole", [outputs], 0, lambda at, index, weight: weight)
+        sums = total("sums", shape, axis, lambda at, index, weight: x(*at[:axis], index, *at[axis + 1 :]) * weight)
+        return te.compute(shape, lambda *at: sums(*at) / whole[at[axis]])
+
+    return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="smoothed")
+
+
+def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
+    """Return one of some numbers by its place: by a formula where they lie on a line."""
+    step = float(numbers[-1] - numbers[0]) / max(len(numbers) - 1, 1)
+    if np.allclose(numbers, numbers[0] + step * np.arange(len(numbers)), rtol=0, atol=1e-9):
+        return phase.astype(dtype) * tirx.const(step, dtype) + tirx.const(float(numbers[0]), dtype)
+    value = tirx.const(float(numbers[-1]), dtype)
+    for place in reversed(range(len(numbers) - 1)):
+        value = tirx.Select(phase == place, tirx.const(float(numbers[place]), dtype), value)
+    return value
+
+
+def _sums(x: te.Tensor, axis: int, outputs: Any, taps: Callable[[tirx.Expr], Iterable[Any]]) -> te.Tensor:
+    """Return weighted sums of x along an axis; `taps` returns indices and weights for an output, None for 1."""
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        terms = []
+        for index, weight in taps(at[axis]):
+            term = x(*at[:axis], index, *at[axis + 1 :])
+            terms.append(term if weight is None else term * weight.astype(x.dtype))
+        return reduce(lambda a, b: a + b, terms)
+
+    return te.compute(_resized(x.shape, axis, outputs), element, tag=topi.tag.INJECTIVE)
+
+
+def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr]:
+    return [size if place == axis else each for place, each in enumerate(shape)]
