@@ -7,14 +7,17 @@ from . import (
     depthwise_nhwc,
     depthwise_planes,
     gate,
-    gradients,
     grouped,
     matvec,
     shallow,
     sparse,
     tensor,
 )
-from .gradients import nhwc as gradients_nhwc
+from .gradients import diagonals as weight_gradient_diagonals
+from .gradients import input as input_gradient
+from .gradients import input_nhwc as input_gradient_nhwc
+from .gradients import weight as weight_gradient
+from .gradients import weight_nhwc as weight_gradient_nhwc
 from .simt import direct, im2win
 from .tensor import linear, winograd
 
@@ -26,14 +29,17 @@ __all__ = [
     "depthwise_planes",
     "direct",
     "gate",
-    "gradients",
-    "gradients_nhwc",
     "grouped",
     "im2win",
+    "input_gradient",
+    "input_gradient_nhwc",
     "linear",
     "matvec",
     "shallow",
     "sparse",
     "tensor",
+    "weight_gradient",
+    "weight_gradient_diagonals",
+    "weight_gradient_nhwc",
     "winograd",
 ]

@@ -24,9 +24,9 @@ from tvmconv import ConvWorkload, autotvm, compile, depthwise, dispatch  # noqa:
 from tvmconv.checking.operands import check_result, random_operands
 from tvmconv.dispatch import functions, registry
 from tvmconv.dispatch.call import Call, problem_from
-from tvmconv.dispatch.registry import TEMPLATES, template_from, to_message
+from tvmconv.dispatch.registry import TEMPLATES, directions_of, template_from, to_message
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import FusedProblem, Problem
+from tvmconv.problem import DIRECTIONS, FusedProblem, Problem
 from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
 
@@ -53,6 +53,12 @@ PROBLEMS = {
     "narrow groups": layer((8, 64, 28, 28), (64, 8, 3, 3), groups=8),
     "attention": KERNELS["vit"].problem,
     "gate": FusedProblem(GATES["efficientnet"]),
+}
+PROBLEMS |= {
+    f"{direction} of {name}": Problem(problem.workload, direction=direction)
+    for direction in DIRECTIONS[1:]
+    for name, problem in PROBLEMS.items()
+    if name.startswith("depthwise")
 }
 
 
@@ -96,7 +102,8 @@ def test_template_says_what_a_problem_takes(name: str) -> None:
     taken = [
         problem
         for problem in PROBLEMS.values()
-        if (template.LAYOUTS.obstacle(problem.workload) or template.obstacle(problem, target)) is None
+        if problem.direction in directions_of(template)
+        and (template.LAYOUTS.obstacle(problem.workload) or template.obstacle(problem, target)) is None
     ]
     assert taken
     for problem in taken:
@@ -149,7 +156,9 @@ def test_unregistered_is_unknown() -> None:
         dispatch.template_named("cpu/toy")
     result = tvmconv("tune", "--workload", POINTWISE.to_json(), "--algorithm", "toy", "-o", "log")
     assert result.exit_code == 2
-    known = "auto, amx, depthwise, depthwise_dot, direct, dot, im2win, pointwise, winograd"
+    known = (
+        "auto, amx, depthwise, depthwise_dot, direct, dot, im2win, input_gradient, pointwise, weight_gradient, winograd"
+    )
     assert f"'toy' is not one of {known}" in result.stderr
     with pytest.raises(InvalidArgumentError, match="algorithm is 'toy'; expected auto or depthwise"):
         compile(POINTWISE, algorithm="toy")

@@ -203,12 +203,13 @@ def test_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_calls", type(module._calls)())
     monkeypatch.setattr(launches, "_known", Cache(9))
     kernels: Cache[Any, Any] = Cache(9)
-    monkeypatch.setattr(gradients, "_kernels", kernels)
+    monkeypatch.setattr(calls, "_operators", kernels)
     layer = LAYERS["multiplier-2-stride-2"]
     for batch in (2, 1, 3):
         tensors = [torch.randn(batch, *layer.x[1:], requires_grad=True), *layer.tensors()[1:]]
         torch.autograd.grad(layer.convolve(*tensors).sum(), tensors)
-    assert sorted(of for of, *_ in kernels) == ["input", "weight"]
+    directions = [problem.direction for problem, *_ in kernels]
+    assert sorted(directions) == ["forward", "input_gradient", "weight_gradient"]
 
 
 FRAMES = 27

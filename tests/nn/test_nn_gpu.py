@@ -12,13 +12,13 @@ from tests.nn.sequence_cases import CASES as SEQUENCES
 from tests.nn.sequence_cases import Sequences
 from tests.nn.sequence_cases import check as check_sequences
 from tests.schedules.cases.diagonals import CASES as DIAGONALS
-from tests.schedules.cases.diagonals import scheduled
-from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, geometry, operands
+from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, any_batch, geometry
 from tests.schedules.cases.gradients import check as check_gradient
-from tvmconv.lowering import build_function
 from tvmconv.runtime import gradients
 from tvmconv.runtime.arrays import to_numpy, to_torch
+from tvmconv.runtime.operator import compile_problem
 from tvmconv.targets import has_gpu, resolve_target
+from tvmconv.testing import random_operands
 
 torch = pytest.importorskip("torch")
 
@@ -28,7 +28,7 @@ nn = torch.nn
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
-PRECISION = {"input": "strict", "weight": "float32"}
+PRECISION = {"input_gradient": "strict", "weight_gradient": "float32"}
 """What a gradient in float32 promises: that by the weight may be of three TF32 products."""
 
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -38,9 +38,9 @@ by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name: str, of: str) -> None:
     workload = CASES[name]
-    arrays = operands(of, workload)
+    arrays = random_operands(workload, direction=of)
     first, second = (to_torch(array).cuda() for label, array in arrays.items() if label != "output")
-    function = gradients.input_gradient if of == "input" else gradients.weight_gradient
+    function = getattr(gradients, of)
     result = function(first, second, geometry(workload))
     check_gradient(of, workload, arrays, to_numpy(result.cpu()), PRECISION[of])
     assert torch.equal(result, function(first, second, geometry(workload)))
@@ -48,15 +48,15 @@ def test_gradients(name: str, of: str) -> None:
 
 @pytest.mark.parametrize("name", DIAGONALS)
 def test_gradients_on_diagonals(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    workload, tiles = DIAGONALS[name]
-    target = resolve_target("cuda")
-    kernel = build_function(scheduled(workload, tiles, target), target)
+    workload, config = DIAGONALS[name]
+    problem = any_batch("weight_gradient", workload, resolve_target("cuda"))
+    operator = compile_problem(problem, "cuda", config, "auto")
     monkeypatch.setattr(gradients, "_calls", gradients.Calls())
-    monkeypatch.setattr(gradients, "_kept", lambda *_: kernel)
-    arrays = operands("weight", workload)
+    monkeypatch.setattr(gradients, "operator_for", lambda *_: operator)
+    arrays = random_operands(workload, direction="weight_gradient")
     dy, x = (to_torch(array).cuda() for label, array in arrays.items() if label != "output")
     result = gradients.weight_gradient(dy, x, geometry(workload))
-    check_gradient("weight", workload, arrays, to_numpy(result.cpu()), "float32")
+    check_gradient("weight_gradient", workload, arrays, to_numpy(result.cpu()), "float32")
     assert torch.equal(result, gradients.weight_gradient(dy, x, geometry(workload)))
 
 
@@ -65,13 +65,13 @@ def test_gradients_on_diagonals(monkeypatch: pytest.MonkeyPatch, name: str) -> N
 def test_gradients_in_channels_last(name: str, of: str) -> None:
     """Tensors in channels_last are not copied, and the order of sums depends on shapes alone."""
     workload = SINGLE[name]
-    arrays = operands(of, workload)
+    arrays = random_operands(workload, direction=of)
     given = [to_torch(array).cuda() for label, array in arrays.items() if label != "output"]
     given = [
         tensor if label == "w" else tensor.to(memory_format=torch.channels_last)
         for label, tensor in zip(arrays, given, strict=False)
     ]
-    function = gradients.input_gradient if of == "input" else gradients.weight_gradient
+    function = getattr(gradients, of)
     result = function(*given, geometry(workload))
     check_gradient(of, workload, arrays, to_numpy(result.contiguous().cpu()), PRECISION[of])
     assert torch.equal(result, function(*given, geometry(workload)))

@@ -249,7 +249,7 @@ def test_command_line_takes_it(tmp_path: Path) -> None:
     assert [task["precision"] for task in plan["tasks"]] == ["tf32", "tf32"]
     plan = tvmconv_json("tune", "--workload", WORKLOAD.to_json(), "-o", log, "--dry-run", *given)
     assert [task["precision"] for task in plan["tasks"]] == ["tf32"]
-    of_suite = find_tasks(None, "im2win-thesis", None, None, "float32", "llvm", "auto", None, "tf32", None)
+    of_suite = find_tasks(None, "im2win-thesis", None, None, "float32", "llvm", "auto", None, "tf32", "forward", None)
     assert {task.precision for task in of_suite} == {"tf32"}
     shown = tvmconv_json("inspect", WORKLOAD.to_json(), *given)
     assert (shown["precision"], shown["reason"]) == ("tf32", "default configuration; precision tf32")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,21 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedules.cases.gradients import CASES, GRADIENTS, check, geometry, operands
+from tests.schedules.cases.gradients import CASES, GRADIENTS, check, geometry
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
 from tvmconv.cache import Cache
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.runtime import gradients
+from tvmconv.runtime import gradients, operators
+from tvmconv.testing import random_operands
 
 by_gradient = pytest.mark.parametrize("of", GRADIENTS)
 
 
 def compute(of: str, workload: ConvWorkload) -> None:
     """Compute a gradient on NumPy arrays and check it."""
-    arrays = operands(of, workload)
+    arrays = random_operands(workload, direction=of)
     first, second, _ = arrays.values()
-    function = gradients.input_gradient if of == "input" else gradients.weight_gradient
+    function = getattr(gradients, of)
     check(of, workload, arrays, function(first, second, geometry(workload)))
 
 
@@ -62,32 +64,34 @@ def test_any_workload(workload: ConvWorkload, of: str) -> None:
 
 @by_gradient
 def test_one_kernel_computes_every_batch(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_kernels", Cache(9))
+    kernels: Cache[Any, Any] = Cache(9)
+    monkeypatch.setattr(operators, "_operators", kernels)
     monkeypatch.setattr(gradients, "_calls", gradients.Calls())
     workload = ConvWorkload.depthwise((1, 3, 12, 11), (3, 1, 3, 3), stride=2)
     for batch in (2, 1, 5, 2):
         compute(of, msgspec.structs.replace(workload, batch=batch))
-    assert len(gradients._kernels) == 1
+    assert len(kernels) == 1
 
 
 def test_a_stride_of_one_takes_the_kernels_of_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_kernels", Cache(9))
+    kernels: Cache[Any, Any] = Cache(9)
+    monkeypatch.setattr(operators, "_operators", kernels)
     monkeypatch.setattr(gradients, "_calls", gradients.Calls())
     plain = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 4), dilation=2, padding=(4, 1, 0, 6))
-    compute("input", plain)
-    assert len(gradients._kernels) == 0
+    compute("input_gradient", plain)
+    assert not any(problem.is_gradient for problem, *_ in kernels)
     for other in ({"padding": (5, 0, 0, 0)}, {"stride": (1, 2)}, {"out_channels": 6}):
-        compute("input", msgspec.structs.replace(plain, **other))
-    assert len(gradients._kernels) == 3
+        compute("input_gradient", msgspec.structs.replace(plain, **other))
+    assert sum(problem.is_gradient for problem, *_ in kernels) == 3
 
 
 def test_a_wrong_gradient_is_caught() -> None:
     workload = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3))
     shifted = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), padding=(2, 1, 0, 1))
     for of in GRADIENTS:
-        arrays = operands(of, workload)
+        arrays = random_operands(workload, direction=of)
         first, second, _ = arrays.values()
-        function = gradients.input_gradient if of == "input" else gradients.weight_gradient
+        function = getattr(gradients, of)
         with pytest.raises(AssertionError, match="elements are wrong"):
             check(of, workload, arrays, function(first, second, geometry(shifted)))
 
@@ -95,9 +99,9 @@ def test_a_wrong_gradient_is_caught() -> None:
 @by_gradient
 def test_bad_arrays_are_refused(of: str) -> None:
     workload = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3))
-    first, second, _ = operands(of, workload).values()
-    function, known = getattr(gradients, f"{of}_gradient"), geometry(workload)
-    other = "w" if of == "input" else "x"
+    first, second, _ = random_operands(workload, direction=of).values()
+    function, known = getattr(gradients, of), geometry(workload)
+    other = "w" if of == "input_gradient" else "x"
     for arrays, message in (
         ((first[:1], second), "dy is .*expected the shape"),
         ((first, second[:1]), f"{other} is .*expected the shape"),
@@ -112,7 +116,7 @@ def test_bad_arrays_are_refused(of: str) -> None:
 @by_gradient
 def test_results_are_the_same_again(of: str) -> None:
     workload = ConvWorkload.depthwise((8, 16, 30, 30), (16, 1, 3, 3), stride=2)
-    first, second, _ = operands(of, workload).values()
-    function = getattr(gradients, f"{of}_gradient")
+    first, second, _ = random_operands(workload, direction=of).values()
+    function = getattr(gradients, of)
     results = [function(first, second, geometry(workload)) for _ in range(3)]
     assert all(np.array_equal(results[0], result) for result in results)

@@ -37,8 +37,8 @@ class ReplayedTask(ConvTask):
         if not isinstance(problem := records[0].problem, Problem):
             raise InvalidArgumentError("records", str(problem), "records of a convolution")
         algorithm = "auto" if problem.sparsity is not None else algorithm_of(records[0].template)
-        workload, sparsity, precision = problem.workload, problem.sparsity, problem.precision
-        return cls(workload, target, algorithm=algorithm, sparsity=sparsity, precision=precision, configs=configs)
+        how = {name: getattr(problem, name) for name in ("sparsity", "precision", "direction")}
+        return cls(problem.workload, target, algorithm=algorithm, configs=configs, **how)
 
     @cached_property
     def space(self) -> Space[Any]:

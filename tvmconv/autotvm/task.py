@@ -37,7 +37,7 @@ from tvmconv.network.passes.matrices import with_rows_in_matrices
 from tvmconv.network.passes.parts import slice_parts
 from tvmconv.network.passes.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.scales import scale_results
-from tvmconv.problem import Problem, Workload, problem_of
+from tvmconv.problem import FORWARD, Problem, Workload, problem_of
 from tvmconv.problem.attention import Attention
 from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
@@ -71,11 +71,13 @@ class ConvTask(Task):
     """The share of zeros in the weight of a sparse kernel, at random places, always the same; None for a dense one."""
     precision: str = DEFAULT
     """The precision of the problem, as for `tvmconv.compile`."""
+    direction: str = FORWARD
+    """The direction of the problem, one of `tvmconv.problem.DIRECTIONS`."""
 
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return problem_of(self.workload, self.sparsity, self.precision)
+        return problem_of(self.workload, self.sparsity, self.precision, self.direction)
 
     @cached_property
     def template(self) -> Template:
@@ -108,7 +110,8 @@ class ConvTask(Task):
         return (*vars(config).values(), *self.template.features(self.problem, config, self.target).values())
 
     def for_problem(self, problem: Problem) -> ConvTask:
-        return replace(self, workload=problem.workload, sparsity=problem.sparsity, precision=problem.precision)
+        names = ("workload", "sparsity", "precision", "direction")
+        return replace(self, **{name: getattr(problem, name) for name in names})
 
     def __str__(self) -> str:
         return f"{self.problem} by {self.name}"
@@ -121,6 +124,7 @@ def create(
     algorithm: str = "auto",
     sparsity: float | None = None,
     precision: str = DEFAULT,
+    direction: str = FORWARD,
 ) -> ConvTask: ...
 
 
@@ -131,9 +135,11 @@ def create(task_name: str, args: Sequence[Any], target: Any) -> TemplateTask: ..
 def create(*what: Any, **options: Any) -> Task:
     """Return the task of tuning one workload for a target, anything that `resolve_target` takes, by an algorithm.
 
-    `create(workload, target, algorithm="auto", sparsity=None, precision="float32")`: with a `sparsity` it is the sparse
-    kernel for a weight with that share of zeros: it has no other algorithm, no other precision than "float32", and the
-    workload's scale is in the weight. `precision` is as for `tvmconv.compile`.
+    `create(workload, target, algorithm="auto", sparsity=None, precision="float32", direction="forward")`: with a
+    `sparsity` it is the sparse kernel for a weight with that share of zeros: it has no other algorithm, no other
+    precision than "float32", and the workload's scale is in the weight. `precision` is as for `tvmconv.compile`. With
+    the `direction` "input_gradient" or "weight_gradient" it is that gradient of a depthwise workload, or where a
+    convolution computes it, that: see `Problem.as_convolution`.
 
     `create(task_name, args, target)`: the task of a template of one's own that has that name, called with `args`:
     numbers, strings, True, False, None, and tuples of them.
@@ -149,18 +155,22 @@ def _create(
     algorithm: str = "auto",
     sparsity: float | None = None,
     precision: str = DEFAULT,
+    direction: str = FORWARD,
 ) -> ConvTask:
     if not isinstance(workload, ConvWorkload | Attention | Gate):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, or the name of a template")
     if sparsity is None:
-        problem = problem_of(workload, precision=precision)
-        return ConvTask(workload, resolve_target(target), algorithm=algorithm, precision=problem.precision)
+        problem = problem_of(workload, None, precision, direction).as_convolution
+        task = ConvTask(problem.workload, resolve_target(target), algorithm=algorithm)
+        return task.for_problem(problem)
     if algorithm != "auto":
         raise InvalidArgumentError("algorithm", algorithm, "auto for a sparse kernel")
     if precision != DEFAULT:
         raise InvalidArgumentError("precision", precision, f"{DEFAULT} for a sparse kernel")
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("sparsity", sparsity, f"None for {workload}")
+    if direction != FORWARD:
+        raise InvalidArgumentError("direction", direction, f"{FORWARD} for a sparse kernel")
     if not 0 <= sparsity <= 1:
         raise InvalidArgumentError("sparsity", sparsity, "a share of zeros from 0 to 1")
     return ConvTask(workload.without_scale(), resolve_target(target), sparsity=sparsity)
@@ -174,15 +184,18 @@ def extract_from_suite(
     algorithm: str = "auto",
     sparsity: float | None = None,
     precision: str = DEFAULT,
+    direction: str = FORWARD,
 ) -> list[ConvTask]:
     """Return a task for each workload of a suite, with another batch size if one is given, in one of `DTYPES`.
 
     `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` and
-    `precision` see `create`.
+    `precision` see `create`. A gradient, see `direction` there, is that of each workload without its epilogue.
     """
     resolved = resolve_target(target)
-    workloads = load_suite(name, resolved.kind.name, batch, dtype).values()
-    problems = (Problem(workload, precision=precision) for workload in workloads)
+    workloads = list(load_suite(name, resolved.kind.name, batch, dtype).values())
+    if direction != FORWARD:
+        workloads = [each.without_epilogue() for each in workloads]
+    problems = (Problem(workload, precision=precision, direction=direction).as_convolution for workload in workloads)
     return [_task(problem, resolved, algorithm, sparsity) for problem in problems]
 
 
@@ -273,4 +286,4 @@ def _task(problem: Problem, target: tvm.target.Target, algorithm: str, sparsity:
     if algorithm in others:
         is_dense = sparsity is None
         algorithm = algorithm_of(template_name(template_for(problem, target))) if is_dense else "auto"
-    return create(problem.workload, target, algorithm, sparsity, problem.precision)
+    return create(problem.workload, target, algorithm, sparsity, problem.precision, problem.direction)

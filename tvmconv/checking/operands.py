@@ -11,13 +11,20 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tvmconv.compute import conv2d_reference, to_logical
+from tvmconv.compute import (
+    conv2d_reference,
+    from_logical,
+    input_gradient_reference,
+    to_logical,
+    weight_gradient_reference,
+)
 from tvmconv.compute.epilogue import rounded_reference
 from tvmconv.compute.functions import Float64
 from tvmconv.compute.reference import finished, sums_of_products
-from tvmconv.problem import Problem, Workload
+from tvmconv.problem import FORWARD, Problem, Workload, problem_of
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.layout import Layout
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 
@@ -37,29 +44,38 @@ is another number.
 """
 
 
-def random_operands(workload: Workload, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return random operands by name, and an output in which elements left unwritten show: see `unwritten`.
+GRADIENTS: dict[str, Callable[..., np.ndarray]] = {
+    "input_gradient": input_gradient_reference,
+    "weight_gradient": weight_gradient_reference,
+}
+"""The float64 references of gradients, by direction, of a workload in NCHW and the operands."""
+
+
+def random_operands(workload: Workload, seed: int = 0, direction: str = FORWARD) -> dict[str, np.ndarray]:
+    """Return random operands of a direction by name, and an output in which elements left unwritten show.
+
+    For what the output holds see `unwritten`, for directions `tvmconv.problem.DIRECTIONS`.
 
     They are normally distributed, and integers evenly; see `random_operand`. After `DISTINCT` elements an operand
     repeats.
     """
-    rng = np.random.default_rng(seed)
-    *inputs, (output, (output_shape, output_dtype)) = workload.operands.items()
-    arrays = {name: random_operand(workload, name, rng, min(prod(shape), DISTINCT)) for name, (shape, _) in inputs}
+    rng, problem = np.random.default_rng(seed), problem_of(workload, direction=direction)
+    *inputs, (output, (output_shape, output_dtype)) = problem.operands.items()
+    arrays = {name: random_operand(problem, name, rng, min(prod(shape), DISTINCT)) for name, (shape, _) in inputs}
     arrays = {name: np.resize(arrays[name], shape) for name, (shape, _) in inputs}
     return {**arrays, output: np.full(output_shape, unwritten(output_dtype), output_dtype)}
 
 
-def random_operand(workload: Workload, name: str, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return so many elements of an operand.
+def random_operand(problem: Problem, name: str, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Return `count` elements of an operand.
 
     Behind sums of integers the scale is such that outputs are about as large as numbers of their type, by half.
     """
-    _, dtype = workload.operands[name]
+    workload, (_, dtype) = problem.workload, problem.operands[name]
     if bounds := STORAGE_TYPES[dtype].bounds:
         return rng.integers(*bounds, count, dtype, endpoint=True)
     drawn = rng.standard_normal(count)
-    if isinstance(workload, ConvWorkload) and workload.storage.bounds is not None:
+    if workload.storage.bounds is not None:
         usual = 1.0 if workload.output_storage.bounds is None else 64.0
         drawn *= usual / (workload.terms**0.5 * TYPICAL**2) if name == "scale" else usual
     return drawn.astype(dtype)
@@ -81,24 +97,36 @@ def check_result(
     got: np.ndarray,
     rounding: float = 0.0,
     precision: str = DEFAULT,
+    direction: str = FORWARD,
 ) -> None:
     """Assert that `got` is the workload's convolution of the operands, with one of `problem.precision.WORDS`.
 
-    For `rounding` see `assert_close`.
+    With another of `problem.DIRECTIONS` it is that gradient. For `rounding` see `assert_close`.
     """
     if str(got.dtype) != workload.output_storage.name:
         raise AssertionError(f"dtype {got.dtype}, expected {workload.output_storage.name}")
-    Expected(Problem(workload, precision=precision), operands).check(got, rounding)
+    Expected(Problem(workload, precision=precision, direction=direction), operands).check(got, rounding)
+
+
+def layouts_of(problem: Problem) -> dict[str, Layout]:
+    """Return the layouts of a problem's images and weights, by name."""
+    workload = problem.workload
+    x, w, y = workload.x_layout, workload.weight_layout, workload.output_layout
+    output = {"input_gradient": x, "weight_gradient": w}.get(problem.direction, y)
+    return {"x": x, "w": w, "residual": y, "dy": y, "output": output}
 
 
 class Expected:
-    """The convolution of operands in float64, with the error that a result may have with a problem's precision.
+    """The result of a problem in float64, with the error that a kernel's may have with the problem's precision.
 
     Sums of integers have none, and what comes behind them that of its own operations.
     """
 
     def __init__(self, problem: Problem, operands: dict[str, np.ndarray]) -> None:
         self._workload = workload = problem.workload
+        if problem.is_gradient:
+            self._set_gradient(problem, operands)
+            return
         inputs = {name: array for name, array in operands.items() if name != "output"}
         plain = msgspec.structs.replace(workload, epilogue=workload.epilogue.without_activation())
         row, values = workload.epilogue.row, workload.epilogue.parameters
@@ -124,6 +152,18 @@ class Expected:
             self._rounded = _rounded(workload, {"x": x, "w": w, **inputs}, unit, steepest)
         elif (unit := problem.promise.product_unit) and workload.dtype == "float32":
             self._rounded = Rounded(unit * self._nearby, unit / 4 * self._nearby)
+
+    def _set_gradient(self, problem: Problem, operands: dict[str, np.ndarray]) -> None:
+        """Set what a gradient is compared with: sums of products alone."""
+        layouts, reference = layouts_of(problem), GRADIENTS[problem.direction]
+        inputs = [to_logical(array, layouts[name]) for name, array in operands.items() if name != "output"]
+        self._reference, self._magnitude = (
+            from_logical(reference(self._workload, *each), layouts["output"])
+            for each in (inputs, [np.abs(array) for array in inputs])
+        )
+        self._nearby, self._terms, self._evaluation = self._magnitude, problem.terms, 0.0
+        unit = problem.promise.product_unit if self._workload.dtype == "float32" else 0.0
+        self._rounded = Rounded(unit * self._magnitude, unit / 4 * self._magnitude)
 
     def errors(self, got: np.ndarray) -> np.ndarray:
         """Return the error of each element as a share of the sum of its absolute products."""
@@ -176,26 +216,27 @@ def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float,
 
 
 class Sample:
-    """The expected result of a convolution of finite operands, in some `outputs` elements or in all.
+    """The expected result of a problem with finite operands, in some `outputs` elements or in all.
 
-    Of a depthwise convolution these are the first, the last and random planes; of another one all channels at the
-    corners of the first and the last image and at random positions, half of them on the edges. The reference is
-    computed once, for all results that are checked.
+    Of a depthwise convolution and of its gradient by the input these are the first, the last and random planes, of its
+    gradient by the weight likewise channels; of another convolution all channels at the corners of the first and the
+    last image and at random positions, half of them on the edges. The reference is computed once, for all results.
     """
 
     def __init__(
         self, problem: Problem, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
     ) -> None:
         workload = problem.workload
-        self._operand, self._layout = workload.operands["output"], workload.output_layout
-        layouts = {"x": workload.x_layout, "w": workload.weight_layout, "residual": workload.output_layout}
+        layouts = layouts_of(problem)
+        self._operand, self._layout = problem.operands["output"], layouts.pop("output")
         operands = {
             name: to_logical(array, layouts[name]) if name in layouts else array for name, array in operands.items()
         }
         part = workload = workload.in_nchw()
         self._chosen: Choice = _everything
-        if prod(workload.output_shape) > outputs:
-            choose = _planes if workload.is_depthwise else _positions
+        if prod(self._operand[0]) > outputs:
+            by_weight = problem.direction == "weight_gradient"
+            choose = _channels if by_weight else _planes if workload.is_depthwise else _positions
             part, operands, self._chosen = choose(workload, operands, rng, outputs)
         self._expected = Expected(msgspec.structs.replace(problem, workload=part), operands)
 
@@ -223,13 +264,13 @@ def _everything(array: np.ndarray) -> np.ndarray:
 def _planes(
     workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
-    """Return a sample of the planes of a depthwise convolution, as a convolution of a single image."""
+    """Return a sample of the planes of a depthwise convolution, as one of a single image, or of its gradient."""
     channels, m = workload.in_channels, workload.multiplier
-    planes = workload.batch * channels
-    count = outputs // (m * prod(workload.output_size))
+    planes, is_gradient = workload.batch * channels, "dy" in operands
+    count = outputs // (workload.height * workload.width if is_gradient else m * prod(workload.output_size))
     chosen = np.unique([0, planes - 1, *rng.choice(planes, max(0, count - 2), replace=False)])
     image, channel = np.divmod(chosen, channels)
-    sampled = {"x": operands["x"][image, channel][None], "w": operands["w"][channel]}
+    sampled = {"w": operands["w"][channel]}
     for name in operands.keys() & {"scale", "shift"}:
         sampled[name] = operands[name].reshape(channels, m)[channel].reshape(-1)
     size = len(chosen)
@@ -239,9 +280,28 @@ def _planes(
         planes = array.reshape(workload.batch, channels, m, *workload.output_size)[image, channel]
         return planes.reshape(part.output_shape)
 
+    def chosen_inputs(array: np.ndarray) -> np.ndarray:
+        return array[image, channel][None]
+
+    if is_gradient:
+        return part, {"dy": chosen_outputs(operands["dy"]), **sampled}, chosen_inputs
     if "residual" in operands:
         sampled["residual"] = chosen_outputs(operands["residual"])
-    return part, sampled, chosen_outputs
+    return part, {"x": chosen_inputs(operands["x"]), **sampled}, chosen_outputs
+
+
+def _channels(
+    workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
+) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
+    """Return a sample of the channels of a gradient by the weight, as one of fewer channels."""
+    channels, m = workload.in_channels, workload.multiplier
+    count = outputs // prod(workload.w_shape[1:])
+    chosen = np.unique([0, channels - 1, *rng.choice(channels, max(0, count - 2), replace=False)])
+    size = len(chosen)
+    part = msgspec.structs.replace(workload, in_channels=size, out_channels=size * m, groups=size)
+    by_channel = operands["dy"].reshape(workload.batch, channels, m, *workload.output_size)
+    dy = by_channel[:, chosen].reshape(part.output_shape)
+    return part, {"dy": dy, "x": operands["x"][:, chosen]}, lambda array: array[chosen]
 
 
 def _positions(

@@ -38,7 +38,7 @@ def random_constants(workload: ConvWorkload, sparsity: float) -> Constants:
 
 def operands_for(problem: Problem) -> dict[str, Array]:
     """Random operands by name, see `random_operands`, with `random_constants` for a sparse kernel."""
-    arrays = random_operands(problem.workload)
+    arrays = random_operands(problem.workload, direction=problem.direction)
     if problem.sparsity is not None:
         arrays.update(random_constants(problem.workload, problem.sparsity))
     return arrays

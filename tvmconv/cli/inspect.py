@@ -14,7 +14,16 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import BACKENDS, backend_of, resolve_target
 
 from .console import print_json, print_table, progress
-from .options import POSITIVE, Shapes, input_shapes_option, json_option, precision_option, records_option, target_option
+from .options import (
+    POSITIVE,
+    Shapes,
+    direction_option,
+    input_shapes_option,
+    json_option,
+    precision_option,
+    records_option,
+    target_option,
+)
 from .tasks import find_tasks
 
 if TYPE_CHECKING:
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     "reports.",
 )
 @precision_option
+@direction_option
 @input_shapes_option
 @records_option
 @json_option
@@ -43,6 +53,7 @@ def inspect(
     target: str,
     show: str,
     precision: str,
+    direction: str,
     shapes: Shapes | None,
     as_json: bool,
 ) -> None:
@@ -51,23 +62,26 @@ def inspect(
     In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those.
 
     WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX or .pt2 file, and --layer says which of
-    its convolutions is meant. A CUDA target needs no GPU.
+    its convolutions is meant. A CUDA target needs no GPU. A gradient by the input with a stride of 1 is a convolution
+    with mirrored taps.
     """
-    from tvmconv.runtime.operator import compile as compile_operator
+    from tvmconv.problem import Problem
+    from tvmconv.runtime.operator import compile_problem
 
     resolved = resolve_target(target)
     if show not in (views := backend_of(resolved).views):
         raise InvalidArgumentError("show", show, f"one of {', '.join(views)} for target {target}")
     workload = find_workload(subject, layer, shapes)
-    with progress(f"compiling {workload}"):
-        operator = compile_operator(workload, resolved, precision=precision)
+    problem = Problem(workload, precision=precision, direction=direction).as_convolution
+    with progress(f"compiling {problem}"):
+        operator = compile_problem(problem, resolved, None, "auto")
         content = _content(operator, show)
     selection = {"schedule": operator.selection.name, "reason": operator.selection.reason}
     if as_json:
-        described = {"workload": workload, "precision": operator.problem.precision, "target": json.loads(str(resolved))}
-        print_json({**described, **selection, show: content})
+        described = {"workload": workload, "precision": problem.precision, "direction": direction}
+        print_json({**described, "target": json.loads(str(resolved)), **selection, show: content})
     elif show == "config":
-        print_table(["workload", str(operator.problem)], [*selection.items(), *content.items()])
+        print_table(["workload", str(problem)], [*selection.items(), *content.items()])
     elif show == "resources":
         print_table(list(content[0]), [list(kernel.values()) for kernel in content])
     else:

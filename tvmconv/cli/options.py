@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tvmconv.problem import DIRECTIONS, FORWARD
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, WORDS
 from tvmconv.targets.threads import set_num_threads
 
@@ -138,6 +139,13 @@ precision_option = click.option(
     default=DEFAULT,
     help="What is promised of results with float32 operands: strict, as sums of fused multiply-adds; float32, as "
     "frameworks have it; tf32, with factors rounded to TF32.",
+)
+
+direction_option = click.option(
+    "--direction",
+    type=click.Choice(DIRECTIONS),
+    default=FORWARD,
+    help="What is computed: a convolution, or the gradient of a depthwise one by its input or by its weight.",
 )
 
 network_precision_option = click.option(

@@ -112,12 +112,12 @@ def _pooled(records: Sequence[Record]) -> Record:
     return msgspec.structs.replace(last, result=(costs, *last.result[1:]))
 
 
-_Key = tuple[Workload, str]
-"""The workload and the precision of problems, which differ in sparsity alone."""
+_Key = tuple[Workload, str, str]
+"""The workload, the precision and the direction of problems, which differ in sparsity alone."""
 
 
 def _key(problem: Problem) -> _Key:
-    return problem.workload, problem.precision
+    return problem.workload, problem.precision, problem.direction
 
 
 class History:
@@ -177,7 +177,7 @@ class History:
 
         The default is that of what was measured, which for a network or for open sizes may be another one.
         """
-        measured = problem_of(problem.workload, record.sparsity, problem.precision)
+        measured = problem_of(problem.workload, record.sparsity, problem.precision, problem.direction)
         config = default_config(template, measured, str(target))
         same, _ = sifted(self._records[_key(problem)][record.sparsity], target, Maker.of(template), record.device)
         default = best_record(each for each in same if msgspec.convert(each.knobs, template.Config) == config)

@@ -2,9 +2,10 @@
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
 its only argument, that of attention and gates as JSON in a string, and as keyword arguments the share of zeros of a
-sparse kernel and a precision other than float32, or the arguments of a template of one's own; knobs as `[name, "ot",
-value]`, of such a template also of the kinds "sp", "re" and "an"; costs in seconds, error number, seconds of the trial
-and the time of day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM left out.
+sparse kernel, a precision other than float32 and the direction of a gradient, or the arguments of a template of one's
+own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs in seconds, error
+number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM
+left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from typing import Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import FusedProblem, Problem, Workload, problem_of, workload_from
+from tvmconv.problem import FORWARD, FusedProblem, Problem, Workload, problem_of, workload_from
+from tvmconv.problem.attention import Attention
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts
@@ -45,10 +48,11 @@ Result = tuple[tuple[float, ...], int, float, float]
 
 
 class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The arguments of a template beside the workload: `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
+    """The arguments of a template beside the workload, such as `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
 
     sparsity: float | None = None
     precision: str = DEFAULT
+    direction: str = FORWARD
 
 
 Input = tuple[str, str, tuple[ConvWorkload | bool | int | float | str | tuple[Any, ...] | None, ...], Keywords]
@@ -123,11 +127,11 @@ class Record(msgspec.Struct, frozen=True):
     def problem(self) -> Problem | Call:
         """The problem that the kernel solves, or the call of a template of one's own."""
         arguments = self.input[2]
-        workload = arguments[0] if arguments else None
-        if isinstance(workload, str) and is_for_fused(self.template):
-            return problem_of(workload_from(workload), precision=self.input[3].precision)
-        if isinstance(workload, ConvWorkload):
-            return Problem(workload, self.sparsity, self.input[3].precision)
+        workload, keywords = arguments[0] if arguments else None, self.input[3]
+        of_fused = is_for_fused(self.template)
+        described = workload_from(workload) if of_fused and isinstance(workload, str) else workload
+        if isinstance(described, ConvWorkload | Attention | Gate):
+            return problem_of(described, self.sparsity, keywords.precision, keywords.direction)
         return Call(self.template, msgspec.json.encode(arguments).decode())
 
     @property
@@ -199,7 +203,7 @@ def _passed(problem: Problem | Call) -> tuple[tuple[Any, ...], Keywords]:
     if isinstance(problem, Call):
         return problem.args, Keywords()
     workload = problem.workload.to_json() if isinstance(problem, FusedProblem) else problem.workload
-    return (workload,), Keywords(problem.sparsity, problem.precision)
+    return (workload,), Keywords(problem.sparsity, problem.precision, problem.direction)
 
 
 def encode(record: Record) -> bytes:
@@ -227,7 +231,7 @@ def decode(line: bytes) -> Record:
     if not is_ours:
         return record
     try:
-        record.problem  # noqa: B018, a precision that there is not, or a workload that makes no sense
+        record.problem  # noqa: B018, a precision or a direction that there is not, or a workload that makes no sense
     except InvalidArgumentError as error:
         raise msgspec.ValidationError(str(error)) from None
     return _with_present_names(record)

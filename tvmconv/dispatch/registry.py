@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Fused, SparseTemplate, Template
@@ -31,7 +31,9 @@ TEMPLATES: dict[str, Template] = {
     "cpu/direct": cpu.direct.template,
     "cpu/dot": cpu.dot.template,
     "cpu/im2win": cpu.im2win.template,
+    "cpu/input_gradient": cpu.input_gradient.template,
     "cpu/pointwise": cpu.pointwise.template,
+    "cpu/weight_gradient": cpu.weight_gradient.template,
     "cpu/winograd": cpu.winograd.template,
     "cuda/attention": cuda.attention.template,
     "cuda/depthwise": cuda.depthwise.template,
@@ -42,9 +44,14 @@ TEMPLATES: dict[str, Template] = {
     "cuda/gate": cuda.gate.template,
     "cuda/grouped": cuda.grouped.template,
     "cuda/im2win": cuda.im2win.template,
+    "cuda/input_gradient": cuda.input_gradient.template,
+    "cuda/input_gradient_nhwc": cuda.input_gradient_nhwc.template,
     "cuda/matvec": cuda.matvec.template,
     "cuda/shallow": cuda.shallow.template,
     "cuda/tensor": cuda.tensor.template,
+    "cuda/weight_gradient": cuda.weight_gradient.template,
+    "cuda/weight_gradient_diagonals": cuda.weight_gradient_diagonals.template,
+    "cuda/weight_gradient_nhwc": cuda.weight_gradient_nhwc.template,
     "cuda/winograd": cuda.winograd.template,
     "cuda/linear": cuda.linear.template,  # behind `cuda/tensor`, which is taken where estimates are equal
     **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
@@ -94,9 +101,18 @@ def _changed() -> None:
     changes += 1
 
 
-def dense_algorithms() -> tuple[str, ...]:
-    """Return the algorithms of convolutions whose weights are operands, for any kind of target, as registered."""
-    dense = (name for name, each in _registered.items() if each not in SPARSE.values() and not _is_fused(each))
+def dense_algorithms(directions: Sequence[str] = DIRECTIONS) -> tuple[str, ...]:
+    """Return the algorithms of convolutions whose weights are operands, for any kind of target, as registered.
+
+    Each takes problems of one of the directions.
+    """
+    dense = (
+        name
+        for name, template in _registered.items()
+        if template not in SPARSE.values()
+        and not _is_fused(template)
+        and not set(directions).isdisjoint(directions_of(template))
+    )
     return tuple(dict.fromkeys(map(algorithm_of, dense)))
 
 

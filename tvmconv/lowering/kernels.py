@@ -104,7 +104,7 @@ def build_twin(
     """
     func = lower(problem, selection, target, KERNEL_NAME)
     if workload is not None:
-        func = of_sizes(func, workload)
+        func = of_sizes(func, problem.operands_of(workload))
     if constants is None:
         return build_twin_function(func)
     cpu = resolve_target(TWIN_TARGET)
@@ -119,7 +119,7 @@ def build_twin_function(func: tirx.PrimFunc) -> Kernel:
 
 
 def lower(problem: Problem, selection: Selection, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """Return the problem's scheduled function, named, with its operands in the order of `workload.operands`.
+    """Return the problem's scheduled function, named, with its operands in the order of `problem.operands`.
 
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module. Tensor intrinsics are
     still plain loops in it, which compute the same: `build` puts them in.
@@ -132,11 +132,11 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
         func = within_output(func, problem)
         if backend_of(target).on_gpu:
             func = with_vectors_in_rows(func, problem)
-        func = with_launch_bounds(with_operands(func, with_open_sizes(problem)))
+        func = with_launch_bounds(with_operands(func, problem.operands_of(with_open_sizes(problem))))
     func = with_alignment(as_scheduled(func, name), target)
     if not problem.channels_last:
         return func
-    names = zip(func.params, problem.workload.operands, strict=True)
+    names = zip(func.params, problem.operands, strict=True)
     return given_in_channels_last(func, [param.name for param, name in names if name in problem.in_channels_last])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tvm_ffi
 from tvm import tirx
 
-from tvmconv.problem.workload import ConvWorkload
+from tvmconv.problem.workload import Operands
 
 TWIN_TARGET = {"kind": "llvm", "opt-level": 0}
 """The target that serial twins are built for, without optimisation.
@@ -40,9 +40,9 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm_ffi.structural_map(func, (tirx.For, serial))
 
 
-def of_sizes(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
-    """Return a function with the numbers of a workload for its open sizes."""
-    return with_shapes(func, {name: workload.operands[name][0] for name in ("x", "output")})
+def of_sizes(func: tirx.PrimFunc, operands: Operands) -> tirx.PrimFunc:
+    """Return a function with the sizes of its operands for its open sizes."""
+    return with_shapes(func, {name: shape for name, (shape, _) in operands.items() if name in ("dy", "x", "output")})
 
 
 def with_shapes(func: tirx.PrimFunc, shapes: Mapping[str, Sequence[int]]) -> tirx.PrimFunc:

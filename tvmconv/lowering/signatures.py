@@ -13,7 +13,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.compute.annotations import CHANNELS_LAST, MIN_BLOCKS
 from tvmconv.compute.substitution import substitute
-from tvmconv.problem.workload import ConvWorkload
+from tvmconv.problem.workload import Operands
 from tvmconv.targets import backend_of
 
 OPAQUE = 8
@@ -30,8 +30,8 @@ def is_scheduled(func: tirx.PrimFunc) -> bool:
     return "tirx.is_scheduled" in (func.attrs or {})
 
 
-def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
-    """Return the function with parameters in the shapes of the workload's operands.
+def with_operands(func: tirx.PrimFunc, operands: Operands) -> tirx.PrimFunc:
+    """Return the function with parameters in the shapes of a problem's operands.
 
     Some templates take planes as rows. An index beyond the end of a row then is one in the next, which is where it
     lies. Others take images of one pixel as the pixels of one image.
@@ -40,7 +40,7 @@ def with_operands(func: tirx.PrimFunc, workload: ConvWorkload) -> tirx.PrimFunc:
     Before: `x: T.Buffer((1, 197, 1, 8), "float32")`, `x[0, row, 0, channel]`.
     After: `x: T.Buffer((197, 8, 1, 1), "float32")`, `x[row, channel, 0, 0]`.
     """
-    shapes = [shape for shape, _ in workload.operands.values()]
+    shapes = [shape for shape, _ in operands.values()]
     if all(tvm_ffi.structural_equal(old.ty.shape, shape) for old, shape in zip(func.params, shapes, strict=True)):
         return func
     parameters = zip(func.params, shapes, strict=True)

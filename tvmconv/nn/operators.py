@@ -163,7 +163,7 @@ def _by_input(dy: Tensor, w: Tensor, x_shape: Sizes, options: Sizes, state: Stat
         by_channels = partial(reshaped, shape=known.w_shape)
         conversions.append((1, by_channels))
         weight = operand("w", by_channels(weight.argument))
-    launch = gradients.prepare(("input", known, state), given.argument, [given, weight])
+    launch = gradients.prepare(("input_gradient", known, state), given.argument, [given, weight])
     return in_order_of(dy, replace(launch, conversions=(*conversions, *launch.conversions)))
 
 
@@ -187,7 +187,7 @@ def _by_weight(dy: Tensor, x: Tensor, w_shape: Sizes, options: Sizes, state: Sta
     """Return the function that makes the gradient by the weight of arguments dy and x like these."""
     _require_gradient(dy, "x", x, x.shape, w_shape, options)
     known = geometry(x.shape, w_shape, options)
-    launch = gradients.prepare(("weight", known, state), operands[0].argument, operands)
+    launch = gradients.prepare(("weight_gradient", known, state), operands[0].argument, operands)
     if known.w_shape == tuple(w_shape):
         return launch.run
     return lambda arguments: launch.run(arguments).reshape(w_shape)

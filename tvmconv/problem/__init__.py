@@ -13,14 +13,14 @@ from .dtypes import NARROW
 from .epilogue import Epilogue
 from .gate import Gate
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
-from .workload import ConvWorkload
+from .workload import ConvWorkload, Operands
 
 OPEN_SIZES = ("batch", "height", "width")
 """The names of the sizes of a workload that can be open."""
 
 FORWARD = "forward"
 DIRECTIONS = (FORWARD, "input_gradient", "weight_gradient")
-"""What a kernel computes of a convolution: its output, or the gradient by its input or by its weight."""
+"""The results that a kernel may compute: a convolution, or its gradient by its input or by its weight."""
 
 IMAGES = {FORWARD: ("x", "residual", "output"), "input_gradient": ("dy", "output"), "weight_gradient": ("dy", "x")}
 """The operands of a kernel that are images, and its output if it is one, by direction."""
@@ -83,7 +83,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """True if the weight is laid out before the kernel runs, as in a network: calls do not move its bytes then."""
 
     direction: str = FORWARD
-    """What the kernel computes, one of `DIRECTIONS`."""
+    """The result that the kernel computes, one of `DIRECTIONS`."""
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -111,7 +111,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.direction != FORWARD
 
     @property
-    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def operands(self) -> Operands:
         """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output.
 
         Those of a convolution are x, w, what its epilogue has, and the output; of a gradient dy, the gradient of that,
@@ -119,7 +119,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         return self.operands_of(self.workload)
 
-    def operands_of(self, workload: ConvWorkload) -> dict[str, tuple[tuple[int, ...], str]]:
+    def operands_of(self, workload: ConvWorkload) -> Operands:
         """Return `operands` for a workload of other sizes or layouts."""
         forward = workload.operands
         if self.direction == "input_gradient":
@@ -127,6 +127,22 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.direction == "weight_gradient":
             return {"dy": forward["output"], "x": forward["x"], "output": forward["w"]}
         return forward
+
+    @property
+    def as_convolution(self) -> Problem:
+        """The convolution of dy that is a gradient by the input, with mirrored taps; the problem itself elsewhere.
+
+        There is one where the stride is 1 and each channel has one output; its padding is such that windows reach all
+        outputs that an element was read for.
+        """
+        workload = self.workload
+        padding = [size - 1 - side for size, side in zip(workload.window * 2, workload.padding, strict=True)]
+        is_one = workload.is_depthwise and workload.stride == (1, 1) and workload.multiplier == 1 and min(padding) >= 0
+        if self.direction != "input_gradient" or not is_one:
+            return self
+        height, width = workload.output_size
+        of_dy = msgspec.structs.replace(workload, height=height, width=width, padding=tuple(padding))
+        return msgspec.structs.replace(self, workload=of_dy, direction=FORWARD, mirrored=True)
 
     @property
     def terms(self) -> int:
@@ -247,6 +263,10 @@ class FusedProblem(Problem, frozen=True, omit_defaults=True):
         return isinstance(self.workload, Attention) and super()._has_words
 
     @property
+    def as_convolution(self) -> Problem:
+        return self
+
+    @property
     def is_depthwise(self) -> bool:
         return False
 
@@ -269,11 +289,12 @@ def workload_from(text: str) -> Workload:
         raise InvalidArgumentError("workload", text, f"a workload in JSON ({error})") from None
 
 
-def problem_of(workload: Workload, sparsity: float | None = None, precision: str = DEFAULT) -> Problem:
+def problem_of(
+    workload: Workload, sparsity: float | None = None, precision: str = DEFAULT, direction: str = FORWARD
+) -> Problem:
     """Return the problem of a workload of any kind."""
-    if isinstance(workload, ConvWorkload):
-        return Problem(workload, sparsity, precision)
-    return FusedProblem(workload, sparsity, precision)
+    kind = Problem if isinstance(workload, ConvWorkload) else FusedProblem
+    return kind(workload, sparsity, precision, direction=direction)  # type: ignore[arg-type]
 
 
 class _Tag(msgspec.Struct):

@@ -24,6 +24,9 @@ from .quantization import OutputType, ZeroPoint, resolve_quantization
 MAX_ELEMENTS = 2**30
 """The largest number of elements of a tensor: kernels index with 32-bit integers and round sizes up to whole tiles."""
 
+Operands = dict[str, tuple[tuple[int, ...], str]]
+"""The shape in memory and dtype of each operand of a kernel, by name, in order; the last one is the output."""
+
 MANY_FILTERS = 16
 """The number of filters from which vectors of them pay where there is one input channel.
 
@@ -350,10 +353,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return {"x": self.x_shape, "w": self.w_shape, "output": self.output_shape, "padded x": padded_x}
 
     @property
-    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
+    def operands(self) -> Operands:
+        """The shape in memory and dtype of each operand of the convolution, in order; the last one is the output."""
         output_shape = self.output_layout.shape(self.output_shape)
-        operands: dict[str, tuple[tuple[int, ...], str]] = {
+        operands: Operands = {
             "x": (self.x_layout.shape(self.x_shape), self.dtype),
             "w": (self.weight_layout.shape(self.w_shape), self.storage.weight),
         }

@@ -19,7 +19,7 @@ from tvmconv.dispatch import Selection, registry, select, template_named
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
-from tvmconv.problem import Problem
+from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
@@ -38,7 +38,7 @@ class Operator:
 
     With open sizes it takes arrays of any such size, in the place of the workload's.
 
-    Call it with the arrays of `workload.operands` but the last, the output, which it returns: x (N, C, H, W),
+    Call it with the arrays of `problem.operands` but the last, the output, which it returns: x (N, C, H, W),
     w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo), in
     the workload's layouts.
     """
@@ -58,14 +58,14 @@ class Operator:
         workspace: Workspace,
     ) -> None:
         self.problem = problem
-        self.workload = workload = problem.workload
+        self.workload = problem.workload
         self.target = target
         self.selection = selection
         self._content: storage.Content | None = None
         # Code for another kind of CPU can be shown and saved.
         self._kernel = None if cross_triple(str(target)) else module[KERNEL_NAME]
         self._workspace = workspace
-        self._inputs = [name for name in workload.operands if name not in (*self.COMPILED_IN, "output")]
+        self._inputs = [name for name in problem.operands if name not in (*self.COMPILED_IN, "output")]
         self._calls = Calls()
 
     def __call__(
@@ -86,7 +86,7 @@ class Operator:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         workload = self._workload_of(operands[0])
-        specs = msgspec.structs.replace(self.problem, workload=workload).given.operands
+        specs = self.problem.operands_of(msgspec.structs.replace(self.problem, workload=workload).given)
         workspace = self._workspace.sized(workload)
         for item in operands:
             item.check(*specs[item.name], device)
@@ -96,7 +96,7 @@ class Operator:
 
     def _workload_of(self, x: Operand) -> ConvWorkload:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
-        if not self.problem.open_sizes or len(x.shape) != len(self.workload.operands["x"][0]):
+        if not self.problem.open_sizes or len(x.shape) != len(self.problem.operands[x.name][0]):
             return self.workload
         row, column = self.problem.given.x_layout.spatial
         places = {"batch": 0, "height": row, "width": column}
@@ -115,7 +115,7 @@ class Operator:
             return False
         if not self.problem.open_sizes or not backend_of(self.target).on_gpu:
             return True
-        arrays = (*workload.operands.values(), *self._workspace.sized(workload))
+        arrays = (*self.problem.operands_of(workload).values(), *self._workspace.sized(workload))
         return all(prod(shape) * np.dtype(dtype).itemsize <= MOST_BYTES for shape, dtype in arrays)
 
     @property
@@ -188,6 +188,7 @@ class Operator:
             "open_sizes": self.problem.open_sizes,
             "mirrored": self.problem.mirrored,
             "channels_last": self.problem.channels_last,
+            "direction": self.problem.direction,
             "template": self.selection.name,
             "config": msgspec.to_builtins(self.selection.config),
             "reason": self.selection.reason,
@@ -216,7 +217,8 @@ class Operator:
         # None of these is in files from before it.
         precision, open_sizes = details.get("precision", DEFAULT), tuple(details.get("open_sizes", ()))
         orders = {name: details.get(name, False) for name in ("mirrored", "channels_last")}
-        problem = Problem(workload, precision=precision, open_sizes=open_sizes, **orders)
+        direction = details.get("direction", FORWARD)
+        problem = Problem(workload, precision=precision, open_sizes=open_sizes, direction=direction, **orders)
         workspace = msgspec.convert(details["workspace"], Workspace)
         return cls(problem, resolve_target(target), selection, module, workspace)
 

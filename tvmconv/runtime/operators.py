@@ -8,14 +8,17 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from json import dumps
+from math import prod
 from typing import Any
 
+import msgspec
 import tvm
 
 from tvmconv.cache import Cache
 from tvmconv.dispatch import algorithm_of, algorithms_for, range_with, registry, template_for, template_name, tuned
 from tvmconv.dispatch.history import History, applied
 from tvmconv.errors import InvalidArgumentError
+from tvmconv.lowering import MOST_BYTES
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES, KNOWN, NARROW
 from tvmconv.problem.workload import ConvWorkload
@@ -106,11 +109,12 @@ def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
     """Return whether a template takes the tensors of a problem in NCHW as they lie in channels_last."""
     workload = problem.workload
     if workload.is_in_nchw:
-        nhwc = Problem(workload.in_nhwc(), precision=problem.precision)
+        nhwc = msgspec.structs.replace(problem, workload=workload.in_nhwc())
         known = algorithms_for(nhwc, resolve_target(target))
         if known and algorithm in ("auto", *known):
             return True
-    logger.info("%s: x is in channels_last, and copied in each call on %s", workload, target)
+    image, *_ = problem.operands
+    logger.info("%s: %s is in channels_last, and copied in each call on %s", problem, image, target)
     return False
 
 
@@ -150,9 +154,11 @@ def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State
     That is the batch, and the width of planes that are rows, as sequences are. On a GPU, where kernels for any sizes
     may be slower, the first ones of a convolution have a kernel of their own: most convolutions have no others. The
     others share kernels, one for each range of batches. So do all batches of a linear layer on a CPU, where one row has
-    other tiles than many.
+    other tiles than many. Of a gradient it is the batch alone: see `with_any_batch`.
     """
     resolved, workload = resolve_target(target), problem.workload
+    if problem.is_gradient:
+        return problem if tuned(problem, resolved, algorithm) else with_any_batch(problem, resolved)
     opened = problem.with_any_length() or problem.with_any_batch()
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
     if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
@@ -164,6 +170,23 @@ def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State
         return problem
     has_ranges = not opened.has_open_planes and (on_gpu or workload.is_linear)
     return range_with(workload.batch, opened, resolved, algorithm).problem if has_ranges else opened
+
+
+def with_any_batch(problem: Problem, target: tvm.target.Target) -> Problem:
+    """Return the problem of a gradient for any batch, with the one in its workload that the kernel is chosen for.
+
+    On a GPU that is the power of two below the batch, since the blocks of a grid share out images too; arrays that are
+    too large for a kernel of any batch have one for their batch.
+    """
+    if not backend_of(target).on_gpu:
+        return problem.with_any_batch()
+    workload = problem.workload
+    if workload.itemsize * max(map(prod, (workload.x_shape, workload.output_shape))) > MOST_BYTES:
+        return problem
+    batch = 1 << (workload.batch.bit_length() - 1)
+    return msgspec.structs.replace(
+        problem, workload=msgspec.structs.replace(workload, batch=batch), open_sizes=("batch",)
+    )
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:

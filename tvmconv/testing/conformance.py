@@ -149,7 +149,7 @@ def check(how: How, trial: Trial) -> None:
         got = _run(how, made, workload, passed, trial.operands % 2 == 0)
         try:
             with np.errstate(invalid="ignore"):
-                check_result(workload, operands, got, precision=trial.problem.precision)
+                check_result(workload, operands, got, 0.0, trial.problem.precision, trial.direction)
         except AssertionError as error:
             sizes = ", ".join(f"{name} {getattr(workload, name)}" for name in trial.open_sizes)
             raise WrongResultError(f"with {sizes}: {error}" if sizes else str(error)) from None
@@ -157,7 +157,7 @@ def check(how: How, trial: Trial) -> None:
 
 def _operands(trial: Trial, workload: ConvWorkload) -> dict[str, np.ndarray[Any, Any]]:
     """Return the operands to try a trial's kernel with on one of its workloads."""
-    operands = random_operands(workload, trial.operands)
+    operands = random_operands(workload, trial.operands, trial.direction)
     if trial.nonfinite:
         _spoil(operands["x"], trial.operands)
     if trial.sparsity is not None:

@@ -10,8 +10,9 @@ import msgspec
 
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import algorithms_for, algorithms_on, template_named
+from tvmconv.dispatch.registry import directions_of
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import Problem
+from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.activations import ACTIVATIONS
 from tvmconv.problem.dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
@@ -99,11 +100,13 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The word for how exact the result has to be, one of `tvmconv.problem.precision.WORDS`."""
     open_sizes: tuple[str, ...] = ()
     """The sizes that are known only when the kernel runs; it is tried with several of each."""
+    direction: str = FORWARD
+    """The result that the kernel computes, one of `tvmconv.problem.DIRECTIONS`."""
 
     @property
     def problem(self) -> Problem:
         """The problem that the kernel solves."""
-        return Problem(self.workload, self.sparsity, self.precision, self.open_sizes)
+        return Problem(self.workload, self.sparsity, self.precision, self.open_sizes, direction=self.direction)
 
     @property
     def workloads(self) -> tuple[ConvWorkload, ...]:
@@ -134,8 +137,12 @@ def random_trial(
     favoured, patience = algorithm, MOST_DRAWS
     if algorithm is None and draw.chance(1 / 2):
         favoured, patience = draw.of(algorithms_on(target)), FAVOURED_DRAWS
+    direction, *_ = (FORWARD,) if favoured is None else _directions(favoured, target)
     for turn in range(MOST_DRAWS):
-        trial, is_default = _closed_trial(draw, target, operands, favoured)
+        if direction == FORWARD:
+            trial, is_default = _closed_trial(draw, target, operands, favoured)
+        else:
+            trial, is_default = _gradient_trial(draw, target, operands, favoured, direction)
         if favoured not in (None, trial.algorithm) and turn < patience:
             continue
         with_open = msgspec.structs.replace(trial, open_sizes=draw.of(OPENED))
@@ -178,6 +185,31 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
     if algorithm == "winograd":  # all outputs of a tile have its NaN
         nonfinite = False
     return Trial(workload, algorithm, None, operands, nonfinite, precision=precision), is_default
+
+
+def _directions(algorithm: str, target: tvm.target.Target) -> Sequence[str]:
+    """Return the directions that an algorithm takes; forward where it is none of the target's."""
+    if algorithm not in algorithms_on(target):
+        return (FORWARD,)
+    return directions_of(template_named(f"{backend_of(target).templates}/{algorithm}"))
+
+
+def _gradient_trial(
+    draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None, direction: str
+) -> tuple[Trial, bool]:
+    """Return a trial of a gradient with all sizes known, by the algorithm that is wanted if it takes the workload."""
+    while (workload := _attempt(draw, FLOATS)) is None or not (
+        workload.is_depthwise and computes_with(target, workload.storage)
+    ):
+        pass
+    workload = workload.without_epilogue()
+    known = [
+        (each, algorithm)
+        for each in (workload, _in_any_layout(draw, workload))
+        for algorithm in algorithms_for(Problem(each, direction=direction), target)
+    ]
+    chosen = draw.of([(each, algorithm) for each, algorithm in known if algorithm == wanted] or known)
+    return Trial(*chosen, None, operands, direction=direction), draw.chance(1 / 3)
 
 
 def _dtypes_of(algorithm: str | None, target: tvm.target.Target) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The gradient of a depthwise convolution with respect to its weight on the tensor cores of NVIDIA GPUs.
+"""The gradient of a depthwise convolution by its weight on the tensor cores of NVIDIA GPUs.
 
 A block has all taps of a channel, and a share of the images; each of its warps has some rows of taps, and each of
 these its sums in registers, along the diagonals of a product of matrices. Rows of x and of dy go through shared memory,
@@ -9,6 +9,11 @@ Zeros beside planes are multiplied, too: of an infinity or a NaN in x or in dy a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any, ClassVar
+
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
@@ -17,81 +22,223 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmconv import compute
 from tvmconv.compute.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.depthwise.bands import EIGHT
-from tvmconv.compute.gradients.weight_diagonals import DiagonalTiles
+from tvmconv.compute.gradients.weight_diagonals import diagonals, products
 from tvmconv.problem import Problem
-from tvmconv.targets.devices import gpu_of
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import Gpu, gpu_of
 
-from ..machine import WARP
+from ...space import ceil_div, named, wasted
+from ...template import Layouts
+from ..depthwise_bands import obstacle_on_tensor_cores
+from ..template import GpuTemplate, Tests
 from .diagonals_intrinsics import product_function
-from .diagonals_tiles import resident_blocks
+from .diagonals_tiles import (
+    AHEAD,
+    MOST_REGISTERS,
+    MOST_WARPS,
+    PAIRS,
+    SHARES,
+    Config,
+    candidates,
+    chunks,
+    clocks,
+    heights,
+    registers_of,
+    resident_blocks,
+    shared_bytes,
+)
 from .weight import add_up_parts
 
 IN_MEMORY = 4
-"""The last dimensions of what is in shared memory, of which a warp finds its own."""
+"""The last dimensions of what is in shared memory, by which a warp finds the elements that it multiplies."""
 
 
-def schedule(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) -> Schedule:
-    """Schedule the gradient; the tiles must fit a block."""
-    # Step 0. The computation, in parts of a block
-    workload, threads = compute.with_open_sizes(problem), tiles.warps * WARP
-    # TVM cannot tell that a block has all that it reads of "squares".
-    sch = Schedule(te.create_prim_func(compute.weight_gradient_on_diagonals(workload, tiles)), enable_check=False)
-    names = ("lines", "given", "product", "squares", "sums", "warps", "parts", "output")
-    lines, given, product, squares, sums, warps, parts, output = (sch.get_sblock(name) for name in names)
-    sch.compute_inline(sums)
+class WeightGradientDiagonals(GpuTemplate[Config]):
+    """The gradient of a depthwise convolution by its weight on tensor cores."""
 
-    # Step 1. A block has the taps of a channel, for a part of the images. What is moved into loops is there before
-    # these are split: then its places have no conditions of the split.
-    c, q, r, s, *part = sch.get_loops(output) if tiles.parts == 1 else sch.get_loops(parts)[:-1]
-    sch.reorder(c, q, *part, r, s)
-    block = sch.fuse(c, q, *part)
-    sch.bind(block, "blockIdx.x")
-    if tiles.parts == 1:
-        sch.compute_at(parts, s)
-        sch.set_scope(parts, 0, "local")
-    staged = [sch.cache_write(warps, 0, "local")] if tiles.shares > 1 else []
-    for stage in (*staged, warps, squares):
-        sch.compute_at(stage, block, preserve_unit_loops=True)
-    for stage in (*staged, squares):
-        sch.set_scope(stage, 0, "shared.dyn")
+    DIRECTIONS = ("weight_gradient",)
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(groups=1, shares=1, pairs=1, rows=EIGHT, ahead=1, parts=1)
+    examples: ClassVar[tuple[Problem, ...]] = tuple(
+        Problem(workload, direction="weight_gradient")
+        for workload in (
+            ConvWorkload.depthwise((7, 3, 14, 14), (3, 1, 7, 7), dtype="float16"),
+            ConvWorkload.depthwise((9, 2, 7, 7), (2, 1, 13, 13)),
+        )
+    )
 
-    # Step 2. A thread adds up the diagonal of a tap, or that of a share of the images, which go through shared memory
-    sch.set_scope(warps, 0, "local")
-    for loops in ([r, s], *(sch.get_loops(stage)[1:] for stage in staged)):
-        _, tap = sch.split(sch.fuse(*loops), [None, threads])
-        sch.bind(tap, "threadIdx.x")
-    sch.compute_at(warps, tap)
+    MOST_UNROLLED = 512
+    """The most products of a warp which follow each other without a loop."""
 
-    # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
-    own, group, r, diagonal, half, i, pair, odd = sch.get_loops(squares)[-8:]
-    sch.reorder(own, group, i, pair, r, diagonal, half, odd)
-    thread = sch.fuse(own, group, i, pair)
-    sch.bind(thread, "threadIdx.x")
-    sch.annotate(thread, MIN_BLOCKS, resident_blocks(problem.workload, tiles, gpu_of(target)))  # or a compiler spills
-    for loop in (r, diagonal, half):
-        sch.unroll(loop)
-    sch.vectorize(odd)
-    sch.compute_at(product, thread, preserve_unit_loops=True)
-    sch.set_scope(product, 0, "local")
-    *spatial, turn, image, y, eight = sch.get_loops(product)[-14:]
-    sch.reorder(turn, *spatial, image, y, eight)
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        """Take windows whose columns lie side by side, and rows that fit a block."""
+        if (reason := obstacle_on_tensor_cores(problem, target)) is not None:
+            return reason
+        workload = problem.workload
+        if workload.kernel[1] == 1:  # TVM cannot tell what a loop over a single column of taps reads
+            return "takes kernels of several columns"
+        if not products(workload):
+            return "takes kernels that meet more than padding"
+        if next(self.legal(self.candidates(problem, target), problem, target), None) is None:
+            return f"takes rows that fit a block, not of {workload.width} columns"
+        return None
 
-    # Step 4. Copy rows of images, then multiply them
-    for stage in (lines, given):
-        sch.set_scope(stage, 0, "shared.dyn")
-        sch.compute_at(stage, turn, preserve_unit_loops=True)
-        sch.storage_align(stage, 0, 4, 2 * EIGHT, EIGHT)  # eight rows are in different banks
-        _copy(sch, stage, threads)
-    init = sch.decompose_reduction(product, turn)
-    for loop in sch.get_loops(init)[-10:]:
-        sch.unroll(loop)
-    sch.annotate(sch.blockize(spatial[0]), PRODUCT, [*product_function(workload, tiles), IN_MEMORY])
-    sch.annotate(turn, RING, [tiles.ahead, 0, 0])
+    def registers(self, problem: Problem, config: Config) -> int:
+        return registers_of(problem.workload, config.tiles(problem.workload))
 
-    # Step 5. In a second kernel threads add up what blocks have
-    if tiles.parts > 1:
-        add_up_parts(sch, problem, tiles.parts)
-    return sch
+    def most_registers(self, problem: Problem, config: Config) -> int:
+        return min(super().most_registers(problem, config), MOST_REGISTERS)
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(problem.workload, config.tiles(problem.workload))
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return problem.workload.in_channels * config.parts
+
+    def instructions(self, problem: Problem, config: Config) -> int:
+        return config.tiles(problem.workload).block_r * len(products(problem.workload))
+
+    def resident_blocks(self, problem: Problem, config: Config, gpu: Gpu) -> int:
+        return resident_blocks(problem.workload, config.tiles(problem.workload), gpu)
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        workload = problem.workload
+
+        def whole_eights(config: Config) -> bool:
+            return config.rows % EIGHT == 0
+
+        def taps_for_all(config: Config) -> bool:
+            """Return whether each group has rows of taps."""
+            kernel = workload.kernel[0]
+            return ceil_div(kernel, ceil_div(kernel, config.groups)) == config.groups
+
+        return named(whole_eights, taps_for_all)
+
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield configurations, each with as many parts as give multiprocessors some blocks, nearly alike."""
+        tests = self.constraints(problem, target).values()
+
+        def fits(config: Config) -> bool:
+            return all(holds(config) for holds in tests)
+
+        return candidates(problem.workload, gpu_of(target), fits)
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        workload = problem.workload
+        most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles(workload))
+        parts = {*(1 << number for number in range(10)), *(times * default.parts for times in (1, 2, 3))}
+        return {
+            "groups": tuple(range(1, min(MOST_WARPS, workload.kernel[0]) + 1)),
+            "shares": SHARES,
+            "pairs": PAIRS,
+            "rows": tuple(heights(workload)),
+            "ahead": AHEAD,
+            "parts": tuple(sorted(count for count in parts if count <= most)),
+        }
+
+    def heuristics(self, problem: Problem) -> Tests[Config]:
+        workload = problem.workload
+
+        def few_warps(config: Config) -> bool:
+            return config.shares * config.groups <= MOST_WARPS
+
+        def full_chunks(config: Config) -> bool:
+            return config.pairs * config.shares <= workload.batch
+
+        def chunks_for_all(config: Config) -> bool:
+            return config.parts <= chunks(workload, config.tiles(workload))
+
+        return named(few_warps, full_chunks, chunks_for_all)
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        return clocks(problem, config.tiles(problem.workload), target)
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload = problem.workload
+        tiles = config.tiles(workload)
+        return {
+            "chunks": chunks(workload, tiles),
+            "products": self.instructions(problem, config),
+            "sums": 4 * tiles.block_r * len(diagonals(workload)),
+            "registers": registers_of(workload, tiles),
+            "shared_bytes": shared_bytes(workload, tiles),
+            "waste_rows": wasted(workload.output_size[0], config.rows),
+            "waste_taps": wasted(workload.kernel[0], tiles.block_r),
+            "taps": prod(workload.kernel),
+            "plane": prod(workload.output_size),
+            "channels": workload.in_channels,
+            "batch": workload.batch,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "copies ahead": replace(config, ahead=1),
+            "several shares": replace(config, shares=1),
+            "several parts": replace(config, parts=1),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 0. The computation, in parts of a block
+        workload, tiles, threads = compute.with_open_sizes(problem), config.tiles(problem.workload), config.threads
+        # TVM cannot tell that a block has all that it reads of "squares".
+        sch = Schedule(te.create_prim_func(compute.weight_gradient_on_diagonals(workload, tiles)), enable_check=False)
+        names = ("lines", "given", "product", "squares", "sums", "warps", "parts", "output")
+        lines, given, product, squares, sums, warps, parts, output = (sch.get_sblock(name) for name in names)
+        sch.compute_inline(sums)
+
+        # Step 1. A block has the taps of a channel, for a part of the images. What is moved into loops is there before
+        # these are split: then its places have no conditions of the split.
+        c, q, r, s, *part = sch.get_loops(output) if tiles.parts == 1 else sch.get_loops(parts)[:-1]
+        sch.reorder(c, q, *part, r, s)
+        block = sch.fuse(c, q, *part)
+        sch.bind(block, "blockIdx.x")
+        if tiles.parts == 1:
+            sch.compute_at(parts, s)
+            sch.set_scope(parts, 0, "local")
+        staged = [sch.cache_write(warps, 0, "local")] if tiles.shares > 1 else []
+        for stage in (*staged, warps, squares):
+            sch.compute_at(stage, block, preserve_unit_loops=True)
+        for stage in (*staged, squares):
+            sch.set_scope(stage, 0, "shared.dyn")
+
+        # Step 2. A thread adds up the diagonal of a tap, or that of a share of the images, which meet in shared memory
+        sch.set_scope(warps, 0, "local")
+        for loops in ([r, s], *(sch.get_loops(stage)[1:] for stage in staged)):
+            _, tap = sch.split(sch.fuse(*loops), [None, threads])
+            sch.bind(tap, "threadIdx.x")
+        sch.compute_at(warps, tap)
+
+        # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
+        own, group, r, diagonal, half, i, pair, odd = sch.get_loops(squares)[-8:]
+        sch.reorder(own, group, i, pair, r, diagonal, half, odd)
+        thread = sch.fuse(own, group, i, pair)
+        sch.bind(thread, "threadIdx.x")
+        sch.annotate(thread, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))  # or a compiler spills
+        for loop in (r, diagonal, half):
+            sch.unroll(loop)
+        sch.vectorize(odd)
+        sch.compute_at(product, thread, preserve_unit_loops=True)
+        sch.set_scope(product, 0, "local")
+        *spatial, turn, image, y, eight = sch.get_loops(product)[-14:]
+        sch.reorder(turn, *spatial, image, y, eight)
+
+        # Step 4. Copy rows of images, then multiply them
+        for stage in (lines, given):
+            sch.set_scope(stage, 0, "shared.dyn")
+            sch.compute_at(stage, turn, preserve_unit_loops=True)
+            sch.storage_align(stage, 0, 4, 2 * EIGHT, EIGHT)  # eight rows are in different banks
+            _copy(sch, stage, threads)
+        init = sch.decompose_reduction(product, turn)
+        for loop in sch.get_loops(init)[-10:]:
+            sch.unroll(loop)
+        sch.annotate(sch.blockize(spatial[0]), PRODUCT, [*product_function(workload, tiles), IN_MEMORY])
+        sch.annotate(turn, RING, [tiles.ahead, 0, 0])
+
+        # Step 5. In a second kernel threads add up what blocks have
+        if tiles.parts > 1:
+            add_up_parts(sch, problem, tiles.parts)
+        return sch
 
 
 def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
@@ -109,3 +256,6 @@ def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
             sch.unroll(loop)
     if not through_registers:
         sch.annotate(sch.blockize(lane), COPY, False)
+
+
+template = WeightGradientDiagonals()

@@ -1,10 +1,10 @@
-"""The tiles of a gradient on diagonals, by a model of its clocks."""
+"""The tiles of a gradient on diagonals, and a model of its clocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
 
 import tvm
 
@@ -36,8 +36,8 @@ BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_WARPS = 16
 """The most warps of a block."""
 
-MOST_UNROLLED = 512
-"""The most products of a warp which follow each other without a loop."""
+SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
+"""The values of the knobs that are tried."""
 
 COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
 """The instructions of a thread for a copy, for a row of taps, and for a place of a diagonal that is added up.
@@ -59,46 +59,58 @@ BLOCK, FINISH = 500.0, 2000.0
 """The clocks of a block beside its products, of a multiprocessor that has others, and until it ends."""
 
 
-class Chosen(NamedTuple):
-    """Tiles, and the clocks that a kernel should take with them."""
+@dataclass(frozen=True)
+class Config:
+    """The knobs."""
 
-    clocks: float
-    tiles: DiagonalTiles
+    groups: int
+    """The number of warps that have other rows of taps each, and all of them between them."""
+    shares: int
+    """The number of warps that have the same rows of taps, each for other images."""
+    pairs: int
+    """The number of pairs of images of a warp that are in shared memory together."""
+    rows: int
+    """The number of rows of dy that are in shared memory together, a multiple of eight."""
+    ahead: int
+    """The number of chunks of images that are copied ahead."""
+    parts: int
+    """The number of blocks that share the images of a channel."""
+
+    @property
+    def threads(self) -> int:
+        return self.groups * self.shares * WARP
+
+    def tiles(self, workload: ConvWorkload) -> DiagonalTiles:
+        """Return the shares of warps, whose groups have equal numbers of rows of taps."""
+        block_r = ceil_div(workload.kernel[0], self.groups)
+        return DiagonalTiles(block_r, self.groups, self.shares, self.pairs, self.rows, self.ahead, self.parts)
 
 
-def takes(problem: Problem, target: tvm.target.Target) -> bool:
-    """Return whether there are kernels of a workload on a target, whose windows have to lie side by side."""
-    workload = problem.workload
-    return (
-        workload.stride == workload.dilation == (1, 1)
-        and workload.multiplier == 1
-        and workload.kernel[1] > 1  # TVM cannot tell what a loop over a single column of taps reads
-        and "mma" in tensor_instructions(target)
-        and len(products(workload)) > 0
-    )
+def heights(workload: ConvWorkload) -> list[int]:
+    """Return the numbers of rows of a chunk that cut planes into `BANDS`."""
+    return sorted({ceil_to(ceil_div(workload.output_size[0], bands), EIGHT) for bands in BANDS})
 
 
-def best_tiles(problem: Problem, target: tvm.target.Target) -> Chosen | None:
-    """Return the tiles of the least clocks; None where no windows, or no rows of them, fit a block."""
-    found = (Chosen(estimate(problem, tiles, target), tiles) for tiles in _candidates(problem.workload, gpu_of(target)))
-    return min(found, default=None, key=lambda each: each.clocks)
+def chunks(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
+    """Return the chunks of a channel, of images and of rows."""
+    return ceil_div(workload.batch, tiles.images) * tiles.bands(workload)
 
 
-def _candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[DiagonalTiles]:
-    """Yield tiles that fit a block, each with as many parts as give multiprocessors so many blocks, nearly alike."""
-    kernel, height = workload.kernel[0], workload.output_size[0]
-    heights = sorted({ceil_to(ceil_div(height, bands), EIGHT) for bands in BANDS})
+def candidates(workload: ConvWorkload, gpu: Gpu, fits: Callable[[Config], bool]) -> Iterator[Config]:
+    """Yield configurations that fit, each with as many parts as give multiprocessors `BLOCKS`, nearly alike."""
+    kernel = workload.kernel[0]
     for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MOST_WARPS + 1)}):
-        for shares, rows, pairs, ahead in product((1, 2, 4, 8), heights, (1, 2, 4), (1, 2, 3)):
-            one = DiagonalTiles(block_r, ceil_div(kernel, block_r), shares, pairs, rows, ahead, parts=1)
-            mostly_empty = one.images >= 2 * (workload.batch + 1)
-            if one.warps > MOST_WARPS or mostly_empty or not fits(workload, one, gpu):
+        groups = ceil_div(kernel, block_r)
+        for shares, rows, pairs, ahead in product(SHARES, heights(workload), PAIRS, AHEAD):
+            one = Config(groups, shares, pairs, rows, ahead, parts=1)
+            tiles = one.tiles(workload)
+            mostly_empty = tiles.images >= 2 * (workload.batch + 1)
+            if tiles.warps > MOST_WARPS or mostly_empty or not fits(one):
                 continue
-            chunks = ceil_div(workload.batch, one.images) * one.bands(workload)
-            most = 2 * resident_blocks(workload, one, gpu)
+            most = 2 * resident_blocks(workload, tiles, gpu)
             counts = [count for count in BLOCKS if count <= most]
             parts = {1, *(count * gpu.multiprocessors // workload.in_channels for count in counts)}
-            yield from (one._replace(parts=count) for count in sorted(parts) if 0 < count <= chunks)
+            yield from (replace(one, parts=count) for count in sorted(parts) if 0 < count <= chunks(workload, tiles))
 
 
 def of_three_products(workload: ConvWorkload) -> bool:
@@ -145,16 +157,6 @@ def registers_of(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     return 4 * sums * len(diagonals(workload)) + others + OTHER_REGISTERS
 
 
-def fits(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> bool:
-    """Return whether a block has the registers and the shared memory that it takes."""
-    registers = registers_of(workload, tiles)
-    return (
-        registers <= min(MOST_REGISTERS, REGISTERS // ceil_to(tiles.warps * WARP, QUARTERS * WARP))
-        and shared_bytes(workload, tiles) + BLOCK_BYTES <= gpu.shared_bytes
-        and tiles.block_r * len(products(workload)) <= MOST_UNROLLED
-    )
-
-
 def resident_blocks(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> int:
     """Return the blocks that a multiprocessor has room for, by shared memory and registers."""
     by_registers = (
@@ -164,7 +166,7 @@ def resident_blocks(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> i
     return max(1, min(by_shared, by_registers, gpu.warps // tiles.warps, gpu.blocks))
 
 
-def estimate(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) -> float:
+def clocks(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) -> float:
     """Return the clocks that the kernel should take.
 
     Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another, and
@@ -172,8 +174,7 @@ def estimate(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) 
     """
     workload, gpu = problem.workload, gpu_of(target)
     (_, width), (kernel_y, kernel_x), threads = workload.output_size, workload.kernel, tiles.warps * WARP
-    chunks = ceil_div(workload.batch, tiles.images) * tiles.bands(workload)
-    chunk_turns, eights = ceil_div(chunks, tiles.parts), tiles.rows // EIGHT
+    chunk_turns, eights = ceil_div(chunks(workload, tiles), tiles.parts), tiles.rows // EIGHT
     turns = ceil_div(workload.in_channels * tiles.parts, gpu.multiprocessors)
     rounds = ceil_div(turns, resident_blocks(workload, tiles, gpu))
     lines, count = tiles.lines(workload), len(products(workload))
@@ -197,8 +198,8 @@ def estimate(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) 
         of_dy, read, read_of_dy, count = 0.0, 2 * (read + read_of_dy), 0, 6 * count
     issued = own * (met * of_row + tiles.groups * eights * of_dy) + tiles.warps * copying
     accesses = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
-    clocks = own * met * count * PRODUCTS / tensor_instructions(target)["mma"].products
-    unit = mostly_largest(issued / ISSUED, accesses * ACCESS, clocks)
+    multiplying = own * met * count * PRODUCTS / tensor_instructions(target)["mma"].products
+    unit = mostly_largest(issued / ISSUED, accesses * ACCESS, multiplying)
     # A warp alone
     alone = tiles.pairs * eights * tiles.block_r * (MATRIX + TURN * of_row) + copying * APART + waits
     finish = tiles.groups * tiles.block_r * kernel_x * tiles.shares * TILE * OF_SUM / WARP

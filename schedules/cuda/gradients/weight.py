@@ -1,6 +1,6 @@
-"""The gradient of a depthwise convolution with respect to its weight on CUDA, for any batch.
+"""The gradient of a depthwise convolution by its weight on CUDA.
 
-A block takes all pixels of a channel, or a part of them, and a thread has the sums of all taps in registers. Each warp
+A block takes all pixels of a channel, or a part of them, and a thread has the sums of some taps in registers. Each warp
 adds up those of its threads, and the block those of its warps; where there are several parts, a second kernel adds them
 up. All orders depend on shapes alone. A thread reads windows of x from global memory; for many taps of small planes,
 which it would read too often, a block has planes of some images in shared memory.
@@ -8,7 +8,10 @@ which it would read too often, a block has planes of some images in shared memor
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any, ClassVar
 
 import tvm
 from tvm import te
@@ -19,14 +22,15 @@ from tvmconv import compute
 from tvmconv.compute import PlaneTiles, Shares, Tiles
 from tvmconv.compute.gradients.weight_planes import BANKS, VECTOR
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ...space import ceil_div, divisors, evenly, wasted
+from ...space import ceil_div, divisors, evenly, named, wasted
+from ...template import Layouts
 from ..machine import WARP
+from ..template import GpuTemplate, Tests
 from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
-
-BLOCK_THREADS = 128
-"""The threads of a block of a gradient, where nothing in shared memory asks for more."""
+from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle, upto, with_default
 
 SUMS = 49
 """The most sums that a thread has in registers, for as many taps."""
@@ -35,13 +39,13 @@ ROOM = 150
 """The most registers for sums, and for a tile with its window."""
 
 WARPS = 32
-"""The warps for each multiprocessor: twice as many as are there at once."""
+"""The warps for each multiprocessor: twice as many as it runs at once."""
 
 WHOLE = 16
 """The most warps of a block that has all tiles of a channel, so that no second kernel adds up what blocks have."""
 
 FEW_SUMS = 25
-"""The most sums with which so many warps have registers for what they read; with more, planes are in shared memory."""
+"""The most sums with which `WHOLE` warps have registers for what they read; with more, planes are in shared memory."""
 
 PLANES_BYTES = 32 << 10
 """The most shared memory for the planes of a block, of which several share a multiprocessor."""
@@ -67,32 +71,199 @@ WAIT = 4000.0
 """The clocks that threads wait for what they read first, and for one another at the end."""
 
 
-def weight_gradient(problem: Problem, target: tvm.target.Target) -> Schedule:
-    """Schedule the gradient with respect to the weight."""
-    gpu = gpu_of(target)
-    planes = plane_tiles(problem, gpu)
-    return _in_tiles(problem, weight_tiles(problem, gpu)) if planes is None else _in_planes(problem, planes)
+@dataclass(frozen=True)
+class Config:
+    """The knobs."""
+
+    block_r: int
+    """The number of rows of the kernel whose sums a thread has."""
+    block_s: int
+    """The number of columns of the kernel whose sums a thread has."""
+    rows: int
+    """The number of rows of a thread's tile, which is one column wide, or with planes in shared memory two."""
+    images: int
+    """The number of images whose planes a block has in shared memory together; 0 to read x from global memory."""
+    warps: int
+    """The number of warps of a block."""
+    parts: int
+    """The number of blocks that share the tiles of a channel."""
+
+    @property
+    def threads(self) -> int:
+        return self.warps * WARP
+
+    @property
+    def sums(self) -> int:
+        """The number of sums of a thread."""
+        return self.block_r * self.block_s
+
+    @property
+    def shares(self) -> Shares:
+        return Shares(self.block_r, self.block_s, self.warps, self.parts)
+
+    @property
+    def tiles(self) -> Tiles:
+        """The tiles of threads that read x from global memory."""
+        return Tiles(self.rows, self.shares)
+
+    @property
+    def planes(self) -> PlaneTiles:
+        """The tiles of threads that read planes in shared memory."""
+        return PlaneTiles(self.rows, VECTOR, self.images, self.shares)
 
 
-def estimate(problem: Problem, gpu: Gpu) -> float:
-    """Return the clocks that the kernels should take."""
-    workload, planes = problem.workload, plane_tiles(problem, gpu)
-    products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
-    each = _product_clocks(problem, planes)
-    tiles = weight_tiles(problem, gpu) if planes is None else planes
-    kernels = KERNEL + (FURTHER_KERNEL if tiles.shares.parts > 1 else 0)
-    return mostly_largest(products * each, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
+class WeightGradient(GpuTemplate[Config]):
+    """The gradient of a depthwise convolution by its weight, by multiply-adds."""
+
+    DIRECTIONS = ("weight_gradient",)
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(1, 1, 1, images=0, warps=1, parts=1)
+    examples: ClassVar[tuple[Problem, ...]] = tuple(
+        Problem(workload, direction="weight_gradient")
+        for workload in (
+            ConvWorkload.depthwise((2, 3, 12, 11), (3, 2, 3, 3), stride=2),
+            ConvWorkload.depthwise((8, 2, 9, 10), (2, 1, 7, 7), dtype="float16"),
+        )
+    )
+
+    MOST_UNROLLED = 2048
+    """The most multiply-adds of a thread that follow each other without a loop."""
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        return obstacle(problem)
+
+    def registers(self, problem: Problem, config: Config) -> int:
+        """Return the registers of a thread: compilers load about half of what it reads ahead."""
+        return config.sums + _read_registers(problem.workload, config) // 2 + OTHER_REGISTERS
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        """Return the bytes of the sums of warps, and of planes, each of which begins at its banks."""
+        workload, planes = problem.workload, 0
+        if config.images:
+            banks = config.planes.banks(workload)
+            for plane, first in zip(map(prod, config.planes.planes(workload)), banks, strict=True):
+                planes += plane + (first - plane) % BANKS
+        return 4 * (config.images * planes + config.warps * config.sums)
+
+    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+        return int(target.attrs["max_shared_memory_per_block"])
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        return problem.workload.out_channels * prod(config.shares.blocks(problem.workload)) * config.parts
+
+    def instructions(self, problem: Problem, config: Config) -> int:
+        return config.sums * config.rows * (VECTOR if config.images else 1)
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        workload = problem.workload
+
+        def taps_in_kernel(config: Config) -> bool:
+            return config.block_r <= workload.kernel[0] and config.block_s <= workload.kernel[1]
+
+        def tiles_in_planes(config: Config) -> bool:
+            return config.rows <= workload.output_size[0]
+
+        def undilated_rows(config: Config) -> bool:
+            return config.images > 0 or config.rows == 1 or workload.dilation[0] == 1
+
+        def a_tile_for_a_thread(config: Config) -> bool:
+            return config.images * prod(config.planes.tiles(workload)) <= config.threads
+
+        def whole_turns(config: Config) -> bool:
+            return config.parts == _in_turns(config.parts)
+
+        return named(taps_in_kernel, tiles_in_planes, undilated_rows, a_tile_for_a_thread, whole_turns)
+
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield the default: planes in shared memory for many taps, where some share a block; else tiles of x."""
+        gpu = gpu_of(target)
+        yield _of_planes(problem, gpu) or _of_tiles(problem, gpu)
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        workload = problem.workload
+        block_r, block_s = ({ceil_div(size, blocks) for blocks in (1, 2, 3, 4, size)} for size in workload.kernel)
+        most = max(1, ceil_div(workload.batch * prod(workload.output_size), WARP))
+        parts = {*(1 << number for number in range(10)), default.parts, 2 * default.parts}
+        knobs = {
+            "block_r": tuple(block_r),
+            "block_s": tuple(block_s),
+            "rows": tuple(range(1, min(workload.output_size[0], 8) + 1)),
+            "images": (0, *upto(workload.batch, 1, 2, 4, 8)),
+            "warps": (1, 2, 3, 4, 6, 8, 12, 16),
+            "parts": tuple(_in_turns(count) for count in parts if count <= most),
+        }
+        return with_default(knobs, default)
+
+    def heuristics(self, problem: Problem) -> Tests[Config]:
+        workload = problem.workload
+
+        def many_sums(config: Config) -> bool:
+            rows, columns = config.shares.blocks(workload)
+            return config.sums <= SUMS and rows * columns <= 2 * ceil_div(prod(workload.kernel), SUMS)
+
+        def little_waste(config: Config) -> bool:
+            return wasted(workload.output_size[0], config.rows) <= 1.3
+
+        def work_for_all(config: Config) -> bool:
+            if config.images:
+                return config.parts <= max(1, ceil_div(workload.batch, config.images))
+            tiles = workload.batch * ceil_div(workload.output_size[0], config.rows) * workload.output_size[1]
+            return config.parts * config.warps <= max(1, ceil_div(tiles, WARP))
+
+        return named(many_sums, little_waste, work_for_all)
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernels should take."""
+        workload, gpu = problem.workload, gpu_of(target)
+        products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
+        kernels = KERNEL + (FURTHER_KERNEL if config.parts > 1 else 0)
+        units = products * _product_clocks(workload, config)
+        return mostly_largest(units, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload = problem.workload
+        return {
+            "sums": config.sums,
+            "reads": _read_registers(workload, config),
+            "shared_bytes": self.shared_bytes(problem, config),
+            "waste_y": wasted(workload.output_size[0], config.rows),
+            "waste_taps": prod(map(wasted, workload.kernel, (config.block_r, config.block_s))),
+            "taps": prod(workload.kernel),
+            "plane": prod(workload.output_size),
+            "channels": workload.out_channels,
+            "batch": workload.batch,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "several rows, planes in shared memory": replace(config, rows=1, images=0),
+            "several warps": replace(config, rows=1, images=0, warps=1),
+            "several parts": replace(config, parts=1),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        if config.images:
+            return _in_planes(problem, config.planes)
+        return _in_tiles(problem, config.tiles)
 
 
-def _product_clocks(problem: Problem, planes: PlaneTiles | None) -> float:
-    """Return the clocks of a product of a warp, from planes in shared memory if there are tiles of them."""
-    if prod(_sums(problem)) <= FEW_SUMS:
+def _read_registers(workload: ConvWorkload, config: Config) -> int:
+    """Return the registers of a thread's tile of dy, and of what it reads of x at once."""
+    if config.images:
+        return config.rows * VECTOR + 2 * config.planes.window(workload)[1]
+    return config.rows + prod(config.tiles.window(workload))
+
+
+def _product_clocks(workload: ConvWorkload, config: Config) -> float:
+    """Return the clocks of a product of a warp."""
+    if config.sums <= FEW_SUMS:
         return OF_FEW
-    if problem.workload.dtype != "float32":
-        return OF_TILES if planes is None else OF_PLANES
-    if planes is None:
+    if workload.dtype != "float32":
+        return OF_PLANES if config.images else OF_TILES
+    if not config.images:
         return OF_FLOAT32_TILES
-    return OF_ONE_OR_TWO if planes.images <= 2 else OF_FLOAT32_PLANES
+    return OF_ONE_OR_TWO if config.images <= 2 else OF_FLOAT32_PLANES
 
 
 def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:
@@ -216,14 +387,14 @@ def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
 
 
 def _into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
-    """Put a stage of so many axes into registers."""
+    """Put a stage, whose last `axes` loops are unrolled, into registers."""
     sch.set_scope(block, 0, "local")
     for loop in sch.get_loops(block)[-axes:]:
         sch.unroll(loop)
 
 
-def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
-    """Return the tiles of threads: of as many rows as share what is read, and parts that keep a GPU busy."""
+def _of_tiles(problem: Problem, gpu: Gpu) -> Config:
+    """Return the default with x in global memory: rows that share what is read, and parts that keep a GPU busy."""
     workload = problem.workload
     height, width = workload.output_size
     block_r, block_s = _sums(problem)
@@ -243,18 +414,18 @@ def weight_tiles(problem: Problem, gpu: Gpu) -> Tiles:
     whole = WHOLE if block_r * block_s <= FEW_SUMS else few
     if 4 * wanted <= 5 * whole:  # a second kernel takes longer than a few warps more would save
         all_busy = ceil_div(most, max(1, round(most / wanted)))  # in the last turn, too
-        return Tiles(rows, Shares(block_r, block_s, min(all_busy, whole), 1))
-    return Tiles(rows, Shares(block_r, block_s, few, _in_turns(ceil_div(wanted, few))))
+        return Config(block_r, block_s, rows, 0, min(all_busy, whole), 1)
+    return Config(block_r, block_s, rows, 0, few, _in_turns(ceil_div(wanted, few)))
 
 
-def plane_tiles(problem: Problem, gpu: Gpu) -> PlaneTiles | None:
-    """Return the planes of blocks and the tiles of threads; None where planes are too large or too few, or few taps."""
+def _of_planes(problem: Problem, gpu: Gpu) -> Config | None:
+    """Return the default with planes in shared memory; None where planes are too large or too few, or few taps."""
     workload, (block_r, block_s) = problem.workload, _sums(problem)
     if block_r * block_s <= FEW_SUMS:
         return None
 
-    def planes(rows: int, images: int = 1, warps: int = 1, parts: int = 1) -> PlaneTiles:
-        return PlaneTiles(rows, VECTOR, images, Shares(block_r, block_s, warps, parts))
+    def planes(rows: int) -> PlaneTiles:
+        return Config(block_r, block_s, rows, 1, 1, 1).planes
 
     def cost(rows: int) -> float:
         return wasted(workload.output_size[0], rows) * prod(planes(rows).window(workload)) / rows
@@ -279,7 +450,7 @@ def plane_tiles(problem: Problem, gpu: Gpu) -> PlaneTiles | None:
     most = ceil_div(workload.batch, images(warps))
     known = range(min(least, most), min(2 * least, most) + 1)
     parts = min(known, key=lambda parts: ceil_div(blocks * parts, gpu.multiprocessors) / parts)
-    return planes(rows, images(warps), warps, _in_turns(parts))
+    return Config(block_r, block_s, rows, images(warps), warps, _in_turns(parts))
 
 
 def _sums(problem: Problem) -> tuple[int, int]:
@@ -290,5 +461,8 @@ def _sums(problem: Problem) -> tuple[int, int]:
 
 
 def _in_turns(parts: int) -> int:
-    """Return so many parts, or fewer, in whole turns of threads that add them up, whose control flow so is the same."""
+    """Return the number of parts, or fewer, in whole turns of the threads of a warp that add them up."""
     return parts // WARP * WARP if parts >= WARP else parts
+
+
+template = WeightGradient()

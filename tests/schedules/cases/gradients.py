@@ -1,4 +1,4 @@
-"""The gradients of depthwise convolutions that tests try, their operands, and the comparison with the reference."""
+"""The gradients of depthwise convolutions that tests try, their functions, and the comparison with the reference."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import tvm
+from tvm import tirx
 
 from tvmconv import ConvWorkload
-from tvmconv.checking.closeness import Rounded
-from tvmconv.compute import input_gradient_reference, weight_gradient_reference
+from tvmconv.dispatch import select
+from tvmconv.lowering import KERNEL_NAME, lower
+from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS, NARROW
-from tvmconv.problem.precision import PRECISIONS
+from tvmconv.problem.precision import DEFAULT
 from tvmconv.runtime.gradients import Geometry
-from tvmconv.testing import DEPTHWISE, assert_close
+from tvmconv.runtime.operators import with_any_batch
+from tvmconv.testing import DEPTHWISE, check_result
 
-GRADIENTS = ("input", "weight")
+GRADIENTS = ("input_gradient", "weight_gradient")
 
 Arrays = dict[str, np.ndarray]
 
@@ -54,32 +58,17 @@ def geometry(workload: ConvWorkload) -> Geometry:
     return Geometry(workload.x_shape, workload.w_shape, workload.stride, workload.padding, workload.dilation)
 
 
-def operands(of: str, workload: ConvWorkload) -> Arrays:
-    """Return the arrays that a gradient is computed from, by name in order, and the output, full of NaN."""
-    rng, dtype = np.random.default_rng(0), workload.storage.numpy
-    other, result = ("w", workload.x_shape) if of == "input" else ("x", workload.w_shape)
-    shapes = {"dy": workload.output_shape, other: workload.w_shape if of == "input" else workload.x_shape}
-    arrays = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
-    return {**arrays, "output": np.full(result, np.nan, dtype)}
+def any_batch(direction: str, workload: ConvWorkload, target: tvm.target.Target) -> Problem:
+    """Return the problem of a gradient for any batch."""
+    return with_any_batch(Problem(workload, direction=direction), target)
 
 
-def in_nhwc(of: str, arrays: Arrays) -> Arrays:
-    """Return the arrays of a gradient as they lie in memory in NHWC."""
-    images = ("dy", "output") if of == "input" else ("dy", "x")
-    return {
-        name: np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if name in images else array
-        for name, array in arrays.items()
-    }
+def lowered(problem: Problem, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> tirx.PrimFunc:
+    """Return the function of a gradient by a configuration, or the default."""
+    return lower(problem, select(problem, target, config, algorithm), target, KERNEL_NAME)
 
 
-def check(
-    of: str, workload: ConvWorkload, arrays: Mapping[str, np.ndarray], got: np.ndarray, precision: str = "strict"
-) -> None:
+def check(direction: str, workload: ConvWorkload, arrays: Arrays, got: np.ndarray, precision: str = "strict") -> None:
     """Compare a gradient from these arrays with the float64 reference, by what a word promises of float32 operands."""
-    reference: Any = input_gradient_reference if of == "input" else weight_gradient_reference
-    taken = [array.astype(np.float64) for name, array in arrays.items() if name != "output"]
-    summed = (workload.multiplier, *workload.kernel) if of == "input" else (workload.batch, *workload.output_size)
-    magnitude = reference(workload, *map(np.abs, taken))
-    unit = PRECISIONS[precision].product_unit if workload.dtype == "float32" else 0.0
-    products = Rounded(unit * magnitude, unit / 4 * magnitude)
-    assert_close(got, reference(workload, *taken), magnitude, prod(summed), operands=products)
+    word = precision if workload.dtype == "float32" else DEFAULT
+    check_result(workload, arrays, got, precision=word, direction=direction)

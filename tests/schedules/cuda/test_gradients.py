@@ -7,13 +7,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import tvm
 from tvm import tirx
 
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
-from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, check, in_nhwc, operands
+from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, any_batch, check, lowered
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
 from tvmconv.autotvm import ApplyHistoryBest
@@ -22,19 +23,19 @@ from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin, bui
 from tvmconv.lowering.gpu.conditions import with_tests_before_loops
 from tvmconv.lowering.serial import TWIN_TARGET, with_shapes
 from tvmconv.lowering.workspace import Workspace, steps, take_out
-from tvmconv.problem import Problem
+from tvmconv.problem import IMAGES, Problem
 from tvmconv.runtime.arrays import from_numpy, to_torch
-from tvmconv.runtime.gradients import any_batch, as_convolution, as_kernel, lower
-from tvmconv.schedules.cuda.gradients import weight as gradients_weight
-from tvmconv.schedules.cuda.gradients.nhwc_tiles import weight_tiles as nhwc_tiles
-from tvmconv.schedules.cuda.gradients.weight import WARPS, plane_tiles, weight_tiles
+from tvmconv.schedules.cuda import weight_gradient, weight_gradient_nhwc
+from tvmconv.schedules.cuda.gradients.weight import WARPS
 from tvmconv.schedules.cuda.machine import REGISTERS
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import gpu_of
-from tvmconv.testing import serial_twin
+from tvmconv.testing import random_operands, serial_twin
 
 SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
 CPU = resolve_target(TWIN_TARGET)
+
+BY_WEIGHT, BY_WEIGHT_IN_NHWC = weight_gradient.template, weight_gradient_nhwc.template
 
 by_gradient = pytest.mark.parametrize("of", GRADIENTS)
 
@@ -44,28 +45,25 @@ def in_turns(names: Iterable[str]) -> list[Any]:
     return sparing(product(names, GRADIENTS), lambda place: (place + place // 2) % 2 == 0)
 
 
-def lowered(of: str, problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc:
+def without_tensor_cores(problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc:
     """Return the function of a gradient; that by the weight without tensor cores, which have tests of their own."""
-    if of == "input" or not problem.workload.is_in_nchw:
-        return lower(of, problem, target)
-    return as_kernel(gradients_weight.weight_gradient(problem, target), target)
+    is_plain = problem.direction == "weight_gradient" and problem.workload.is_in_nchw
+    return lowered(problem, target, algorithm="weight_gradient" if is_plain else "auto")
 
 
 def scheduled(of: str, workload: ConvWorkload) -> tuple[tirx.PrimFunc, Workspace]:
     """Return the function of a gradient for any batch, and its workspace."""
-    return take_out(lowered(of, any_batch(workload, str(SM_90)), SM_90), SM_90)
+    return take_out(without_tensor_cores(any_batch(of, workload, SM_90), SM_90), SM_90)
 
 
 def run_twin(of: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Workspace) -> None:
     """Run a function's serial twin and check its result."""
-    arrays = operands(of, workload)
-    lying = in_nhwc(of, arrays) if workload.layout == "NHWC" else arrays
-    func = with_shapes(func, {name: array.shape for name, array in lying.items()})
+    arrays = random_operands(workload, direction=of)
+    func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
     twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
     memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
-    twin[KERNEL_NAME](*map(from_numpy, lying.values()), *memory)
-    result = lying["output"]
-    check(of, workload, arrays, result.transpose(0, 3, 1, 2) if lying is not arrays and of == "input" else result)
+    twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
+    check(of, workload, arrays, arrays["output"])
 
 
 @pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
@@ -77,13 +75,12 @@ def test_serial_twin(name: str, of: str) -> None:
 def test_tensors_in_channels_last_go_in_as_they_lie(of: str) -> None:
     torch = pytest.importorskip("torch")
     workload = ConvWorkload.depthwise((1, 8, 9, 10), (8, 1, 3, 3), stride=2)
-    func = lower(of, Problem(workload.in_nhwc(), channels_last=True), SM_90)
-    func, workspace = take_out(func, SM_90)
+    problem = Problem(workload.in_nhwc(), channels_last=True, direction=of)
+    func, workspace = take_out(lowered(problem, SM_90), SM_90)
     twin = build_twin_function(func).executable[KERNEL_NAME]
-    arrays = operands(of, workload)
-    images = ("dy", "output") if of == "input" else ("dy", "x")
+    arrays = random_operands(workload, direction=of)
     lying = {name: to_torch(array) for name, array in arrays.items()}
-    lying |= {name: lying[name].contiguous(memory_format=torch.channels_last) for name in images}
+    lying |= {name: lying[name].contiguous(memory_format=torch.channels_last) for name in IMAGES[of]}
     memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
     twin(*lying.values(), *memory)
     check(of, workload, arrays, lying["output"].contiguous().numpy())
@@ -102,16 +99,14 @@ MIRRORED = {
 
 def run_mirrored(algorithm: str, workload: ConvWorkload, mirrored: bool = True) -> None:
     """Run the serial twin of the convolution that is a gradient by the input, and check its result."""
-    convolution = as_convolution(workload.in_nchw())
-    assert convolution is not None
-    convolution = convolution if workload.is_in_nchw else convolution.in_nhwc()
-    problem = Problem(convolution, mirrored=mirrored)
+    problem = Problem(workload, direction="input_gradient").as_convolution
+    assert not problem.is_gradient
+    assert problem.mirrored
+    problem = msgspec.structs.replace(problem, mirrored=mirrored)
     kernel = build_twin(problem, select(problem, SM_90, algorithm=algorithm), SM_90)
-    arrays = operands("input", workload)
-    lying = arrays if workload.is_in_nchw else in_nhwc("input", arrays)
-    kernel.executable[KERNEL_NAME](*map(from_numpy, lying.values()))
-    result = lying["output"]
-    check("input", workload, arrays, result if workload.is_in_nchw else result.transpose(0, 3, 1, 2))
+    arrays = random_operands(workload, direction="input_gradient")
+    kernel.executable[KERNEL_NAME](*map(from_numpy, arrays.values()))
+    check("input_gradient", workload, arrays, arrays["output"])
 
 
 @pytest.mark.parametrize("algorithm", MIRRORED)
@@ -142,11 +137,12 @@ def test_serial_twin_in_nhwc(name: str, of: str) -> None:
 def test_estimate_has_a_kernel_that_adds_up_where_there_is_one(
     name: str, kernels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = any_batch(EMULATED[name], str(SM_90))
-    assert len(steps(lowered("weight", problem, SM_90).body.block)) == kernels
-    clocks = gradients_weight.estimate(problem, gpu_of(SM_90))
-    monkeypatch.setattr(gradients_weight, "FURTHER_KERNEL", gradients_weight.FURTHER_KERNEL + 1000)
-    assert gradients_weight.estimate(problem, gpu_of(SM_90)) - clocks == pytest.approx(1000 * (kernels - 1))
+    problem = any_batch("weight_gradient", EMULATED[name], SM_90)
+    assert len(steps(without_tensor_cores(problem, SM_90).body.block)) == kernels
+    config = BY_WEIGHT.default_config(problem, SM_90)
+    clocks = BY_WEIGHT.estimate(problem, config, SM_90)
+    monkeypatch.setattr(weight_gradient, "FURTHER_KERNEL", weight_gradient.FURTHER_KERNEL + 1000)
+    assert BY_WEIGHT.estimate(problem, config, SM_90) - clocks == pytest.approx(1000 * (kernels - 1))
 
 
 @by_gradient
@@ -188,7 +184,7 @@ def test_lowered_kernels(name: str, of: str) -> None:
             dtype=workload.dtype,
             padding=workload.padding,
         )
-        arrays = operands(of, case)
+        arrays = random_operands(case, direction=of)
         given = {name: array.copy() for name, array in arrays.items()}
         for kernel in device_functions(with_tests_before_loops(func), SM_90, {"batch": batch}):
             Emulator(kernel, arrays)
@@ -214,16 +210,22 @@ LARGE = {
 def test_cubin(name: str, of: str) -> None:
     """All sums are in registers, for enough threads to hide what memory takes."""
     target = SM_80 if name in ("112", "28-7x7") else SM_90
-    problem = any_batch(LARGE[name], str(target))
+    problem = any_batch(of, LARGE[name], target)
     assert problem.open_sizes == (() if name == "over-2-gib" else ("batch",))
-    kernel = build_function(lowered(of, problem, target), target)
+    kernel = build_function(without_tensor_cores(problem, target), target)
     found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(target.attrs["arch"]))
-    gpu = gpu_of(target)
-    tiles = plane_tiles(problem, gpu) or weight_tiles(problem, gpu)
-    assert len(found) == (1 if of == "input" or tiles.shares.parts == 1 else 2)
+    is_one = of == "input_gradient" or BY_WEIGHT.default_config(problem, target).parts == 1
+    assert len(found) == (1 if is_one else 2)
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
         assert each.registers <= 168
+
+
+def registers_for(problem: Problem) -> int:
+    """Return the registers of a thread with which the blocks of a gradient in NHWC share a multiprocessor."""
+    config = BY_WEIGHT_IN_NHWC.default_config(problem, SM_90)
+    resident = BY_WEIGHT_IN_NHWC.resident_blocks(problem, config, gpu_of(SM_90))
+    return REGISTERS // (resident * config.threads)
 
 
 @pytest.mark.parametrize(
@@ -231,24 +233,23 @@ def test_cubin(name: str, of: str) -> None:
 )
 def test_cubin_in_nhwc(name: str, of: str) -> None:
     """All sums are in registers, for as many blocks on a multiprocessor as the model of the tiles expects there."""
-    problem = any_batch(LARGE[name].in_nhwc(), str(SM_90))
-    kernel = build_function(lower(of, problem, SM_90), SM_90)
+    problem = any_batch(of, LARGE[name].in_nhwc(), SM_90)
+    kernel = build_function(lowered(problem, SM_90), SM_90)
     found = cuda.kernel_resources(str(kernel.executable.mod.imports[0].inspect_source()), str(SM_90.attrs["arch"]))
-    assert len(found) == (1 if of == "input" else 2)
-    _, lanes, tiles, resident, _ = nhwc_tiles(problem, gpu_of(SM_90))
+    assert len(found) == (1 if of == "input_gradient" else 2)
     for each in found:
         assert (each.stack_bytes, each.spill_store_bytes, each.spill_load_bytes) == (0, 0, 0)
-        assert each.registers <= (200 if of == "input" else REGISTERS // (resident * lanes * tiles.threads))
+        assert each.registers <= (200 if of == "input_gradient" else registers_for(problem))
 
 
 def test_parts_fill_a_gpu_whatever_the_channels() -> None:
     for batch, channels in ((512, 1), (64, 96), (64, 960)):
         workload = ConvWorkload.depthwise((batch, channels, 56, 56), (channels, 1, 3, 3))
-        tiles = weight_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90)).shares
+        tiles = BY_WEIGHT.default_config(any_batch("weight_gradient", workload, SM_90), SM_90)
         warps = channels * tiles.parts * tiles.warps
         assert warps >= 0.5 * WARPS * gpu_of(SM_90).multiprocessors
         assert (tiles.parts == 1) == (channels == 960)
-        _, workspace = scheduled("weight", workload)
+        _, workspace = scheduled("weight_gradient", workload)
         shapes = [] if tiles.parts == 1 else [(channels, 1, 3, 3, tiles.parts)]
         assert [shape for shape, _ in workspace.parameters] == shapes
 
@@ -256,7 +257,9 @@ def test_parts_fill_a_gpu_whatever_the_channels() -> None:
 def test_tiles_in_nhwc_fill_a_gpu_whatever_the_channels() -> None:
     for batch, channels, size in ((512, 1, 56), (32, 96, 112), (32, 240, 28), (32, 960, 7)):
         workload = ConvWorkload.depthwise((batch, channels, size, size), (channels, 1, 3, 3), dtype="float16").in_nhwc()
-        vector, lanes, tiles, resident, _ = nhwc_tiles(any_batch(workload, str(SM_90)), gpu_of(SM_90))
-        waves = channels * tiles.parts / (vector * lanes * resident * gpu_of(SM_90).multiprocessors)
-        assert waves >= 1 or resident * lanes * tiles.threads * waves >= 100
+        problem = any_batch("weight_gradient", workload, SM_90)
+        config, gpu = BY_WEIGHT_IN_NHWC.default_config(problem, SM_90), gpu_of(SM_90)
+        resident = BY_WEIGHT_IN_NHWC.resident_blocks(problem, config, gpu)
+        waves = BY_WEIGHT_IN_NHWC.blocks(problem, config) / (resident * gpu.multiprocessors)
+        assert waves >= 1 or resident * config.threads * waves >= 100
         assert waves <= 1 or waves % 1 == 0 or waves % 1 > 0.7

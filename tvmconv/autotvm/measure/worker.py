@@ -139,15 +139,16 @@ def _checked(problem: Problem | Call, workspace: Workspace, module: Module, devi
 def _checked_convolution(problem: Problem, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:
     memory, rng = _memory(problem, device), np.random.default_rng()
     operands = memory.operands
-    for name in memory.tensors.keys() - {"x", "output"}:
-        drawn = random_operand(problem.workload, name, rng, operands[name].size)
+    image, *_ = memory.tensors
+    for name in memory.tensors.keys() - {image, "output"}:
+        drawn = random_operand(problem, name, rng, operands[name].size)
         operands[name] = drawn.reshape(operands[name].shape)
         memory.tensors[name].copyfrom(operands[name])
     memory.unwritten.copyto(memory.tensors["output"])
     arguments = [*memory.tensors.values()]
     arguments += [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*arguments)
-    outputs = min(CHECKED_OUTPUTS, CHECKED_PRODUCTS // problem.workload.terms)
+    outputs = min(CHECKED_OUTPUTS, CHECKED_PRODUCTS // problem.terms)
     got = memory.tensors["output"].numpy()
     if isinstance(problem, FusedProblem):
         FusedSample(problem, operands, rng, outputs).check(got)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tvmconv.dispatch import dense_algorithms
+from tvmconv.problem import FORWARD
 from tvmconv.problem.precision import DEFAULT
 
 from .copies import Copy
@@ -32,7 +33,7 @@ def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
         Plain(precision),
         Dense(precision),
         ChannelsLast(precision),
-        *(Algorithm(algorithm, precision) for algorithm in dense_algorithms()),
+        *(Algorithm(algorithm, precision) for algorithm in dense_algorithms((FORWARD,))),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),

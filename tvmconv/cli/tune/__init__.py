@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tvmconv.errors import InvalidArgumentError, NoValidConfigurationError
-from tvmconv.problem import workload_from
+from tvmconv.problem import FORWARD, workload_from
 from tvmconv.problem.dtypes import DTYPES
 from tvmconv.problem.precision import DEFAULT
 
@@ -29,6 +29,7 @@ from ..options import (
     Seconds,
     Shapes,
     address,
+    direction_option,
     input_shapes_option,
     json_option,
     network_precision_option,
@@ -114,6 +115,7 @@ class Measuring:
     help="Tune sparse kernels, for weights with this share of zeros at random places.",
 )
 @network_precision_option
+@direction_option
 @click.option(
     "--tasks", "only", callback=numbers, metavar="1,3-5", help="Tune only these tasks, as --dry-run numbers them."
 )
@@ -162,6 +164,7 @@ def tune(
     algorithm: str,
     sparsity: float | None,
     precision: str,
+    direction: str,
     only: frozenset[int] | None,
     log: Path,
     target: str,
@@ -182,6 +185,7 @@ def tune(
     Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
     whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
     configuration is measured too, and it and the best few again at the end: the best is never slower than the default.
+    A gradient by the input with a stride of 1 is a convolution, and is tuned as one.
     """
     how = Measuring(**measuring)
     if sum(source is not None for source in (model, suite, workload)) != 1:
@@ -195,6 +199,8 @@ def tune(
         raise click.UsageError("--algorithm goes with dense weights")
     if sparsity is not None and precision != DEFAULT:
         raise click.UsageError("--precision goes with dense weights")
+    if direction != FORWARD and (model is not None or sparsity is not None):
+        raise click.UsageError("--direction goes with --workload and --suite, and dense weights")
     if (how.rpc_tracker is None) != (how.rpc_key is None):
         raise click.UsageError("--rpc-tracker and --rpc-key go together")
     if how.devices is not None and how.rpc_tracker is not None:
@@ -206,7 +212,7 @@ def tune(
 
     require_appendable(log)
     found = find_tasks(
-        model, suite, workload, batch, dtype or "float32", target, algorithm, sparsity, precision, shapes
+        model, suite, workload, batch, dtype or "float32", target, algorithm, sparsity, precision, direction, shapes
     )
     chosen = {number: task for number, task in enumerate(found, 1) if only is None or number in only}
     if only is not None and (absent := only - chosen.keys()):
@@ -254,6 +260,7 @@ def find_tasks(
     algorithm: str,
     sparsity: float | None,
     precision: str,
+    direction: str,
     shapes: Shapes | None,
 ) -> list[ConvTask]:
     """Return the tasks of the one source that is given."""
@@ -261,9 +268,9 @@ def find_tasks(
     from tvmconv.network import import_model
 
     if suite is not None:
-        return task.extract_from_suite(suite, target, batch, dtype, algorithm, sparsity, precision)
+        return task.extract_from_suite(suite, target, batch, dtype, algorithm, sparsity, precision, direction)
     if workload is not None:
-        return [task.create(workload_from(workload), target, algorithm, sparsity, precision)]
+        return [task.create(workload_from(workload), target, algorithm, sparsity, precision, direction)]
     assert model is not None
     with progress(f"importing {model.name}"):
         imported = import_model(model, shapes=shapes)

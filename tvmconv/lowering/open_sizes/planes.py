@@ -35,7 +35,7 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     if not problem.open_sizes:
         return func
     workload, rounded = with_open_sizes(problem), func.params[-1]
-    shape, dtype = workload.operands["output"]
+    shape, dtype = problem.operands_of(workload)["output"]
     most_columns = int(func.attrs.get(MOST_COLUMNS, MOST_TILES))
     counts = _tile_counts(rounded.ty.shape, shape, {workload.output_layout.spatial[1]: most_columns})
     if not counts:

@@ -1,4 +1,4 @@
-"""The tiles of the gradient of a depthwise convolution with respect to its weight in NHWC, by a model of its clocks.
+"""The tiles of the gradient of a depthwise convolution by its weight in NHWC, and a model of its clocks.
 
 A thread's turn takes the latency of its loads, and its instructions as often as the warps beside it leave it a turn.
 The constants were fitted to some 150 kernels on an H100.
@@ -7,16 +7,20 @@ The constants were fitted to some 150 kernels on an H100.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 from tvmconv.compute import ChannelTiles
-from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Gpu
 
-from ...space import ceil_div, divisors
-from ..machine import SECTOR, WARP
+from ...space import ceil_div, ceil_to, divisors
+from ..machine import MOST_REGISTERS, REGISTERS, SECTOR, WARP
+
+VECTORS = (1, 2, 4)
+"""The numbers of channels of a thread."""
 
 LANES = 64
 """The most neighbouring threads with neighbouring channels: others have other pixels."""
@@ -73,21 +77,35 @@ ADDERS = 16
 """The most threads of the second kernel for a tap of a channel."""
 
 
-class WeightTiles(NamedTuple):
-    """The shares of blocks and threads in the gradient with respect to a weight."""
+@dataclass(frozen=True)
+class Config:
+    """The knobs."""
 
     vector: int
-    """The channels of a thread."""
-    lanes: int
-    """The neighbouring threads with neighbouring channels."""
-    tiles: ChannelTiles
-    resident: int
-    """The blocks that share a multiprocessor and its registers."""
+    """The number of neighbouring channels of a thread."""
+    threads_c: int
+    """The number of threads of a block along the channels."""
+    rows: int
+    """The number of rows of a tile, a thread's work at a time."""
+    columns: int
+    """The number of columns of a tile."""
+    threads_y: int
+    """The number of threads of a block that share its tiles."""
+    parts: int
+    """The number of blocks that share the tiles of a channel."""
     ahead: bool
     """True to read a tile's whole window at once, else row by row."""
 
+    @property
+    def threads(self) -> int:
+        return self.threads_c * self.threads_y
 
-class _Tile(NamedTuple):
+    @property
+    def tiles(self) -> ChannelTiles:
+        return ChannelTiles(self.rows, self.columns, self.parts, self.threads_y)
+
+
+class Tile(NamedTuple):
     """A tile of a thread, and what it takes."""
 
     vector: int
@@ -96,29 +114,61 @@ class _Tile(NamedTuple):
     instructions: int
     numbers: int
     ahead: bool
+    """True if registers hold all that it reads at once."""
 
 
-def weight_tiles(problem: Problem, gpu: Gpu) -> WeightTiles:
-    """Return the tiles of the least clocks."""
-    workload = problem.workload
-    found = (each for tile in _tiles(workload) for each in _divisions(workload, tile, gpu))
-    return min(found, key=lambda each: each[0])[1]
+def best(workload: ConvWorkload, gpu: Gpu) -> Config:
+    """Return the configuration of the least clocks."""
+    configs = (config for tile in _tiles(workload) for config in _divisions(workload, tile, gpu))
+    return min(configs, key=lambda config: clocks(workload, config, gpu))
+
+
+def clocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> float:
+    """Return the clocks that both kernels should take."""
+    tile = tile_of(workload, config.vector, config.rows, config.columns)
+    turns = ceil_div(_all_tiles(workload, tile), config.parts * config.threads_y)
+    resident = resident_blocks(config, tile.numbers)
+    blocks = config.parts * (workload.out_channels // (config.vector * config.threads_c))
+    busy = min(resident, ceil_div(blocks, gpu.multiprocessors))
+    turn = LATENCY + tile.instructions * max(WAIT, busy * ceil_div(config.threads, WARP) / 4)
+    waves = ceil_div(blocks, resident * gpu.multiprocessors)
+    return waves * (turns * turn + FINISH) + PART * config.parts
+
+
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes of shared memory of a block, for a row of the sums of its threads."""
+    return 4 * config.vector * config.threads * workload.kernel[1]
+
+
+def registers_of(numbers: int) -> int:
+    """Return the registers of a thread that holds `numbers` float32 numbers."""
+    return min(MOST_REGISTERS, REGISTERS // _crowd(numbers))
+
+
+def resident_blocks(config: Config, numbers: int) -> int:
+    """Return the blocks that share a multiprocessor and its registers."""
+    return max(1, _crowd(numbers) // ceil_to(config.threads, WARP))
+
+
+def _crowd(numbers: int) -> int:
+    """Return the threads that share a multiprocessor, of `numbers` float32 numbers each."""
+    return next((count for limit, count in CROWDS if numbers <= limit), FEWEST)
 
 
 def adders(parts: int) -> int:
-    """Return the threads of the second kernel that add up so many parts of a tap of a channel."""
+    """Return the threads of the second kernel that add up `parts` sums of a tap of a channel."""
     return next(count for count in (1, 2, 4, 8, ADDERS) if parts <= PARTS_EACH * count or count == ADDERS)
 
 
-def _tiles(workload: ConvWorkload) -> Iterator[_Tile]:
+def _tiles(workload: ConvWorkload) -> Iterator[Tile]:
     """Yield the tiles whose numbers find room in registers; one of a pixel always is among them."""
     height, width = workload.output_size
-    for vector in (4, 2, 1):
+    for vector in reversed(VECTORS):
         if workload.out_channels % vector:
             continue
         for rows in _sides(height, ROWS, WHOLE_ROWS):
             for columns in _sides(width, COLUMNS, WHOLE_COLUMNS):
-                tile = _tile(workload, vector, rows, columns)
+                tile = tile_of(workload, vector, rows, columns)
                 is_dilated = any(
                     size > 1 and step > 1 for size, step in zip((rows, columns), workload.dilation, strict=True)
                 )
@@ -132,7 +182,8 @@ def _sides(size: int, most: int, most_whole: int) -> set[int]:
     return {*range(1, min(size, most) + 1), *([size] if size <= most_whole else [])}
 
 
-def _tile(workload: ConvWorkload, vector: int, rows: int, columns: int) -> _Tile:
+@lru_cache(maxsize=1024)  # a model of thousands of configurations asks for each of a few tiles
+def tile_of(workload: ConvWorkload, vector: int, rows: int, columns: int) -> Tile:
     """Return a tile with the instructions and the registers of a thread.
 
     A tile of all rows, or columns, of a plane has no products with the zeros around it, and reads none. Of all rows it
@@ -154,30 +205,27 @@ def _tile(workload: ConvWorkload, vector: int, rows: int, columns: int) -> _Tile
     divides = all(all_of % size == 0 for size, all_of in zip((rows, columns), workload.output_size, strict=True))
     numbers = vector * (taps + own * columns + 2 * read[1]) + read[1] + (0 if divides else REMAINDER)
     loaded = vector * taps + loads * max(1, vector * workload.itemsize // 4) + (0 if divides else REMAINDER)
-    return _Tile(vector, rows, columns, instructions, numbers, loaded <= LOADED)
+    return Tile(vector, rows, columns, instructions, numbers, loaded <= LOADED)
 
 
-def _divisions(workload: ConvWorkload, tile: _Tile, gpu: Gpu) -> Iterator[tuple[float, WeightTiles]]:
-    """Yield the ways to divide all tiles among threads, blocks and their turns, each behind its clocks."""
-    vector, rows, columns, instructions, numbers, ahead = tile
+def _all_tiles(workload: ConvWorkload, tile: Tile) -> int:
+    """Return the tiles of all images, of one channel."""
     height, width = workload.output_size
-    all_tiles = workload.batch * ceil_div(height, rows) * ceil_div(width, columns)
+    return workload.batch * ceil_div(height, tile.rows) * ceil_div(width, tile.columns)
+
+
+def _divisions(workload: ConvWorkload, tile: Tile, gpu: Gpu) -> Iterator[Config]:
+    """Yield the ways to divide all tiles among threads, blocks and their turns."""
+    vector, all_tiles, crowd = tile.vector, _all_tiles(workload, tile), _crowd(tile.numbers)
     known = divisors(workload.out_channels // vector, LANES)
-    lanes = max((size * vector * workload.itemsize % SECTOR == 0, size) for size in known)[1]
-    groups = workload.out_channels // (vector * lanes)
-    together = next((count for limit, count in CROWDS if numbers <= limit), FEWEST)
-    staged = STAGED_BYTES // (4 * vector * lanes * workload.kernel[1])
-    most = max(1, min(together // lanes, TILE_THREADS, staged))
-    for threads in range(max(1, min(LEAST_BLOCK // lanes, most)), most + 1):
-        warps = ceil_div(threads * lanes, WARP)
-        resident = max(1, together // (warps * WARP))
+    threads_c = max((size * vector * workload.itemsize % SECTOR == 0, size) for size in known)[1]
+    groups = workload.out_channels // (vector * threads_c)
+    staged = STAGED_BYTES // (4 * vector * threads_c * workload.kernel[1])
+    most = max(1, min(crowd // threads_c, TILE_THREADS, staged))
+    for threads_y in range(max(1, min(LEAST_BLOCK // threads_c, most)), most + 1):
+        resident = max(1, crowd // ceil_to(threads_y * threads_c, WARP))
         for waves in range(1, WAVES + 1):
-            turns = ceil_div(all_tiles, threads * max(1, waves * resident * gpu.multiprocessors // groups))
-            parts = ceil_div(all_tiles, threads * turns)
-            parts = ceil_div(parts, adders(parts)) * adders(parts)  # the threads that add up have the same control flow
-            blocks = parts * groups
-            busy = min(resident, ceil_div(blocks, gpu.multiprocessors))
-            turn = LATENCY + instructions * max(WAIT, busy * warps / 4)
-            clocks = ceil_div(blocks, resident * gpu.multiprocessors) * (turns * turn + FINISH) + PART * parts
-            shares = ChannelTiles(rows, columns, parts, threads)
-            yield clocks, WeightTiles(vector, lanes, shares, resident, ahead)
+            turns = ceil_div(all_tiles, threads_y * max(1, waves * resident * gpu.multiprocessors // groups))
+            parts = ceil_div(all_tiles, threads_y * turns)
+            parts = ceil_to(parts, adders(parts))  # the threads that add up have the same control flow
+            yield Config(vector, threads_c, tile.rows, tile.columns, threads_y, parts, tile.ahead)

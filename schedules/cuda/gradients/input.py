@@ -1,0 +1,245 @@
+"""The gradient of a depthwise convolution by its input on CUDA, computed like the convolution itself.
+
+A thread reads a window of the output's gradient into registers, and writes a tile of all phases of the stride. A window
+that registers do not hold is read through the cache, for each product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from tvmconv import compute
+from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import gpu_of
+
+from ...space import ceil_div, divisors, evenly, named, wasted
+from ...template import Layouts
+from ..depthwise_bands.model import ISSUED
+from ..machine import WARP
+from ..template import GpuTemplate, Tests
+from ..tensor.model import KERNEL, mostly_largest
+from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle, upto, with_default
+
+OUTPUTS = 16
+"""The most outputs of a thread in a default configuration."""
+
+WINDOW = 128
+"""The most elements of a window in registers in a default configuration."""
+
+COLUMNS = 4
+"""The columns of a thread in a default configuration, of all phases."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The knobs. Sizes count elements of each phase of the stride."""
+
+    threads_z: int
+    """The number of threads of a block along the channels."""
+    threads_y: int
+    threads_x: int
+    thread_y: int
+    """The number of neighbouring rows of a thread."""
+    thread_x: int
+    """The number of neighbouring columns of a thread."""
+    load: int
+    """The number of columns of a window that are read together into registers; 0 to read it through the cache."""
+
+    @property
+    def threads(self) -> int:
+        return self.threads_z * self.threads_y * self.threads_x
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and columns of a thread."""
+        return self.thread_y, self.thread_x
+
+
+def products(workload: ConvWorkload, config: Config) -> int:
+    """Return the multiply-adds of a thread for one output channel of each input channel."""
+    return prod(workload.kernel) * prod(config.tile)
+
+
+def window(workload: ConvWorkload, config: Config) -> int:
+    """Return the elements of a thread's window in registers."""
+    return config.load * prod(compute.window_shape(workload, config.tile, config.load)) if config.load else 0
+
+
+class InputGradient(GpuTemplate[Config]):
+    """The gradient of a depthwise convolution by its input."""
+
+    DIRECTIONS = ("input_gradient",)
+    LAYOUTS = Layouts()
+    OPEN_SIZES: tuple[str, ...] = ("batch",)
+    LEAST = Config(1, 1, 1, 1, 1, load=0)
+    examples: ClassVar[tuple[Problem, ...]] = tuple(
+        Problem(workload, direction="input_gradient")
+        for workload in (
+            ConvWorkload.depthwise((2, 4, 32, 31), (4, 1, 3, 3), stride=2),
+            ConvWorkload.depthwise((1, 4, 19, 24), (4, 2, 5, 3), dtype="float16"),
+        )
+    )
+
+    MOST_UNROLLED = 2048
+    """The most multiply-adds of a thread that follow each other without a loop."""
+
+    def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
+        return obstacle(problem)
+
+    def registers(self, problem: Problem, config: Config) -> int:
+        sums = prod(config.tile) * prod(problem.workload.stride)
+        counted = min(sums, COUNTED) if config.tile == (1, 1) else sums
+        return counted + window(problem.workload, config) + OTHER_REGISTERS
+
+    def blocks(self, problem: Problem, config: Config) -> int:
+        tiles_y, tiles_x = map(ceil_div, compute.phase_sizes(problem.workload), config.tile)
+        planes = problem.workload.batch * ceil_div(problem.workload.in_channels, config.threads_z)
+        return planes * ceil_div(tiles_y, config.threads_y) * ceil_div(tiles_x, config.threads_x)
+
+    def instructions(self, problem: Problem, config: Config) -> int:
+        return products(problem.workload, config) if config.load else 0
+
+    def threads_z(self, config: Config) -> int:
+        return config.threads_z
+
+    def rules(self, problem: Problem) -> Tests[Config]:
+        workload = problem.workload
+
+        def whole_channels(config: Config) -> bool:
+            return workload.in_channels % config.threads_z == 0
+
+        def whole_loads(config: Config) -> bool:
+            return config.load == 0 or config.thread_x % config.load == workload.output_size[1] % config.load == 0
+
+        return named(whole_channels, whole_loads)
+
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield the default: tiles of some outputs, whose windows are in registers if these hold them."""
+        workload = problem.workload
+        (height, width), (sh, sw) = compute.phase_sizes(workload), workload.stride
+        thread_x = min(width, max(1, COLUMNS // sw))
+        thread_y = min(height, max(1, OUTPUTS // (sh * sw * thread_x)))
+        threads_x = evenly(ceil_div(width, thread_x), 64)
+        threads_y = evenly(ceil_div(height, thread_y), max(1, BLOCK_THREADS // threads_x))
+        most_z = min(self.MOST_THREADS_Z, max(1, BLOCK_THREADS // (threads_x * threads_y)))
+        threads_z = divisors(workload.in_channels, most_z)[-1]
+        config = Config(threads_z, threads_y, threads_x, thread_y, thread_x, load=1)
+        if products(workload, config) > self.MOST_UNROLLED or window(workload, config) > WINDOW:
+            yield replace(config, load=0)
+            return
+        loads = (replace(config, load=load) for load in (4, 2, 1))
+        whole = self.rules(problem)["whole_loads"]
+        yield next(each for each in loads if whole(each) and window(workload, each) <= WINDOW)
+
+    def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
+        height, width = compute.phase_sizes(problem.workload)
+        knobs = {
+            "threads_z": divisors(problem.workload.in_channels, 8),
+            "threads_y": upto(height, 1, 2, 4, 7, 8, 14, 16),
+            "threads_x": upto(width, 4, 7, 8, 14, 16, 28, 32, 56),
+            "thread_y": upto(height, 1, 2, 4, 7, 8),
+            "thread_x": upto(width, 1, 2, 4, 8),
+            "load": (0, 1, 2, 4),
+        }
+        return with_default(knobs, default)
+
+    def heuristics(self, problem: Problem) -> Tests[Config]:
+        height, width = compute.phase_sizes(problem.workload)
+
+        def full_warps(config: Config) -> bool:
+            return 2 * WARP <= config.threads <= 256 and wasted(config.threads, WARP) <= 1.2
+
+        def little_waste(config: Config) -> bool:
+            rows, columns = config.threads_y * config.thread_y, config.threads_x * config.thread_x
+            return wasted(height, rows) * wasted(width, columns) <= 1.2
+
+        return named(full_warps, little_waste)
+
+    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
+        """Return the clocks that the kernel should take, by its instructions or by the memory."""
+        workload, gpu = problem.workload, gpu_of(target)
+        reads = window(workload, config) / config.load if config.load else products(workload, config)
+        issued = workload.multiplier * (products(workload, config) + reads) + prod(config.tile) * prod(workload.stride)
+        warps = self.blocks(problem, config) * ceil_div(config.threads, WARP)
+        units = warps * issued / ISSUED / gpu.multiprocessors
+        return mostly_largest(units, workload.bytes_moved / gpu.bytes_per_clock) + KERNEL
+
+    def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        workload = problem.workload
+        height, width = compute.phase_sizes(workload)
+        return {
+            "sums": prod(config.tile) * prod(workload.stride),
+            "window": max(1, window(workload, config)),
+            "products": products(workload, config),
+            "waste_y": wasted(height, config.threads_y * config.thread_y),
+            "waste_x": wasted(width, config.threads_x * config.thread_x),
+            "taps": prod(workload.kernel),
+            "plane": workload.height * workload.width,
+            "channels": workload.in_channels,
+            "images": workload.batch,
+        }
+
+    def ablations(self, config: Config) -> Mapping[str, Config]:
+        return {
+            "window in registers": replace(config, load=0),
+            "vector loads": replace(config, load=min(config.load, 1)),
+            "tile in registers": replace(config, thread_y=1, thread_x=1, load=min(config.load, 1)),
+        }
+
+    def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
+        # Step 0. The computation, in tiles of a thread
+        workload = compute.with_open_sizes(problem)
+        tile, (sh, sw), load = config.tile, workload.stride, max(1, config.load)
+        sch = Schedule(te.create_prim_func(compute.input_gradient(workload, tile, load)))
+        window, sums, output = (sch.get_sblock(name) for name in ("window", "sums", "output"))
+
+        # Step 1. Tile the output: blocks, threads, and the rows and columns of a thread, all phases among them
+        n, c, h, w = sch.get_loops(output)
+        bz, tz = sch.split(c, [None, config.threads_z])
+        by, ty, i, p = sch.split(h, [None, config.threads_y, tile[0], sh])
+        bx, tx, j = sch.split(w, [None, config.threads_x, tile[1] * sw])
+        sch.reorder(n, bz, by, bx, tz, ty, tx, i, p, j)
+        sch.bind(sch.fuse(n, bz, by, bx), "blockIdx.x")
+        for loop, thread in ((tz, "threadIdx.z"), (ty, "threadIdx.y"), (tx, "threadIdx.x")):
+            sch.bind(loop, thread)
+
+        # Step 2. Accumulate in registers, from a window in registers, or through the cache where it is too large
+        sch.compute_at(sums, tx, preserve_unit_loops=True)
+        sch.set_scope(sums, 0, "local")
+        inner = sch.get_loops(sums)[-7:]
+        q, r, s = inner[-3:]
+        sch.reorder(q, r, s, *inner[:-3])
+        if config.load:
+            sch.compute_at(window, q, preserve_unit_loops=True)
+            sch.set_scope(window, 0, "local")
+            row, column, *vector = sch.get_loops(window)[-2 if load == 1 else -3 :]
+            for loop in (row, column):
+                sch.unroll(loop)
+            for loop in vector:
+                sch.vectorize(loop)
+        else:
+            sch.compute_inline(window)
+        for loop in (*inner[:-3], *((r, s) if config.load else ())):
+            sch.unroll(loop)
+        for loop in sch.get_loops(sch.decompose_reduction(sums, q))[-4:]:
+            sch.unroll(loop)
+
+        # Step 3. Store neighbouring columns together
+        store = next(size for size in (4, 2, 1) if workload.width % size == 0 and tile[1] * sw % size == 0)
+        *_, i, p, j = sch.get_loops(output)
+        j, vector = sch.split(j, [None, store])
+        for loop in (i, p, j):
+            sch.unroll(loop)
+        sch.vectorize(vector)
+        return sch
+
+
+template = InputGradient()
