@@ -75,7 +75,7 @@ def random_operand(problem: Problem, name: str, rng: np.random.Generator, count:
     if bounds := STORAGE_TYPES[dtype].bounds:
         return rng.integers(*bounds, count, dtype, endpoint=True)
     drawn = rng.standard_normal(count)
-    if isinstance(workload, ConvWorkload) and workload.storage.bounds is not None:
+    if workload.storage.bounds is not None:
         usual = 1.0 if workload.output_storage.bounds is None else 64.0
         drawn *= usual / (workload.terms**0.5 * TYPICAL**2) if name == "scale" else usual
     return drawn.astype(dtype)

@@ -27,6 +27,8 @@ import msgspec
 
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FORWARD, FusedProblem, Problem, Workload, problem_of, workload_from
+from tvmconv.problem.attention import Attention
+from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts
@@ -126,10 +128,10 @@ class Record(msgspec.Struct, frozen=True):
         """The problem that the kernel solves, or the call of a template of one's own."""
         arguments = self.input[2]
         workload, keywords = arguments[0] if arguments else None, self.input[3]
-        if isinstance(workload, str) and is_for_fused(self.template):
-            return problem_of(workload_from(workload), precision=keywords.precision)
-        if isinstance(workload, ConvWorkload):
-            return Problem(workload, self.sparsity, keywords.precision, direction=keywords.direction)
+        of_fused = is_for_fused(self.template)
+        described = workload_from(workload) if of_fused and isinstance(workload, str) else workload
+        if isinstance(described, ConvWorkload | Attention | Gate):
+            return problem_of(described, self.sparsity, keywords.precision, keywords.direction)
         return Call(self.template, msgspec.json.encode(arguments).decode())
 
     @property

@@ -102,7 +102,7 @@ def _changed() -> None:
 
 
 def dense_algorithms(directions: Sequence[str] = DIRECTIONS) -> tuple[str, ...]:
-    """Return the algorithms for weights that are operands, for any kind of target, in the order of registration.
+    """Return the algorithms of convolutions whose weights are operands, for any kind of target, as registered.
 
     Each takes convolutions, or gradients, of one of the directions.
     """

@@ -263,6 +263,10 @@ class FusedProblem(Problem, frozen=True, omit_defaults=True):
         return isinstance(self.workload, Attention) and super()._has_words
 
     @property
+    def as_convolution(self) -> Problem:
+        return self
+
+    @property
     def is_depthwise(self) -> bool:
         return False
 

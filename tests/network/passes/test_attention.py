@@ -16,6 +16,10 @@ from tests.network.passes.attention_cases import LLVM, SM_90, Block, factors
 from tests.shared.between_cases import Function
 from tests.shared.network_graph import Graph, operators
 from tests.shared.passes import use_attention, use_kernels, use_products, with_precision
+from tvmconv.autotvm.task import extract_from_model
+from tvmconv.dispatch import select
+from tvmconv.network.graph.graph import blocks_of
+from tvmconv.network.passes.attention import attention_of
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.parts import slice_parts
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
@@ -58,6 +62,21 @@ def test_blocks_of_transformers(name: str, word: str) -> None:
     places = [place for place, name in enumerate(names) if name == "relax.call_tir"]
     assert len(places) == 3
     assert set(names[places[0] + 1 : places[-1]]) == {"relax.reshape", "relax.call_tir"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("word", ["float16", "tf32"])
+def test_tasks_are_the_kernels_of_a_network(name: str, word: str) -> None:
+    model = tvmconv.import_model(MODULES[name].eval(), (torch.zeros(2, 21, 64),))
+    *_, task = extract_from_model(model, SM_90, precision=word)
+    mod = prepared(MODULES[name], (torch.zeros(2, 21, 64),), word)
+    (found,) = (each for block in blocks_of(mod) for each in attention_of(block, SM_90, WORDS.get(word, word)))
+    assert (task.name, task.problem) == ("cuda/attention", found.problem)
+    assert task.space.default == select(found.problem, SM_90).config
+
+
+WORDS = {"float16": "float32"}
+"""The precision of a network in half precision."""
 
 
 def parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

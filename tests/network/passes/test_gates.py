@@ -90,14 +90,19 @@ def test_two_kernels_where_they_take_less(case: Case) -> None:
 
 
 def test_reasons_and_tasks() -> None:
-    """The layers say which kernel computes them, and nothing tunes others for them."""
+    """The layers say which kernel computes them, and it is what is tuned for them."""
     case = CASES["efficientnet"]
     model = tvmconv.import_model(case.module, (case.x,))
     _, (first, second) = compiled(model)
     assert first.reason == second.reason
     assert first.convolution.name in first.reason
     assert second.convolution.name in first.reason
-    assert extract_from_model(model, SM_90) == []
+    assert "default configuration" in first.reason
+    assert first.config == {"threads": 256}
+    (task,) = extract_from_model(model, SM_90)
+    assert task.name == "cuda/gate"
+    assert task.problem.workload.first == first.convolution.workload
+    assert {config.threads for config in task.space.configs} == {128, 256, 512, 1024}
 
 
 def test_a_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
