@@ -25,6 +25,11 @@ class Place(NamedTuple):
     rows: int
     """The rows of a matrix that are there: others are zeros."""
 
+    @classmethod
+    def alone(cls, matrices: int, rows: int, columns: int) -> Place:
+        """Return the place of rows of matrices that are a tensor of their own."""
+        return cls(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
+
     def at(self, matrix: Any, row: Any, element: Any) -> Any:
         """Return the place of an element, an expression."""
         found = self.first + row * self.step + element

@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 import tvm
 from tvm.s_tir import Schedule
 
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.places import Place
+from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets.devices import gpu_of
 
 from ...space import named
@@ -101,6 +103,21 @@ class FusedAttention(GpuTemplate[Config]):
 
     LAYOUTS = Fused(Attention)
     LEAST = Config(fragments=1, stages=1, keys=FRAGMENT, warps=1, splits=1)
+    examples = tuple(
+        FusedProblem(
+            Attention(
+                *(2, depth, width, dtype, dtype, 0.25, Place.alone(2, queries, depth), Place.alone(2, keys, depth)),
+                *(Place.alone(2, keys, width), Place.alone(2, queries, width)),
+            ),
+            precision=precision,
+        )
+        for queries, keys, depth, width, dtype, precision in (
+            (37, 75, 32, 48, "float16", DEFAULT),
+            (16, 64, 64, 64, "bfloat16", DEFAULT),
+            (33, 40, 16, 24, "float32", DEFAULT),
+            (33, 40, 16, 24, "float32", "tf32"),
+        )
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take attention of rows that are whole vectors and fit registers, where tensor cores keep the precision."""

@@ -23,8 +23,9 @@ from tvm.s_tir import Schedule
 
 from tvmconv.compute import with_sizes
 from tvmconv.compute.open_sizes import VARIABLES
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.gate import Gate
+from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
 from ...template import Fused
@@ -68,6 +69,19 @@ class FusedGate(GpuTemplate[Config]):
     LAYOUTS = Fused(Gate)
     OPEN_SIZES = ("batch",)
     LEAST = Config(threads=32)
+    examples = tuple(
+        FusedProblem(
+            Gate(
+                ConvWorkload.conv2d(
+                    (2, channels, 1, 1), (squeezed, channels, 1, 1), dtype=dtype, shift=True, activation="silu"
+                ),
+                ConvWorkload.conv2d(
+                    (2, squeezed, 1, 1), (channels, squeezed, 1, 1), dtype=dtype, shift=True, activation="sigmoid"
+                ),
+            )
+        )
+        for channels, squeezed, dtype in ((240, 10, "float32"), (75, 33, "bfloat16"))
+    )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take gates whose channels have room in the shared memory of a block."""

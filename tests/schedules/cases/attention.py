@@ -58,7 +58,7 @@ class Kernel(NamedTuple):
     @property
     def attention(self) -> Attention:
         def place(rows: int, columns: int) -> Place:
-            return Place(self.matrices * rows * columns, 0, ((self.matrices, rows * columns),), columns, rows)
+            return Place.alone(self.matrices, rows, columns)
 
         q, k = place(self.queries, self.depth), place(self.keys, self.depth)
         bias = Place(self.queries * self.keys, 0, ((self.matrices, 0),), self.keys, self.queries)

@@ -212,7 +212,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     for (factor, alone, along, inner), (count, columns) in zip(rows, counts, strict=True):
         place, tensor = _place(factor, along, inner, block), view_of(factor, block).source
         if place is None or place.rows != count or prod(size for size, _ in place.batch) != first.batch:
-            place, tensor = _alone(first.batch, count, columns), alone
+            place, tensor = Place.alone(first.batch, count, columns), alone
         places.append(place)
         tensors.append(relax.op.reshape(tensor, (place.elements,)))
     moved = moved_to(site.output, block)
@@ -229,7 +229,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
         q=places[0],
         k=places[1],
         v=places[2],
-        output=output or _alone(first.batch, second.rows, second.columns),
+        output=output or Place.alone(first.batch, second.rows, second.columns),
         biases=tuple(place for place, _ in site.biases),
         safe=site.scores.safe,
     )
@@ -248,11 +248,6 @@ def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | 
 def _vector(dtype: str) -> int:
     """Return the number of elements to whose multiples rows begin."""
     return ROW_BYTES // STORAGE_TYPES[dtype].itemsize
-
-
-def _alone(matrices: int, rows: int, columns: int) -> Place:
-    """Return the place of rows of matrices that are a tensor by themselves."""
-    return Place(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
 
 
 def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[Place, Array] | None:
