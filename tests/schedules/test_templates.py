@@ -39,6 +39,8 @@ NOT_EVERYWHERE = {"vectors", "staging", "tiles of several warps", "copies ahead"
 SLOW = ("cuda/direct", "cuda/im2win", "cuda/tensor", "cuda/linear", "cuda/winograd", "cuda/sparse")
 """The templates whose spaces take seconds to list."""
 
+AT_MOST = ("cuda/direct", "cuda/im2win")
+"""The templates that count no less shared memory than a block has, and at times a little more."""
 
 ON_GPU = [row for row in EXAMPLES if row.is_emulated]
 IN_STEP = [row for row in CASES if row.is_emulated]
@@ -154,7 +156,10 @@ def test_every_cuda_template_synchronizes(row: Row) -> None:
     config = row.config or template.default_config(row.problem, SM_90)
     used = max(run.shared_bytes for run in twins_and_cubins.emulated_runs(algorithm_of(row.name), row.problem, config))
     counted = template.shared_bytes(row.problem, config)
-    assert counted in (used, 0) or (counted > used and config.flat)
+    if row.name in AT_MOST or getattr(config, "flat", False):
+        assert used <= counted
+    else:
+        assert counted in (used, 0)
 
 
 @by_row([*every(3, ON_GPU), *every(4, IN_STEP), *(row for row in CASES if getattr(row.config, "teams", 0))])
