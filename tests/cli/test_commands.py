@@ -303,7 +303,7 @@ def test_inspect_json(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "workload"
     file.write_text(f"\n{DEPTHWISE.to_json()}\n")
     report = tvmconv_json("inspect", file, "--target", "cuda", "--show", "resources")
-    assert report.keys() == {"workload", "precision", "target", "schedule", "reason", "resources"}
+    assert report.keys() == {"workload", "precision", "direction", "target", "schedule", "reason", "resources"}
     assert report["target"]["kind"] == "cuda"
     (kernel,) = report["resources"]
     assert kernel["registers"] > 0
