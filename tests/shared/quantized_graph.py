@@ -15,6 +15,7 @@ from tests.shared.passes import use_kernels
 from tvmconv.network import Network
 from tvmconv.network.between.cpu.spreading import lower_and_fuse
 from tvmconv.network.passes.quantized.lowering import lower_quantization
+from tvmconv.network.passes.quantized.tables import use_tables
 from tvmconv.targets import resolve_target
 
 X = (1, 8, 9, 11)
@@ -75,7 +76,7 @@ def onnxruntimes(model: onnx.ModelProto | Path, x: np.ndarray) -> np.ndarray:
 def floats_between(model: onnx.ModelProto | Path) -> list[str]:
     """Return the functions of a network that read or write planes of float32, but for its input and its output."""
     source, target = tvmconv.import_model(model), resolve_target("llvm")
-    mod = lower_and_fuse(lower_quantization(use_kernels(source.mod, target)[0], target), target)
+    mod = lower_and_fuse(lower_quantization(use_tables(use_kernels(source.mod, target)[0], target)), target)
     main = mod["main"]
     ends = {str(each.name) for each in main.params}
     found = []
