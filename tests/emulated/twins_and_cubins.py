@@ -11,12 +11,13 @@ from tvm import tirx
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
 from tvmconv import ConvWorkload
+from tvmconv.checking.fused import FusedSample
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin, lower
 from tvmconv.lowering.gpu.conditions import with_tests_before_loops
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.lowering.workspace import take_out
-from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.problem import OPEN_SIZES, FusedProblem, Problem
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.testing import check_result, random_operands
 
@@ -29,11 +30,11 @@ def run_twin(
     """Build the serial twin of a kernel of an algorithm, and check its result, for a workload of an open problem."""
     workload = at or problem.workload
     twin = build_twin(problem, select(problem, SM_90, config, algorithm), SM_90, workload=at)
-    operands = operands or random_operands(workload)
+    operands = operands or random_operands(workload, direction=problem.direction)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]
     twin.executable[KERNEL_NAME](*tensors, *memory)
-    check_result(workload, operands, tensors[-1].numpy(), precision=problem.precision)
+    check_result(workload, operands, tensors[-1].numpy(), precision=problem.precision, direction=problem.direction)
 
 
 def run_emulated(algorithm: str, problem: Problem, config: Any, **operands: np.ndarray) -> Emulator:
@@ -68,11 +69,14 @@ def emulated(
 ) -> list[Emulator]:
     """Check the result of a scheduled function in the emulator, of open sizes for a workload, and return its runs."""
     workload = at or problem.workload
-    operands = operands or random_operands(workload)
+    operands = operands or random_operands(workload, direction=problem.direction)
     arrays = {name: array.copy() for name, array in operands.items()}
     kernels = device_kernels(func, workload if problem.open_sizes else None)
     runs = [Emulator(kernel, arrays) for kernel in kernels]
-    check_result(workload, operands, arrays["output"], precision=problem.precision)
+    if isinstance(problem, FusedProblem):
+        FusedSample(problem, operands, np.random.default_rng(0), arrays["output"].size).check(arrays["output"])
+    else:
+        check_result(workload, operands, arrays["output"], precision=problem.precision, direction=problem.direction)
     return runs
 
 

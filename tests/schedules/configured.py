@@ -23,7 +23,7 @@ from tests.schedules.cases import (
     winograd,
 )
 from tvmconv.dispatch.registry import TEMPLATES
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Row:
     name: str
     problem: Problem
     config: Any = None
+
+    @property
+    def is_fused(self) -> bool:
+        """True for attention and gates, whose kernels have no twin on a CPU: their warps exchange numbers."""
+        return isinstance(self.problem, FusedProblem)
 
     @property
     def is_emulated(self) -> bool:

@@ -43,6 +43,7 @@ AT_MOST = ("cuda/direct", "cuda/im2win")
 """The templates that count no less shared memory than a block has, and at times a little more."""
 
 ON_GPU = [row for row in EXAMPLES if row.is_emulated]
+HAVE_TWINS = [row for row in EXAMPLES if not row.is_fused]
 IN_STEP = [row for row in CASES if row.is_emulated]
 """The examples and the cases that an emulator of GPUs runs: of one case in four it checks the numbers, not a twin."""
 
@@ -130,19 +131,19 @@ def test_every_template_lists_its_space(row: Row) -> None:
 
 
 @pytest.mark.usefixtures("instructions")
-@by_row([*EXAMPLES, *sparing(CASES, lambda number: CASES[number] not in IN_STEP[::4])])
+@by_row([*HAVE_TWINS, *sparing(CASES, lambda number: CASES[number] not in IN_STEP[::4])])
 def test_every_template_computes(row: Row) -> None:
     check(row, operands=0)
 
 
 @pytest.mark.usefixtures("instructions")
-@by_row([*EXAMPLES, *every(6, CASES)])
+@by_row([*HAVE_TWINS, *every(6, CASES)])
 def test_every_template_computes_in_a_random_configuration(row: Row) -> None:
     check(in_random_configuration(row), operands=1)
 
 
 @pytest.mark.usefixtures("instructions")
-@by_row(FIRST)
+@by_row([row for row in FIRST if not row.is_fused])
 def test_every_template_computes_a_random_convolution(row: Row) -> None:
     require_instructions(row)
     how = How(str(target_of(row.name)), is_on_gpu(row.name), bounds=True, algorithm=algorithm_of(row.name))

@@ -12,7 +12,7 @@ from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import algorithms_for, algorithms_on, template_named
 from tvmconv.dispatch.registry import directions_of
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import FORWARD, FusedProblem, Problem
 from tvmconv.problem.activations import ACTIVATIONS
 from tvmconv.problem.dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
@@ -110,7 +110,8 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the trial of a problem by an algorithm in a configuration, None for the default one."""
         knobs = None if config is None else msgspec.to_builtins(config)
         sparsity, precision, open_sizes = problem.sparsity, problem.precision, problem.open_sizes
-        return cls(problem.workload, algorithm, knobs, operands, nonfinite, sparsity, precision, open_sizes)
+        how = operands, nonfinite, sparsity, precision, open_sizes, problem.direction
+        return cls(problem.workload, algorithm, knobs, *how)
 
     @property
     def problem(self) -> Problem:
@@ -138,7 +139,7 @@ def examples(target: tvm.target.Target, opened: bool = False, algorithm: str | N
     """Return trials of what templates for a target name as their examples, in default configurations.
 
     With `opened` they are those that leave sizes open, and with an algorithm those of its template. A template that
-    names none has none.
+    names none has none, and examples of attention and gates, which are no convolutions, are left out.
     """
     folder = backend_of(target).templates
     return [
@@ -146,6 +147,7 @@ def examples(target: tvm.target.Target, opened: bool = False, algorithm: str | N
         for name in algorithms_on(target)
         if algorithm in (None, name)
         for problem in getattr(template_named(f"{folder}/{name}"), "examples", ())
+        if not isinstance(problem, FusedProblem)
         if name in algorithms_for(problem, target) and (problem.open_sizes or not opened)
     ]
 

@@ -14,7 +14,7 @@ from tvm import te, topi
 
 from tests.shared.network_graph import Graph
 from tvmconv.errors import UnsupportedModelError
-from tvmconv.network import build, building, compiling, import_model, importing
+from tvmconv.network import build, compiling, import_model, passes
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
 from tvmconv.network.graph.faults import Refused, tvm_at_work
@@ -38,24 +38,34 @@ def broken(*arguments: Any, **named: Any) -> Any:
     raise TypeError("a bug of ours")
 
 
+def breaking(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Break the pass with a name, in each list of passes."""
+    for part in ("IMPORTING", "BUILDING", "COMPILING"):
+        changed = (each._replace(function=broken) if each.name == name else each for each in getattr(passes, part))
+        monkeypatch.setattr(passes, part, tuple(changed))
+
+
 PASSES = {
-    "use_kernels": (building, "use_kernels", "llvm"),
-    "sum_in_float32": (building, "sum_in_float32", "llvm"),
-    "spread_over_threads": (compiling, "spread_over_threads", "llvm"),
-    "mark_for_vectors": (spreading, "mark_for_vectors", "llvm"),
-    "spread_over_gpu": (compiling, "spread_over_gpu", CUDA),
-    "use_cuda_graphs": (cuda_graphs, "use_cuda_graphs", CUDA),
+    "call_kernels": "llvm",
+    "sum_in_float32": "llvm",
+    "spread_over_threads": "llvm",
+    "spread_over_gpu": CUDA,
 }
-"""The passes of tvmconv that `build` runs, with their targets; TVM's pass manager calls the last of them."""
+"""The passes of tvmconv that `build` runs, with their targets."""
+
+INSIDE = {"mark_for_vectors": (spreading, "llvm"), "use_cuda_graphs": (cuda_graphs, CUDA)}
+"""Functions that passes call, with their files and targets; TVM's pass manager calls the last of them."""
 
 
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("name", [*PASSES, *INSIDE])
 def test_bugs_of_passes_come_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, function, target = PASSES[name]
     model = import_model(small())
-    monkeypatch.setattr(module, function, broken)
+    if name in PASSES:
+        breaking(monkeypatch, name)
+    else:
+        monkeypatch.setattr(INSIDE[name][0], name, broken)
     with pytest.raises(TypeError, match="a bug of ours"):
-        build(model, target)
+        build(model, PASSES.get(name) or INSIDE[name][1])
 
 
 @pytest.mark.parametrize("where", ["converter", "refusals", "constants", "finish"])
@@ -67,13 +77,17 @@ def test_bugs_of_importing_come_out(where: str, monkeypatch: pytest.MonkeyPatch)
     elif where == "constants":
         monkeypatch.setattr(onnx_conversion, "evaluated", broken)
     else:
-        monkeypatch.setattr(importing, "fold_constants", broken)
+        breaking(monkeypatch, "fold_constants")
     with pytest.raises(TypeError, match="a bug of ours"):
         import_model(small())
 
 
 def test_bugs_in_code_without_a_file_come_out() -> None:
-    for name, refused in (("tvmconv.network.passes.joints", False), ("tvm.relax.op", True), ("numpy.linalg", False)):
+    for name, refused in (
+        ("tvmconv.network.passes.convolutions.joints", False),
+        ("tvm.relax.op", True),
+        ("numpy.linalg", False),
+    ):
         code = compile("def run(): raise TypeError('a bug')", "<generated>", "exec")
         module: dict[str, Any] = {"__name__": name}
         exec(code, module)
