@@ -39,7 +39,7 @@ NOT_EVERYWHERE = {"vectors", "staging", "tiles of several warps", "copies ahead"
 SLOW = ("cuda/direct", "cuda/im2win", "cuda/tensor", "cuda/linear", "cuda/winograd", "cuda/sparse")
 """The templates whose spaces take seconds to list."""
 
-AT_MOST = ("cuda/direct", "cuda/im2win")
+AT_MOST = ("cuda/direct", "cuda/im2win", "cuda/weight_gradient")
 """The templates that count no less shared memory than a block has, and at times a little more."""
 
 ON_GPU = [row for row in EXAMPLES if row.is_emulated]
