@@ -45,7 +45,7 @@ def test_serial_twin(name: str) -> None:
     """The lowered kernels are tried with the other batches."""
     case, batch = CASES[name], BATCHES[-1]
     func, workspace = take_out(scheduled(name), SM_90)
-    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, case.at(batch)))}), CPU)
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, case.at(batch).operands))}), CPU)
     operands = random_operands(case.at(batch))
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(case.at(batch))]

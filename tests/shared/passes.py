@@ -5,9 +5,9 @@ from __future__ import annotations
 import tvm
 
 from tvmconv.network import Layer, passes
-from tvmconv.network.passes import products, recurrences
+from tvmconv.network.passes import half, products, recurrences
 from tvmconv.network.passes.context import Context
-from tvmconv.network.passes.early import carrying, half
+from tvmconv.network.passes.early import carrying
 from tvmconv.problem.precision import DEFAULT
 
 Built = tuple[tvm.IRModule, tuple[Layer, ...]]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.problem.precision import WORDS
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import BACKENDS, backend_of, resolve_target
 
@@ -78,6 +79,8 @@ def inspect(
     if passes:
         _show_passes(subject, resolved, precision, shapes, as_json)
         return
+    if precision not in WORDS:
+        raise InvalidArgumentError("precision", precision, f"one of {', '.join(WORDS)}; others are for --passes")
     if show not in (views := backend_of(resolved).views):
         raise InvalidArgumentError("show", show, f"one of {', '.join(views)} for target {target}")
     workload = find_workload(subject, layer, shapes)

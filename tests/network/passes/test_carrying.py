@@ -153,7 +153,7 @@ def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
         return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
 
     monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
-    monkeypatch.setattr("tvmconv.network.passes.early.half._is_faster", lambda *_: True)
+    monkeypatch.setattr("tvmconv.network.passes.half._is_faster", lambda *_: True)
 
 
 @pytest.mark.usefixtures("_nhwc_is_faster")

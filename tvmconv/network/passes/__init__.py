@@ -41,13 +41,13 @@ from .convolutions.kernels import (
 from .convolutions.layers import find_layers, with_exact_sums
 from .early.carrying import carry_channels
 from .early.frames import with_steps_as_channels
-from .early.half import with_precision
 from .early.limits import limit_open_sizes
 from .early.matrices import with_rows_in_matrices
 from .early.parts import slice_parts
 from .early.safe_softmax import with_safe_softmax
 from .early.scales import scale_results
 from .early.transposed import spread_transposed
+from .half import with_precision
 from .late.branches import outline_branches
 from .late.concatenations import flatten_concatenations
 from .late.index_checks import with_index_checks

@@ -1,4 +1,4 @@
-"""What the passes of a build share: the options of the build, the plan of its layers, and what they found."""
+"""The options of a build, the plan of its layers, and the findings of its passes, which all passes share."""
 
 from __future__ import annotations
 

@@ -17,20 +17,20 @@ from tvmconv.problem.dtypes import one_of
 from tvmconv.problem.precision import DEFAULT, HALVES, NETWORK_WORDS
 from tvmconv.targets import multiplies
 
-from ...graph.constants import constant_value
-from ...graph.graph import Block, blocks_of, call_of, calls, free_variables, rebind
-from ...sites import Site
-from ...sites.batch_norm import simplify_batch_norms
-from ...sites.epilogue import padding_before
-from ...sites.half import in_half
-from ...sites.quantized import MOVING
-from ..context import Context
-from ..convolutions.gates import gates_of
-from ..convolutions.layers import sites_for
-from ..convolutions.layouts import BY_ELEMENT, inner_layout, with_layout
-from ..products import products_of_halves
-from ..quantized.integers import CHOOSING
-from .safe_softmax import SOFTMAX
+from ..graph.constants import constant_value
+from ..graph.graph import Block, blocks_of, call_of, calls, free_variables, rebind
+from ..sites import Site
+from ..sites.batch_norm import simplify_batch_norms
+from ..sites.epilogue import padding_before
+from ..sites.half import in_half
+from ..sites.quantized import MOVING
+from .context import Context
+from .convolutions.gates import gates_of
+from .convolutions.layers import sites_for
+from .convolutions.layouts import BY_ELEMENT, inner_layout, with_layout
+from .early.safe_softmax import SOFTMAX
+from .products import products_of_halves
+from .quantized.integers import CHOOSING
 
 WIDE = "float32"
 """The type of networks that the pass takes, and that everything but products and storage stays in."""
