@@ -43,7 +43,7 @@ struct Planes {
   }
   static __device__ constexpr bool is_read(int step) {
     for (int band = 0; band < BANDS; ++band)
-      if (reads(step - band)) return true;
+      if (step < STEPS && reads(step - band)) return true;
     return false;
   }
   static __device__ constexpr int first_behind() {
@@ -89,51 +89,59 @@ __device__ __forceinline__ unsigned two_taps(const unsigned short* row, int s, b
   return low | (is_row && (unsigned)(s + 1) < (unsigned)P::KERNEL_X ? row[s + 1] : 0) << 16;
 }
 
-// Load a row of taps into the matrices of the first eight rows.
-template <typename P>
-__device__ __forceinline__ void load_taps(unsigned (*a)[4], const unsigned short* row, bool is_row) {
-  int g = threadIdx.x >> 2 & 7, j = threadIdx.x & 3;
+// Load a row of taps into the matrices of the first eight rows, from the M-th on.
+template <typename P, int M = 0>
+__device__ __forceinline__ void load_taps(unsigned (*a)[4], const unsigned short* row, int g, int j, bool is_row) {
   if constexpr (P::TOGETHER == 2) {
     a[0][0] = a[0][3] = two_taps<P>(row, 2 * j - g + P::LEFT, is_row);
-  } else {
-    auto load = [&](int m, int more) {
-      return two_taps<P>(row, 2 * (j - g) + ((P::first_behind() + m) * 16 + P::LEFT + more), is_row);
-    };
-    #pragma unroll
-    for (int m = 0; m < P::matrices(); ++m) {  // of even outputs and odd ones; then the last eight columns
-      a[m][0] = load(m, 0);
-      a[m][1] = load(m, -1);
-      a[m][2] = load(m, 8);
-      a[m][3] = load(m, 7);
-    }
+  } else if constexpr (M < P::matrices()) {  // of even outputs and odd ones; then the last eight columns
+    constexpr int FIRST = (P::first_behind() + M) * 16 + P::LEFT;
+    a[M][0] = two_taps<P>(row, 2 * (j - g) + FIRST, is_row);
+    a[M][1] = two_taps<P>(row, 2 * (j - g) + (FIRST - 1), is_row);
+    a[M][2] = two_taps<P>(row, 2 * (j - g) + (FIRST + 8), is_row);
+    a[M][3] = two_taps<P>(row, 2 * (j - g) + (FIRST + 7), is_row);
+    load_taps<P, M + 1>(a, row, g, j, is_row);
   }
 }
 
-// Load two neighbouring columns of each half of sixteen of a row, in a warp's channels; `line` begins at a thread's
-// first.
-template <typename P>
-__device__ __forceinline__ void load_columns(unsigned (*b)[2], const unsigned short* line, int image, int step,
-                                             bool inside) {
-  int j = threadIdx.x & 3;
-  auto load = [&](int half) {
-    int column = P::TOGETHER == 2 ? 0 : step * 16 + half * 8;
-    const unsigned short* at = line + ((image * P::TOGETHER + (P::TOGETHER == 2 ? half : 0)) * P::IMAGE
-      + column * P::PIXEL);
-    bool low = inside && (column + 6 < P::WIDTH || 2 * j + column < P::WIDTH);
-    bool high = inside && (column + 7 < P::WIDTH || 2 * j + column + 1 < P::WIDTH);
-    if constexpr (P::NHWC) {
-      unsigned one = low ? *(const unsigned*)at : 0, two = high ? *(const unsigned*)(at + P::PIXEL) : 0;
-      b[0][half] = __byte_perm(one, two, 0x5410);
-      b[1][half] = __byte_perm(one, two, 0x7632);
-    } else if constexpr (P::WIDTH % 2 == 0) {
-      b[0][half] = low ? *(const unsigned*)at : 0;
-    } else {
-      b[0][half] = (low ? at[0] : 0) | (high ? at[1] : 0) << 16;
-    }
-  };
-  load(0);
-  load(1);
-}
+// Load two neighbouring columns of a half of sixteen of a row, in a warp's channels; `line` begins at a thread's first.
+//
+// This is a macro, with literal numbers for the first steps: NVRTC computes addresses in another way where a function
+// with branches is inlined, or where a loop that is unrolled counts steps, and kernels took up to 6% longer on an H200.
+#define TVMCONV_LOW (inside && (column + 6 < P::WIDTH || 2 * j + column < P::WIDTH))
+#define TVMCONV_HIGH (inside && (column + 7 < P::WIDTH || 2 * j + (column + 1) < P::WIDTH))
+#define TVMCONV_AT(MORE) line[(i * P::TOGETHER + odd) * P::IMAGE + offset + MORE]
+#define TVMCONV_LOAD_HALF(B, STEP, HALF)                                                                            \
+  {                                                                                                                 \
+    const int column = P::TOGETHER == 2 ? 0 : (STEP) * 16 + HALF * 8, odd = P::TOGETHER == 2 ? HALF : 0;            \
+    const int offset = column * P::PIXEL;                                                                           \
+    if constexpr (P::NHWC) {                                                                                        \
+      unsigned one = TVMCONV_LOW ? *(const unsigned*)&TVMCONV_AT(0) : 0;                                            \
+      unsigned two = TVMCONV_HIGH ? *(const unsigned*)&TVMCONV_AT(P::PIXEL) : 0;                                    \
+      B[STEP][0][HALF] = __byte_perm(one, two, 0x5410);                                                             \
+      B[STEP][1][HALF] = __byte_perm(one, two, 0x7632);                                                             \
+    } else if constexpr (P::WIDTH % 2 == 0) {                                                                       \
+      B[STEP][0][HALF] = TVMCONV_LOW ? *(const unsigned*)&TVMCONV_AT(0) : 0;                                        \
+    } else {                                                                                                        \
+      B[STEP][0][HALF] = (TVMCONV_LOW ? TVMCONV_AT(0) : 0) | (TVMCONV_HIGH ? TVMCONV_AT(1) : 0) << 16;              \
+    }                                                                                                               \
+  }
+#define TVMCONV_LOAD_STEP(B, STEP, IF)                                                                              \
+  IF (P::is_read(STEP)) {                                                                                           \
+    TVMCONV_LOAD_HALF(B, STEP, 0)                                                                                   \
+    TVMCONV_LOAD_HALF(B, STEP, 1)                                                                                   \
+  }
+#define TVMCONV_LOAD_STEPS(B)                                                                                       \
+  TVMCONV_LOAD_STEP(B, 0, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 1, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 2, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 3, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 4, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 5, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 6, if constexpr)                                                                             \
+  TVMCONV_LOAD_STEP(B, 7, if constexpr)                                                                             \
+  _Pragma("unroll")                                                                                                 \
+  for (int step = 8; step < P::STEPS; ++step) TVMCONV_LOAD_STEP(B, step, if)
 
 // Add a warp's products to a thread's sums. A barrier comes last, since outputs are stored where planes lie.
 template <typename Type, int... SIZES>
@@ -143,13 +151,14 @@ __device__ __forceinline__ void planes_product(float* sums, void* all_lines, voi
   const unsigned short* lines = (const unsigned short*)all_lines + warp * P::OF_WARP;
   const unsigned short* taps = (const unsigned short*)all_taps + warp * (P::NEIGHBOURS * P::WINDOW);
   unsigned a[P::NEIGHBOURS][P::EIGHTS][P::matrices()][4] = {};
-  unsigned kept[P::STEPS][P::PLANES][P::NEIGHBOURS][2];
+  unsigned kept[P::PLANES][P::STEPS][P::NEIGHBOURS][2];
   if constexpr (P::IN_REGISTERS) {
+    bool inside = g < P::HEIGHT;
+    const unsigned short* line = lines + g * P::LINE + 2 * j * P::PIXEL;
     #pragma unroll
-    for (int i = 0; i < P::PLANES; ++i)
-      #pragma unroll
-      for (int step = 0; step < P::STEPS; ++step)
-        load_columns<P>(kept[step][i], lines + g * P::LINE + 2 * j * P::PIXEL, i, step, g < P::HEIGHT);
+    for (int i = 0; i < P::PLANES; ++i) {
+      TVMCONV_LOAD_STEPS(kept[i])
+    }
   }
   #pragma unroll P::UNROLLED
   for (int d = P::FIRST; d < P::END; ++d) {
@@ -159,24 +168,26 @@ __device__ __forceinline__ void planes_product(float* sums, void* all_lines, voi
       for (int e = P::EIGHTS - 1; e > 0; --e)
         #pragma unroll
         for (int i = 0; i < P::matrices() * 4; ++i) a[c][e][i / 4][i % 4] = a[c][e - 1][i / 4][i % 4];
-      load_taps<P>(a[c][0], taps + c * P::WINDOW + d * P::KERNEL_X, d < P::KERNEL_Y);
+      const unsigned short* row = taps + c * P::WINDOW + d * P::KERNEL_X;
+      bool is_row = d < P::KERNEL_Y;
+      load_taps<P>(a[c][0], row, g, j, is_row);
     }
     int y = P::EIGHTS * g + d - P::TOP;
     bool inside = (unsigned)y < (unsigned)P::HEIGHT;
+    const unsigned short* line = lines + y * P::LINE + 2 * j * P::PIXEL;
     #pragma unroll
     for (int i = 0; i < P::PLANES; ++i) {
       unsigned b[P::STEPS][P::NEIGHBOURS][2];
-      #pragma unroll
-      for (int step = 0; step < P::STEPS; ++step)
-        if (P::is_read(step)) {
-          if constexpr (P::IN_REGISTERS) {
+      if constexpr (P::IN_REGISTERS) {
+        #pragma unroll
+        for (int step = 0; step < P::STEPS; ++step)
+          if (P::is_read(step))
             #pragma unroll
             for (int k = 0; k < 2 * P::NEIGHBOURS; ++k)  // the last four lanes have zeros
-              b[step][k / 2][k % 2] = __shfl_sync(0xffffffffu, kept[step][i][k / 2][k % 2], (inside ? y : 7) * 4 + j);
-          } else {
-            load_columns<P>(b[step], lines + y * P::LINE + 2 * j * P::PIXEL, i, step, inside);
-          }
-        }
+              b[step][k / 2][k % 2] = __shfl_sync(0xffffffffu, kept[i][step][k / 2][k % 2], (inside ? y : 7) * 4 + j);
+      } else {
+        TVMCONV_LOAD_STEPS(b)
+      }
       #pragma unroll
       for (int c = 0; c < P::NEIGHBOURS; ++c)
         #pragma unroll
@@ -196,6 +207,13 @@ __device__ __forceinline__ void planes_product(float* sums, void* all_lines, voi
   if (!finite) compute_planes_again<P>(sums, lines, taps);
   __syncthreads();
 }
+
+#undef TVMCONV_LOW
+#undef TVMCONV_HIGH
+#undef TVMCONV_AT
+#undef TVMCONV_LOAD_HALF
+#undef TVMCONV_LOAD_STEP
+#undef TVMCONV_LOAD_STEPS
 
 // A word of BYTES.
 template <int BYTES> struct Word;
