@@ -6,6 +6,8 @@ import json
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+import numpy as np
+
 import tvmconv
 from tvmconv.dispatch import select
 from tvmconv.lowering import build_kernel
@@ -32,6 +34,22 @@ def test_threads_make_code_with_their_own_options() -> None:
     assert alone[0] != alone[1]
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(assembly, modules)) == alone * 3
+
+
+def test_sparse_kernels_of_threads_leave_no_options_behind() -> None:
+    """Sparse kernels have an option of their own; assembly of a dense kernel is the same behind them."""
+    dense = build_kernel(PROBLEM, select(PROBLEM, resolve_target("llvm")), resolve_target("llvm")).executable.mod
+    before = str(dense.inspect_source("asm"))
+
+    def compiled(seed: int) -> Any:
+        weight = np.random.default_rng(seed).standard_normal((8, 8, 3, 3)).astype("float32")
+        weight[np.abs(weight) < 1.5] = 0
+        return tvmconv.sparse_conv2d(weight, x_shape=(1, 8, 9, 11), target="llvm")
+
+    with ThreadPoolExecutor(2) as pool:
+        kept = list(pool.map(compiled, range(6)))
+    assert len(kept) == 6
+    assert str(dense.inspect_source("asm")) == before
 
 
 def test_threads_wait_for_other_options_alone() -> None:

@@ -36,10 +36,11 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     lowered = finalize_host()(host)
     if not backend_of(target).on_gpu:
         generated_for = _as_written(target)
+        # In one block: where another thread generates code between the two, TVM leaves the options set behind both.
         with llvm.options_for(generated_for):
             module = codegen_build(lowered, generated_for)
-        if cross_triple(str(target)) is None:
-            llvm.function_of(module, name)  # makes the machine code, which would else be made in the first call
+            if cross_triple(str(target)) is None:
+                module[name]  # makes the machine code, which would else be made in the first call
     else:
         module = codegen_build(lowered, target.host)
     launches = [

@@ -1,8 +1,10 @@
 """The passes, in order: from an importer's module to one that TVM's virtual machine runs.
 
-A pass is a function from a module to the next one; its docstring shows both. This file alone says in which order they
-run, and on which devices. `IMPORTING` prepares a model for any target, `BUILDING` gives it kernels for one, `COMPILING`
-lowers and schedules what TVM computes between the kernels; `execution.network_pipeline` makes calls of it all.
+A pass is a function from a module to the next one; its docstring shows both. This file says in which order tvmconv's
+passes over Relax modules run, and on which devices. `IMPORTING` prepares a model for any target, `BUILDING` gives it
+kernels for one, `COMPILING` lowers and schedules the operators between the kernels. Behind them,
+`execution.network_pipeline` turns the module into calls of the virtual machine and plans its memory, and
+`lowering.modules.build` has the passes over single functions.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ from .recurrences import lower_recurrences
 
 
 class Pass(NamedTuple):
-    """A step from a module to the next one, with what the passes of its list share."""
+    """A function from a module, and the object that its list shares (`Imported` or `Context`), to the next module."""
 
     name: str
     function: Callable[[tvm.IRModule, Any], tvm.IRModule]
@@ -92,7 +94,7 @@ def _of_facts(function: Callable[[tvm.IRModule, SizeFacts], tvm.IRModule]) -> Pa
 
 
 def _of_words(function: Callable[[tvm.IRModule, SizeFacts, Mapping[str, str]], tvm.IRModule]) -> Pass:
-    """Return the pass of a function that names nodes in its errors, too."""
+    """Return the pass of a function that also takes the texts by which errors name nodes, `Imported.words`."""
     return Pass(function.__name__, lambda mod, imported: function(mod, imported.facts, imported.words))
 
 

@@ -97,7 +97,7 @@ def attention_of(block: Block, target: tvm.target.Target, precision: str = DEFAU
 def use_attention(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     """Return the module with a kernel for each attention that `attention_of` finds; the context gets its products.
 
-    Others are for `use_products`, as all are of a precision that tensor cores do not keep.
+    `use_products` takes the rest, and all attention in a precision that tensor cores do not keep.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
     After: `y = R.reshape(R.call_tir(tvmconv_attention_0f3a91c2d47b, (R.reshape(qkv, ...), ...)), ...)`.

@@ -32,7 +32,7 @@ class SparseChoice:
     name: str
     """The name of the function in its module; equal kernels have the same."""
     workload: ConvWorkload
-    """The workload without the scale, which is in the weight; the shift is in the kernel, too."""
+    """The workload without the scale, which is in the weight; the shift is compiled in."""
     problem: Problem
     """The problem that the kernel is compiled for, which may assume another batch than the workload has."""
     constants: Constants
@@ -57,9 +57,9 @@ class Slice(NamedTuple):
     place: Span
     """The place of these channels in the source."""
     end: int
-    """The channel of the source behind them."""
+    """The first channel of the source behind the slice."""
     layers: list[relax.Var]
-    """The outputs of the layers that read them where they are."""
+    """The outputs of the layers that read the slice from the source, without a copy."""
     others: list[relax.Var]
     """The variables that are made of them in other ways."""
 
@@ -69,7 +69,7 @@ class Joint(NamedTuple):
 
     place: Span | Interleaved
     before: relax.Var | None
-    """The tensor in whose place it is stored; None where its kernel gets memory for the whole."""
+    """The partly filled joined tensor that the kernel writes into; None where the kernel gets memory for the whole."""
     whole: relax.Var
     """The variable that holds the joined tensor."""
     is_last: bool
@@ -119,9 +119,9 @@ class Context:
 
     target: tvm.target.Target
     precision: str = DEFAULT
-    """One of `NETWORK_WORDS`, or `InvalidArgumentError` is raised; behind `with_precision` that of kernels."""
+    """The network's precision, one of `NETWORK_WORDS`; behind `with_precision` that of the kernels, one of `WORDS`."""
     sparse: str = "auto"
-    """One of `MODES`, likewise."""
+    """One of `MODES`; `carry_channels` sets it to "never"."""
     check_indices: bool = True
     """True if a call is to look for indices out of range."""
     facts: SizeFacts = field(default_factory=SizeFacts)

@@ -1,8 +1,9 @@
 """The passes that plan and call the kernels of convolutions and linear layers.
 
-`find_layers` begins the plan; each pass of this file adds one choice to it, and `call_kernels` puts the kernels in the
-place of the convolutions and of what they take in: padding with zeros before them, and behind them bias, factors, batch
-norm, an addition of another tensor, and an activation.
+`find_layers` begins the plan. Each pass `choose_...` or `plan_...` records a choice in the context and returns the
+module unchanged; `call_kernels` puts calls of the kernels in place of the convolutions and of what these take in:
+padding with zeros before them, and behind them bias, factors, batch norm, an addition of another tensor, and an
+activation.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class _Calls:
         self._kernels: dict[tuple[object, ...], NetworkKernel] = {}
 
     def layer(self, plan: LayerPlan) -> Layer:
-        """Call the kernel of a layer; return the layer, with the kernel that runs it."""
+        """Add the call of a layer's kernel; return the `Layer` that describes it."""
         site = plan.site
         if site.workload is None:
             return Layer(site.convolution, "TVM", None, _why(str(site.convolution.obstacle), site))
