@@ -1,4 +1,4 @@
-"""Gates of a network: two small layers behind the means of planes, which a GPU computes in one kernel."""
+"""Gates of a network: two small layers of images of one pixel, such as means of planes, in one kernel on a GPU."""
 
 from __future__ import annotations
 

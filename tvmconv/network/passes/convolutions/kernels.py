@@ -52,7 +52,7 @@ def choose_sparse(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def choose_gates(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Plan one kernel for each pair of small layers behind the means of planes that `gates_of` finds."""
+    """Plan one kernel for each pair of small layers of images of one pixel that `gates_of` finds."""
     layers = {layer.site.output: layer for layer in context.plan.layers if layer.sparse is None}
     for pair in gates_of(mod, [layer.site for layer in layers.values()], context.target, context.precision):
         layers[pair.first.output].gate = layers[pair.second.output].gate = pair
