@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from inspect import isgenerator
 from multiprocessing.connection import Connection, wait
@@ -24,7 +25,8 @@ class Process:
         """Begin; `context` is one of `multiprocessing`, or its name, and says how."""
         chosen: Any = multiprocessing.get_context(context) if isinstance(context, str) else context
         self._answers, theirs = chosen.Pipe(duplex=False)
-        self._process = chosen.Process(target=_call, args=(function, arguments, theirs))
+        parent = None if chosen.get_start_method() == "forkserver" else os.getpid()  # a server begins the process there
+        self._process = chosen.Process(target=_call, args=(function, arguments, theirs, parent))
         self._is_killed = False
         self._process.start()
         theirs.close()
@@ -76,10 +78,12 @@ class Process:
             self._answers.close()
 
 
-def _call(function: Callable[..., Any], arguments: tuple[Any, ...], answers: Connection) -> None:
-    """Call a function in a new process and send what it returns or yields."""
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], answers: Connection, parent: int | None) -> None:
+    """Call a function in a new process and send what it returns or yields; `parent` is the process that began it."""
     system.begin_group()
     system.follow_parent()
+    if parent not in (None, os.getppid()):  # which ended before this process could follow it
+        os._exit(1)
     result = function(*arguments)
     for answer in result if isgenerator(result) else (result,):
         answers.send(answer)

@@ -11,7 +11,7 @@ from .parameters import require_positive
 from .places import Place
 
 ROW_BYTES = 16
-"""The bytes to whose multiples rows of queries, keys, values and results begin in memory, and have columns."""
+"""Rows of queries, keys, values and results begin at multiples of this number of bytes, and are multiples long."""
 
 
 class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ class Precision(NamedTuple):
     operand_unit: float
     """Largest error of rounding an element of x or w, to the nearest, before it is multiplied, as a share of it."""
     product_unit: float
-    """Largest error of a product beside the float32 rounding of its sum, as a share of the product."""
+    """Largest error of a product, the float32 rounding of the sum not counted, as a share of the product."""
 
 
 THREE_PRODUCTS = 2.0**-21

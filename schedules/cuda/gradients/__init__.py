@@ -11,7 +11,7 @@ BLOCK_THREADS = 128
 """The threads of a block in a default configuration, where nothing in shared memory asks for more."""
 
 COUNTED = 64
-"""The most sums that are counted of one pixel of each phase of a large stride: compilers spill others."""
+"""The most sums that count as registers for a tile of one pixel of each phase: compilers spill the rest."""
 
 OTHER_REGISTERS = 24
 """The registers of a thread beside its sums and what it reads, for addresses."""

@@ -56,7 +56,7 @@ ARRIVAL, UNHIDDEN, MATRIX = 1500.0, 400.0, 40.0
 """The clocks until a copy arrives, that a warp waits for one through registers, and until a matrix is in registers."""
 
 BLOCK, FINISH = 500.0, 2000.0
-"""The clocks of a block beside its products, of a multiprocessor that has others, and until it ends."""
+"""The clocks of a block beside its products: where other blocks run meanwhile, and at the end of the last one."""
 
 
 @dataclass(frozen=True)

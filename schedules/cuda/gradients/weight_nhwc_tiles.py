@@ -50,19 +50,19 @@ ROWS, COLUMNS = 8, 4
 """The most rows and columns of a tile that does not have all of a plane."""
 
 WHOLE_ROWS, WHOLE_COLUMNS = 32, 8
-"""The most rows and columns of one that has all of them."""
+"""The most rows and columns of a tile that has all of a plane."""
 
 REMAINDER = 12
 """The registers for the tests of tiles that a plane does not divide into."""
 
 CROWDS = ((112, 512), (140, 384))
-"""The most numbers of a thread where so many threads share a multiprocessor, of 128 and of 168 registers each."""
+"""Pairs: the most numbers of a thread, and the threads of 128 and of 168 registers that share a multiprocessor."""
 
 FEWEST = 256
-"""The threads that share one in any case, of 255 registers each."""
+"""The threads that share a multiprocessor in any case, of 255 registers each."""
 
 WAVES = 3
-"""The most blocks that follow one another where one is."""
+"""The most waves of blocks on a multiprocessor."""
 
 LATENCY, FINISH, PART = 1500, 1000, 4
 """The clocks until what a turn reads is there, those of the sums of a block, and of each part in the second kernel."""
