@@ -41,11 +41,9 @@ class Store:
     A key is a SHA-256 in hexadecimal digits, a dot and a word: all that decides the content is in the digest.
     Contents may be code: a folder that others than its owner can write to, or that belongs to another user, is not
     read. Each file ends in a digest of its content, by which one that a full disk or a power cut has damaged counts as
-    missing. Processes may share a
-    folder: a file appears whole, and each process that writes may exceed the limit by a sixteenth until it counts
-    again. A folder that cannot be used, or a full disk, is told once for each kind of error, as a warning, and nothing
-    is kept.
-    `TVMCONV_CACHE_DIR=/dev/null` keeps nothing and warns of nothing.
+    missing. Processes may share a folder: a file appears whole, and each process that writes may exceed the limit by a
+    sixteenth until it counts again. A folder that cannot be used, or a full disk, is told once for each kind of error,
+    as a warning, and nothing is kept. `TVMCONV_CACHE_DIR=/dev/null` keeps nothing and warns of nothing.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:

@@ -30,8 +30,6 @@ from tvmconv.network.passes.attention import attention_of
 from tvmconv.network.passes.context import Context
 from tvmconv.network.passes.convolutions.gates import gate_problem
 from tvmconv.problem import FORWARD, Problem, Workload, problem_of
-from tvmconv.problem.attention import Attention
-from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.suites import load_suite
 from tvmconv.problem.workload import ConvWorkload
@@ -149,7 +147,7 @@ def _create(
     precision: str = DEFAULT,
     direction: str = FORWARD,
 ) -> ConvTask:
-    if not isinstance(workload, ConvWorkload | Attention | Gate):
+    if not isinstance(workload, Workload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, or the name of a template")
     if sparsity is None:
         problem = problem_of(workload, precision=precision, direction=direction).as_convolution
@@ -233,8 +231,8 @@ def _extracted(
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
-    context, layouts = Context(resolved, precision), {OP_LAYOUTS[name] for name in ops}
-    context.sparse = "never" if sparsity is None else "always"
+    layouts = {OP_LAYOUTS[name] for name in ops}
+    context = Context(resolved, precision, "never" if sparsity is None else "always")
     mod = passes.run((*passes.PREPARING, *passes.FINDING), source.mod, context)
     if sparsity is None:  # sparse kernels read and write NCHW
         passes.run(passes.PLANNING, mod, context)

@@ -72,7 +72,7 @@ W = TypeVar("W", ConvWorkload, Gate)
 
 
 def with_sizes(workload: W, sizes: Mapping[str, tirx.PrimExpr]) -> W:
-    """Return a workload, or a gate of workloads, with expressions in the place of its sizes of these names."""
+    """Return a workload, or a gate of workloads, with expressions instead of the numbers of the named sizes."""
     if isinstance(workload, Gate):
         return Gate(with_sizes(workload.first, sizes), with_sizes(workload.second, sizes))
     return OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes}) if sizes else workload

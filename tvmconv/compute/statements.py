@@ -38,7 +38,7 @@ def sequence(steps: list[tirx.Stmt]) -> tirx.Stmt:
 
 
 def loop(var: Var, extent: Any, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKind.UNROLLED) -> tirx.Stmt:
-    """Return a loop over a new variable in the place of `var`; the body alone for an extent of 1."""
+    """Return a loop over a new variable, which replaces `var`; the body alone for an extent of 1."""
     extent = tirx.const(extent, INDEX) if isinstance(extent, int) else extent
     if isinstance(extent, tirx.IntImm) and int(extent) == 1:
         return substitute(body, {var: 0})

@@ -27,8 +27,6 @@ import msgspec
 
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FORWARD, FusedProblem, Problem, Workload, problem_of, workload_from
-from tvmconv.problem.attention import Attention
-from tvmconv.problem.gate import Gate
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts
@@ -130,7 +128,7 @@ class Record(msgspec.Struct, frozen=True):
         workload, keywords = arguments[0] if arguments else None, self.input[3]
         of_fused = is_for_fused(self.template)
         described = workload_from(workload) if of_fused and isinstance(workload, str) else workload
-        if isinstance(described, ConvWorkload | Attention | Gate):
+        if isinstance(described, Workload):
             return problem_of(described, self.sparsity, keywords.precision, keywords.direction)
         return Call(self.template, msgspec.json.encode(arguments).decode())
 

@@ -50,7 +50,7 @@ class Config:
     """True to spread the tasks over the threads of the machine."""
 
     def shape(self, workload: ConvWorkload) -> compute.Bands:
-        """Return the division of a plane's rows, with as many steps as a band takes."""
+        """Return the division of a plane's rows into parts, bands, and the steps of each band."""
         steps = ceil_div(workload.output_size[0], self.rows)
         return compute.Bands(self.parts, self.bands, ceil_div(steps, self.parts * self.bands), self.rows)
 

@@ -45,7 +45,7 @@ def multiply(dtype: str, sums: Any, first: Any, second: Any) -> tirx.Stmt:
 
 
 def word(place: Any) -> Expr:
-    """Return the 32 bits at a place: of a float32 number, or of two neighbouring ones in half precision."""
+    """Return the 32 bits at an address: a float32 number, or two neighbouring ones in half precision."""
     return _word(function("word"), place)
 
 
@@ -65,22 +65,22 @@ def rounded(bits: Expr) -> Expr:
 
 
 def in_parts(large: Any, small: Any, bits: Expr) -> tirx.Stmt:
-    """Return the statement that makes two TF32 numbers of a float32 one: the nearest, and what is left."""
+    """Return the statement that splits a float32 number into the nearest TF32 number and one for the remainder."""
     return cuda_call(function("in_parts"), SOURCE, large, small, bits)
 
 
 def rest(bits: Expr) -> Expr:
-    """Return the bits of what a float32 number is more than the TF32 number of its first bits."""
+    """Return the bits of a float32 number minus the TF32 number that its first bits are."""
     return _word(function("rest_of"), bits)
 
 
 def store_words(place: Any, first: Expr, second: Expr) -> tirx.Stmt:
-    """Return the statement that stores two words at a place that is a multiple of both."""
+    """Return the statement that stores two words at an address that is a multiple of their size together."""
     return cuda_call(function("store_words"), SOURCE, place, first, second)
 
 
 def address(buffer: Any, place: Expr | int) -> Expr:
-    """Return the address of a place in registers or shared memory, of which TVM then leaves out nothing."""
+    """Return the address of an element in registers or shared memory; TVM then keeps the whole buffer."""
     return buffer.access_ptr(0, offset=place)
 
 

@@ -83,7 +83,7 @@ def stage_bytes(attention: Attention, tile: Config) -> int:
 
 
 def part_bytes(attention: Attention, tile: Config) -> int:
-    """Return the bytes of the sums in shared memory of warps that share queries, but for the first of each."""
+    """Return the bytes of sums in shared memory: of all warps that share queries, except the first of each group."""
     return 4 * WARP * tile.warps * (tile.splits - 1) * part_size(attention, tile)
 
 
@@ -93,12 +93,12 @@ def part_size(attention: Attention, tile: Config) -> int:
 
 
 def shared_bytes(attention: Attention, tile: Config) -> int:
-    """Return the bytes of shared memory of a block; sums come where keys and values were."""
+    """Return the bytes of shared memory of a block; sums take the memory of keys and values."""
     return max(tile.stages * stage_bytes(attention, tile), part_bytes(attention, tile))
 
 
 def registers_of(problem: Problem, tile: Config) -> int:
-    """Return the registers that a thread takes if nothing is spilled: for queries, scores, sums and places."""
+    """Return the registers that a thread takes if nothing is spilled: for queries, scores, sums and addresses."""
     attention = attention_of(problem)
     kept = parts_of(problem) * tile.keys // 2 + padded(attention.width) // 2
     kept += padded(attention.depth) * attention.itemsize // 8

@@ -116,7 +116,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         return named(whole_eights, taps_for_all)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        """Yield configurations, each with as many parts as give multiprocessors some blocks, nearly alike."""
+        """Yield configurations whose numbers of parts give each multiprocessor nearly the same number of blocks."""
         tests = self.constraints(problem, target).values()
 
         def fits(config: Config) -> bool:

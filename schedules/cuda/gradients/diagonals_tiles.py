@@ -97,7 +97,7 @@ def chunks(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
 
 
 def candidates(workload: ConvWorkload, gpu: Gpu, fits: Callable[[Config], bool]) -> Iterator[Config]:
-    """Yield configurations that fit, each with as many parts as give multiprocessors `BLOCKS`, nearly alike."""
+    """Yield configurations that fit, with numbers of parts that give each multiprocessor about one of `BLOCKS`."""
     kernel = workload.kernel[0]
     for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MOST_WARPS + 1)}):
         groups = ceil_div(kernel, block_r)

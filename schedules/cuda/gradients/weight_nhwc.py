@@ -112,7 +112,7 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         return named(whole_channels, tiles_in_planes, undilated, numbers_in_registers, whole_turns)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        """Yield the default: the tiles of the least clocks, with as many parts as keep multiprocessors busy."""
+        """Yield the default: the tiles of the least clocks, with parts enough to keep multiprocessors busy."""
         yield best(problem.workload, gpu_of(target))
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:

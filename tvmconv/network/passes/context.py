@@ -51,7 +51,7 @@ class GateSites:
 
 
 class Slice(NamedTuple):
-    """Neighbouring channels of a tensor, as a tensor of their own."""
+    """A variable that has some neighbouring channels of a larger tensor."""
 
     source: relax.Var
     place: Span
@@ -65,7 +65,7 @@ class Slice(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """The place of a kernel's output in a joined tensor."""
+    """The part of a joined tensor that a kernel stores its output in."""
 
     place: Span | Interleaved
     before: relax.Var | None

@@ -43,14 +43,14 @@ def max_pool(
 def adaptive_average_pool(
     builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, shape: Sequence[Size], spatial: int
 ) -> relax.Expr:
-    """Return the means of as many windows as are wanted."""
+    """Return the means of the windows that the result's shape counts."""
     return pooling.average_pool(builder, x, _adaptive(x, spatial, shape))
 
 
 def adaptive_max_pool(
     builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, shape: Sequence[Size], spatial: int
 ) -> relax.Expr:
-    """Return the maxima of as many windows as are wanted, and their indices within the spatial axes."""
+    """Return the maxima of the windows that the result's shape counts, and their indices within the spatial axes."""
     return _with_indices(builder, x, _adaptive(x, spatial, shape))
 
 

@@ -10,7 +10,7 @@ from ...graph.graph import blocks_of, call_of, rebind
 
 
 def slice_parts(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with slices in the place of `take` of one place on an axis, which reads it from a table.
+    """Return the module with slices instead of `take` of one index of an axis, which reads the index from a table.
 
     Before: `y = R.take(x, 2, axis=1)`. After: `y = R.squeeze(R.strided_slice(x, [1], [2], [3]), axis=[1])`.
     """
