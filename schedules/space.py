@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -102,6 +102,16 @@ def ceil_to(a: int, b: int) -> int:
 def divisors(n: int, at_most: int) -> tuple[int, ...]:
     """Return the divisors of n up to a bound, ascending."""
     return tuple(d for d in range(1, min(n, at_most) + 1) if n % d == 0)
+
+
+def upto(limit: int, *values: int) -> set[int]:
+    """Return the values that are at most a limit."""
+    return {value for value in values if value <= limit}
+
+
+def with_default(knobs: Mapping[str, Iterable[Any]], default: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the values of knobs, ascending, with those of the default configuration among them."""
+    return {name: tuple(sorted({*values, getattr(default, name)})) for name, values in knobs.items()}
 
 
 def tile_sizes(extent: int) -> tuple[int, ...]:

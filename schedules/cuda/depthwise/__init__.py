@@ -25,7 +25,7 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
-from ...space import Space, ceil_div, ceil_to, named, wasted
+from ...space import Space, ceil_div, ceil_to, named, upto, wasted, with_default
 from ...template import Layouts
 from ..machine import WARP
 from ..template import GpuTemplate, Tests
@@ -171,9 +171,6 @@ class Depthwise(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, problem.workload.output_size
         wide = (4, 8) if height == 1 else ()  # for planes of one row, of which a thread has several vectors
 
-        def upto(limit: int, *values: int) -> set[int]:
-            return {value for value in values if value <= limit}
-
         rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, 8)
         whole_height = upto(64, *(ceil_div(height, n) for n in rows))
         whole_width = upto(64, *(ceil_div(width, n) for n in columns))
@@ -195,7 +192,7 @@ class Depthwise(GpuTemplate[Config]):
             "siblings": {1, workload.multiplier},
             "flat": {False, True},
         }
-        return {name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()}
+        return with_default(knobs, default)
 
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[Config]:
         """Return the configurations that are worth a trial: by heuristics that know the GPU, not by the estimate."""

@@ -26,7 +26,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
 from ...open_sizes import samples
-from ...space import Space, ceil_div, ceil_to, divisors, evenly, named, wasted
+from ...space import Space, ceil_div, ceil_to, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
 from ..gemm.schedule import begin
 from ..machine import SECTOR, WARP
@@ -148,9 +148,6 @@ class DepthwiseNhwc(GpuTemplate[Config]):
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload, (height, width) = problem.workload, problem.workload.output_size
 
-        def upto(limit: int, *values: int) -> set[int]:
-            return {value for value in values if value <= limit}
-
         knobs: dict[str, Iterable[Any]] = {
             "vector": vectors(workload),
             "threads_c": divisors(workload.out_channels, 256),
@@ -160,7 +157,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
             "thread_x": upto(width, *COLUMNS),
             "ahead": (False, True),
         }
-        return {name: tuple(sorted({*several, getattr(default, name)})) for name, several in knobs.items()}
+        return with_default(knobs, default)
 
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[Config]:
         """Return the configurations that are worth a trial on a target.

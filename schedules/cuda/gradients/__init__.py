@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tvmconv.problem import Problem
 
 BLOCK_THREADS = 128
@@ -31,13 +28,3 @@ def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
         return f"takes one output for each channel, not {workload.multiplier}"
     taps = workload.kernel[0] * workload.kernel[1]
     return None if taps <= most_taps else f"takes kernels of at most {most_taps} taps, not {taps}"
-
-
-def upto(extent: int, *sizes: int) -> tuple[int, ...]:
-    """Return those of some sizes that are at most an extent."""
-    return tuple(size for size in sizes if size <= extent)
-
-
-def with_default(knobs: Mapping[str, tuple[Any, ...]], default: Any) -> dict[str, tuple[Any, ...]]:
-    """Return the values of knobs, ascending, with those of the default configuration among them."""
-    return {name: tuple(sorted({*values, getattr(default, name)})) for name, values in knobs.items()}

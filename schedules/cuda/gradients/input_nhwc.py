@@ -20,13 +20,13 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, wasted
+from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
 from ..depthwise_bands.model import ISSUED
 from ..machine import SECTOR, WARP
 from ..template import GpuTemplate, Tests
 from ..tensor.model import KERNEL, mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle_in_nhwc, upto, with_default
+from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle_in_nhwc
 
 MOST_TAPS = 100
 """The most taps: of larger kernels a thread would read an element for each product."""

@@ -25,12 +25,12 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Gpu, gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, wasted
+from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
 from ..machine import WARP
 from ..template import GpuTemplate, Tests
 from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
-from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle, upto, with_default
+from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle
 
 SUMS = 49
 """The most sums that a thread has in registers, for as many taps."""
