@@ -67,7 +67,8 @@ class Template(Protocol):
 
     The functions take problems without an obstacle, and configurations that are legal for the problem. A template may
     have `DIRECTIONS`, the directions of problems that it takes, of `tvmconv.problem.DIRECTIONS`; one without it takes
-    "forward" alone.
+    "forward" alone. It may have `takes_places(config)`, which returns whether kernels can read and store operands at a
+    `Place` in a larger tensor; kernels of one without it cannot.
     """
 
     VERSION: int

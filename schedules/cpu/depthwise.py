@@ -26,13 +26,13 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES, NARROW, QUANTIZED
 from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import cpu_of
+from tvmconv.targets.devices import TURNS, cpu_of
 
 from ..open_sizes import few_rows, samples
 from ..space import ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
 from .direct.tile_cost import STACK_BYTES
-from .machine import PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
+from .machine import PARALLEL_FLOPS, staged_bytes
 from .template import CpuTemplate, Tests, threads_for_work
 
 STAGED_BYTES = 16 * 1024
@@ -85,9 +85,9 @@ def _config_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -
     """Return the default configuration where channels are in blocks."""
     workload, workloads = problem.workload, samples(problem)
     height, width = workload.output_size
-    wide = ceil_div(block, native_lanes(target))  # registers of a vector
+    wide = ceil_div(block, cpu_of(target).lanes)  # registers of a vector
     most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
-    sums = max(1, min(most, 3 * vector_registers(target) // 4 // wide))
+    sums = max(1, min(most, 3 * cpu_of(target).registers // 4 // wide))
 
     def stays_whole(tile: tuple[int, int]) -> bool:  # over the turns of a loop
         return prod(tile).bit_count() == 1
@@ -177,7 +177,7 @@ class Depthwise(CpuTemplate[Config]):
             "tiles": tile_sizes(height),
             "rows": tuple(rows for rows in (*range(1, 9), 10, 12, 14, 16) if rows <= height),
             "columns": tuple(range(1, min(width, 8) + 1)),
-            "vector": (block,) if block > 1 else tuple(lanes for lanes in (4, 8, 16) if lanes <= native_lanes(target)),
+            "vector": (block,) if block > 1 else tuple(lanes for lanes in (4, 8, 16) if lanes <= cpu_of(target).lanes),
             "over_channels": (False, True) if block == 1 else (True,),
             "unroll": (0, 1, 2),
             "parallel": (True, False),
@@ -185,7 +185,7 @@ class Depthwise(CpuTemplate[Config]):
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
         workload = problem.workload
-        native, block = native_lanes(target), channel_block(workload.layout)
+        native, block = cpu_of(target).lanes, channel_block(workload.layout)
 
         def waste(config: Config) -> bool:
             return max(surplus(workload, config)) <= 1.5
@@ -210,7 +210,7 @@ class Depthwise(CpuTemplate[Config]):
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
         workload = problem.workload
-        width, native = workload.output_size[1], native_lanes(target)
+        width, native = workload.output_size[1], cpu_of(target).lanes
 
         def little_waste(config: Config) -> bool:
             return max(surplus(workload, config)) <= 1.2
@@ -231,7 +231,7 @@ class Depthwise(CpuTemplate[Config]):
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
         workload = problem.workload
         height, width = workload.output_size
-        native = native_lanes(target)
+        native = cpu_of(target).lanes
         if (block := channel_block(workload.layout)) > 1:
             return _config_in_blocks(problem, block, target)
         over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0

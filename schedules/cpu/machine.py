@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import tvm
-
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import cpu_of
 
 PARALLEL_FLOPS = 500_000
 """The number of operations below which waking threads costs more than they save."""
-
-TURNS = 32
-"""The least number of parts of the work that threads share: enough of them to end together."""
-
-MOST_LANES = 16
-"""The number of float32 elements in the widest vector there is: AVX-512's."""
 
 LINE_BYTES = 64
 """The bytes of a line of a cache."""
@@ -23,19 +14,9 @@ PAGE_BYTES = 4096
 """The bytes of a page: elements so far apart, or a multiple of it, are in the same set of the first cache."""
 
 
-def native_lanes(target: tvm.target.Target) -> int:
-    """Return the number of float32 elements in the widest vector of the target."""
-    return cpu_of(target).lanes
-
-
 def staged_bytes(workload: ConvWorkload) -> int:
     """Bytes of an element of x or w that is copied before it is read.
 
     Copies of bfloat16 are in float32, by TVM, and those of integers that depthwise convolutions read, too.
     """
     return workload.itemsize if workload.dtype in ("float32", "float16") else workload.sum_bytes
-
-
-def vector_registers(target: tvm.target.Target) -> int:
-    """Return the number of vector registers of the target."""
-    return cpu_of(target).registers

@@ -19,13 +19,13 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Cpu, cpu_of
+from tvmconv.targets.devices import MOST_LANES, Cpu, cpu_of
 
 from ..open_sizes import samples
 from ..space import ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
 from .direct.tile_cost import STACK_BYTES, STORE_CYCLES
-from .machine import MOST_LANES, PARALLEL_FLOPS, native_lanes, staged_bytes, vector_registers
+from .machine import PARALLEL_FLOPS, staged_bytes
 from .template import CpuTemplate, Tests, threads_for_work
 
 FEW_TILES = 4
@@ -141,7 +141,7 @@ class Pointwise(CpuTemplate[Config]):
         return None
 
     def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
-        workload, native = problem.workload, native_lanes(target)
+        workload, native = problem.workload, cpu_of(target).lanes
         return {
             "vectors": tuple(range(1, 8)),
             "vector": (native,),
@@ -154,10 +154,10 @@ class Pointwise(CpuTemplate[Config]):
         workload = problem.workload
 
         def one_vector(config: Config) -> bool:
-            return config.vector <= min(native_lanes(target), prod(workload.output_size))
+            return config.vector <= min(cpu_of(target).lanes, prod(workload.output_size))
 
         def registers(config: Config) -> bool:
-            return config.vectors * (config.block + 1) + 1 <= vector_registers(target)
+            return config.vectors * (config.block + 1) + 1 <= cpu_of(target).registers
 
         def waste(config: Config) -> bool:
             little = wasted(prod(workload.output_size), computed_together(problem, config)) <= 2

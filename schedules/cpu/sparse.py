@@ -24,7 +24,7 @@ from tvmconv.targets.devices import cpu_of
 
 from ..space import ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from ..template import Fused, Layouts
-from .machine import PARALLEL_FLOPS, native_lanes, vector_registers
+from .machine import PARALLEL_FLOPS
 from .template import CpuTemplate, Tests
 
 
@@ -66,7 +66,7 @@ SUMS = 24
 
 
 def _sums(target: tvm.target.Target) -> int:
-    return SUMS * vector_registers(target) // 32
+    return SUMS * cpu_of(target).registers // 32
 
 
 def _unroll(sch: Schedule, *others: LoopRV, k: LoopRV) -> None:
@@ -130,7 +130,7 @@ class Sparse(CpuTemplate[Config]):
         """Return the configuration that should be the fastest for a share of non-zeros."""
         workload = problem.workload
         height, _ = workload.output_size
-        lanes, pitch = native_lanes(target), compute.band_pitch(workload)
+        lanes, pitch = cpu_of(target).lanes, compute.band_pitch(workload)
         parallel = problem.density * workload.flops >= PARALLEL_FLOPS
         # A second vector would share only the weights with the first, which instructions read on the way: for as many
         # sums fewer channels would share an element of the input, and the code would be longer.
@@ -185,7 +185,7 @@ class Sparse(CpuTemplate[Config]):
         """Schedule the workload's computation with all output channels in a block; the config must be legal."""
         workload = compute.with_open_sizes(problem)
         # Step 0. The computation, in bands of rows and whole tiles of pixels
-        lanes = native_lanes(target)
+        lanes = cpu_of(target).lanes
         sch = Schedule(te.create_prim_func(compute.sparse_rows(workload, config.rows, config.vectors, lanes)))
         pad, accumulate, rows, output = (sch.get_sblock(name) for name in ("pad", "sparse", "rows", "output"))
 

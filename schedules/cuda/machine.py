@@ -11,9 +11,6 @@ SHARED_ALIGNMENT = 64
 REUSED = 16
 """The size of a buffer in shared memory, as a multiple of what is wanted later, up to which TVM reuses its place."""
 
-WARP = 32
-"""The number of threads that run in step."""
-
 QUARTERS = 4
 """The parts of a multiprocessor, each of which has a quarter of the registers and every fourth warp of a block."""
 

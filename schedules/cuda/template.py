@@ -12,11 +12,11 @@ import tvm
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import FORWARD, Problem
 from tvmconv.targets import arch_of, tensor_instructions
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ..space import Space, ceil_div, ceil_to, named
 from ..template import Fused, Layouts, Template
-from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS, WARP
+from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
 
 
 class Tiles(Protocol):

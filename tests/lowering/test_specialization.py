@@ -26,10 +26,9 @@ from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.bulk import column_copy, is_bulk, weight_copy
-from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
 from tvmconv.schedules.cuda.tensor.tiles import converted_products, passes, tf32_products, tile_of, weight_split
 from tvmconv.targets import cuda, resolve_target
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import FURTHER_KERNEL, gpu_of
 from tvmconv.testing import random_operands
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ import msgspec
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.precision import DEFAULT
-from tvmconv.schedules.template import Template
+from tvmconv.schedules.template import Layouts, Template
 from tvmconv.targets import DeviceFacts
 
 from .history import History, applied, device_here, shipped
@@ -36,6 +36,19 @@ class Selection:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", template_name(self.template))
+
+    @property
+    def layouts(self) -> Layouts:
+        """Return the layouts that the template takes, which is one for convolutions."""
+        layouts = self.template.LAYOUTS
+        assert isinstance(layouts, Layouts)
+        return layouts
+
+    @property
+    def takes_places(self) -> bool:
+        """Return whether the kernel can read and store operands at a `Place` in a larger tensor."""
+        test: Callable[[Any], bool] | None = getattr(self.template, "takes_places", None)
+        return test is not None and test(self.config)
 
 
 MUCH_FASTER = 1.5

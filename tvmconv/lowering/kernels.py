@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,7 +17,6 @@ from tvmconv.dispatch import Selection
 from tvmconv.errors import CodeSizeError
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.template import Template
 from tvmconv.targets import backend_of, resolve_target
 
 from .folding.blocks import output_blocks
@@ -143,7 +143,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
     """Return the lowered function of a sparse problem, with its constants in it."""
     shared = msgspec.structs.replace(problem, sparsity=0.0)
-    skeleton = kept_skeleton(shared, selection.template, selection.config, str(target))
+    skeleton = kept_skeleton(shared, replace(selection, reason="what is common to all weights"), str(target))
     products, most = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
     if products > most:
         raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
@@ -157,8 +157,7 @@ def _bound(skeleton: Skeleton, problem: Problem, selection: Selection, constants
 
 
 @lru_cache(maxsize=64)
-def kept_skeleton(problem: Problem, template: Template, config: Any, target: str) -> Skeleton:
+def kept_skeleton(problem: Problem, selection: Selection, target: str) -> Skeleton:
     """Return the lowered function that kernels of a problem share, whatever their weights, made once."""
     resolved = resolve_target(target)
-    selection = Selection(template, config, "what is common to all weights")
     return make_skeleton(lower(problem, selection, resolved, KERNEL_NAME), resolved)

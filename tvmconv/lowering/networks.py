@@ -10,9 +10,8 @@ from tvm.relax import vm_build
 from tvm.runtime import Executable, Module
 from tvm.tirx.build import codegen_build
 
-from tvmconv.schedules.cpu.machine import MOST_LANES
 from tvmconv.targets import backend_of, llvm
-from tvmconv.targets.devices import cpu_of
+from tvmconv.targets.devices import MOST_LANES, cpu_of
 
 from .cpu.arguments import functions_of_inputs, without_checks
 from .cpu.remainders import with_hidden_masks

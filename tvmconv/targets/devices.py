@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     import tvm
 
 
+WARP = 32
+"""The number of threads of a GPU that run in step."""
+
+KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
+"""The clocks that a kernel on a GPU takes beside its work, and those of further kernels in a CUDA graph, which lay out
+first or add up."""
+
+TURNS = 32
+"""The least number of tasks that the threads of a CPU share: with enough of them threads end together."""
+
+MOST_LANES = 16
+"""The number of float32 elements in the widest vector of any CPU: AVX-512's."""
+
+
 @dataclass(frozen=True)
 class Gpu:
     """An NVIDIA GPU. Its `model` is what a target names it by, where its architecture alone does not."""

@@ -18,10 +18,11 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvmconv.problem import Problem
 from tvmconv.problem.layout import channel_block, has_channels_last
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import TURNS, cpu_of
 
 from ...open_sizes import few_rows, samples
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
-from ..machine import LINE_BYTES, PARALLEL_FLOPS, TURNS, native_lanes, staged_bytes, vector_registers
+from ..machine import LINE_BYTES, PARALLEL_FLOPS, staged_bytes
 from ..template import threads_for_work
 from .tile_cost import TileConfig, blocks, cost
 from .transposition import has_transposition, transposition
@@ -72,8 +73,8 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
         return workload.w_shape[1] % config.channels == 0
 
     def registers(config: TileConfig) -> bool:
-        vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
-        return config.vector <= 64 and vectors * config.outputs <= vector_registers(target)
+        vectors = config.vectors * ceil_div(config.vector, cpu_of(target).lanes)
+        return config.vector <= 64 and vectors * config.outputs <= cpu_of(target).registers
 
     def waste(config: TileConfig) -> bool:
         return max(surplus(workload, config)) <= 2 and config.block <= max(64, 2 * workload.multiplier)
@@ -252,8 +253,8 @@ def transpose(sch: Schedule, tile: SBlockRV, columns: int, lanes: int, dtype: st
 def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:
     """Yield the tiles that registers hold beside a weight for each vector and an input, reading in place."""
     height, width = workload.output_size
-    lanes, registers = lanes_of(workload, target), vector_registers(target)
-    wide = ceil_div(lanes, native_lanes(target))  # registers of a vector
+    lanes, registers = lanes_of(workload, target), cpu_of(target).registers
+    wide = ceil_div(lanes, cpu_of(target).lanes)  # registers of a vector
     parallel = workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
         sums = min(registers - 1 - wide * vectors, registers - SPARE[registers])
@@ -266,7 +267,7 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
 def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the output channels of a vector: the native ones, or those of a block in which they are stored."""
     block = channel_block(workload.out_layout)
-    return block if block > 1 else native_lanes(target)
+    return block if block > 1 else cpu_of(target).lanes
 
 
 def shape(config: TileConfig) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from msgspec import structs
 
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import cpu_of
+from tvmconv.targets.devices import TURNS, cpu_of
 
 from ...space import ceil_div
-from ..machine import PARALLEL_FLOPS, TURNS, staged_bytes
+from ..machine import PARALLEL_FLOPS, staged_bytes
 from .tile_cost import TileConfig, blocks
 
 

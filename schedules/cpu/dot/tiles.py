@@ -14,11 +14,12 @@ from tvmconv.problem import Problem
 from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DotInstruction, cpu_of, dot_instruction
+from tvmconv.targets.devices import TURNS
 
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..direct.register_tiles import STAGED_BYTES, shape
 from ..direct.tile_cost import FINISH_CYCLES, STACK_BYTES, STORE_CYCLES, TileConfig, blocks, weight_bandwidth
-from ..machine import PARALLEL_FLOPS, TURNS
+from ..machine import PARALLEL_FLOPS
 
 CHANNELS = 16
 """The input channels of the innermost loop, at most: few enough for LLVM to unroll."""

@@ -7,10 +7,11 @@ from typing import Any
 import tvm
 
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import TURNS, cpu_of
 
 from ...space import ceil_div
 from ..depthwise import row_cost
-from ..machine import PARALLEL_FLOPS, TURNS, native_lanes
+from ..machine import PARALLEL_FLOPS
 
 LANES = (4, 8, 16)
 """The numbers of lanes of a vector."""
@@ -39,10 +40,10 @@ def least_tasks(problem: Problem, channels: int) -> int:
 
 def default_lanes(width: int, target: tvm.target.Target) -> int:
     """Return the lanes of vectors over `width` columns."""
-    native = native_lanes(target)
+    native = cpu_of(target).lanes
     return min(reversed(LANES), key=lambda lanes: (lanes > native, row_cost(width, lanes)))
 
 
 def lanes_tried(target: tvm.target.Target) -> tuple[Any, ...]:
     """Return the lanes of vectors that the target has."""
-    return tuple(lanes for lanes in LANES if lanes <= native_lanes(target))
+    return tuple(lanes for lanes in LANES if lanes <= cpu_of(target).lanes)

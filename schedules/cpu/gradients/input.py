@@ -23,7 +23,6 @@ from tvmconv.targets.devices import cpu_of
 from ...space import ceil_div, ceil_to, named, tile_sizes, wasted
 from ...template import Layouts
 from ..depthwise import STAGED_BYTES
-from ..machine import native_lanes
 from ..template import CpuTemplate, Tests, threads_for_work
 from . import MOST_UNROLLED, SUM_BYTES, default_lanes, is_parallel, lanes_tried, least_tasks, obstacle
 
@@ -93,7 +92,7 @@ class InputGradient(CpuTemplate[Config]):
         }
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        workload, native = problem.workload, native_lanes(target)
+        workload, native = problem.workload, cpu_of(target).lanes
         height, _ = compute.phase_sizes(workload)
 
         def tiles_in_planes(config: Config) -> bool:
@@ -109,7 +108,7 @@ class InputGradient(CpuTemplate[Config]):
         return named(tiles_in_planes, registers, straight_line)
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        workload, native = problem.workload, native_lanes(target)
+        workload, native = problem.workload, cpu_of(target).lanes
         height, width = compute.phase_sizes(workload)
 
         def little_waste(config: Config) -> bool:

@@ -24,7 +24,6 @@ from tvmconv.targets.devices import cpu_of
 from ...space import ceil_div, named, tile_sizes, wasted
 from ...template import Layouts
 from ..depthwise import STAGED_BYTES
-from ..machine import native_lanes, vector_registers
 from ..template import CpuTemplate, Tests, threads_for_work
 from . import MOST_UNROLLED, SUM_BYTES, default_lanes, is_parallel, lanes_tried, least_tasks, obstacle
 
@@ -94,8 +93,8 @@ class WeightGradient(CpuTemplate[Config]):
             return config.block_r <= kernel_y
 
         def registers(config: Config) -> bool:
-            sums = config.block_r * kernel_x * ceil_div(config.vector, native_lanes(target))
-            return config.block_r == 1 or sums <= vector_registers(target)
+            sums = config.block_r * kernel_x * ceil_div(config.vector, cpu_of(target).lanes)
+            return config.block_r == 1 or sums <= cpu_of(target).registers
 
         def straight_line(config: Config) -> bool:
             return config.block_r * kernel_x * config.rows <= max(MOST_UNROLLED, BUSY * kernel_x)
@@ -103,7 +102,7 @@ class WeightGradient(CpuTemplate[Config]):
         return named(bands_in_planes, taps_in_kernel, registers, straight_line)
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        workload, native = problem.workload, native_lanes(target)
+        workload, native = problem.workload, cpu_of(target).lanes
         (height, width), kernel_y = workload.output_size, workload.kernel[0]
 
         def little_waste(config: Config) -> bool:
@@ -212,7 +211,7 @@ class WeightGradient(CpuTemplate[Config]):
 def _rows_of_taps(workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the rows of the kernel whose sums, in registers, are made together."""
     rows, columns = workload.kernel
-    most = max(1, 25 * vector_registers(target) // (32 * columns))
+    most = max(1, 25 * cpu_of(target).registers // (32 * columns))
     # With few sums there are few vectors of x that several taps share.
     return min(range(1, min(rows, most) + 1), key=lambda block: wasted(rows, block) * (1 + 0.4 / block))
 

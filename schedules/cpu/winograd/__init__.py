@@ -23,11 +23,12 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import cpu_of
 
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ...template import Layouts
 from ..direct.register_tiles import transpose
-from ..machine import PARALLEL_FLOPS, native_lanes, vector_registers
+from ..machine import PARALLEL_FLOPS
 from ..template import CpuTemplate, Tests
 from .model import (
     INPUT_CYCLES,
@@ -67,7 +68,7 @@ COPIED_COLUMNS = 64
 def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the channels of a vector: those of a block in which tensors are, or else the native ones."""
     block = max(channel_block(workload.layout), channel_block(workload.out_layout))
-    return block if block > 1 else native_lanes(target)
+    return block if block > 1 else cpu_of(target).lanes
 
 
 def _schedule_weight(sch: Schedule, packed: SBlockRV, workload: ConvWorkload, config: Config) -> LoopRV:
@@ -161,8 +162,8 @@ class Winograd(CpuTemplate[Config]):
             return {channel_block(layout) for layout in (workload.layout, workload.out_layout)} <= {1, config.vector}
 
         def registers(config: Config) -> bool:
-            vectors = config.vectors * ceil_div(config.vector, native_lanes(target))
-            return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= vector_registers(target)
+            vectors = config.vectors * ceil_div(config.vector, cpu_of(target).lanes)
+            return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= cpu_of(target).registers
 
         def whole_images(config: Config) -> bool:
             if config.images == 1:

@@ -10,12 +10,11 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, tested
+from tvmconv.compute.statements import COPIES, INDEX, cuda_call, index_variable, loop, sequence, tested
 from tvmconv.problem import Problem
 from tvmconv.targets.device_code import function
+from tvmconv.targets.devices import WARP
 
-from ..machine import WARP
-from ..statements import COPIES, cuda_call
 from .fragments import EIGHT, FRAGMENT, address, word
 from .tiles import (
     COPY_BYTES,

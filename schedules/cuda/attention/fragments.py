@@ -15,9 +15,9 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Expr
 
+from tvmconv.compute.statements import cuda_call
 from tvmconv.targets.device_code import function, included
 
-from ..statements import cuda_call
 from ..tensor.intrinsics import TYPES
 
 FRAGMENT = 16

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmconv.compute.statements import INDEX, index_variable, loop, sequence
+from tvmconv.compute.statements import INDEX, exchanged, index_variable, loop, sequence
 from tvmconv.problem.dtypes import NARROW
 
-from ..statements import exchanged
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT, address, load_matrices, multiply, pair
 from .products import Products

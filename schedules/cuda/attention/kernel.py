@@ -10,13 +10,23 @@ from tvm.ir import Expr
 
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.compute.approximations import LOG2_E, exp, exp2, quotient
-from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from tvmconv.compute.statements import (
+    COPIES,
+    INDEX,
+    barrier,
+    cuda_call,
+    exchange,
+    index_variable,
+    launched,
+    loop,
+    sequence,
+    tested,
+)
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.targets.device_code import function
+from tvmconv.targets.devices import WARP
 
-from ..machine import WARP
-from ..statements import COPIES, cuda_call, exchange
 from .block import AttentionBlock
 from .fragments import EIGHT, FRAGMENT
 from .half import HalfProducts

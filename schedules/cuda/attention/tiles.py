@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from tvmconv.problem import Problem
 from tvmconv.problem.attention import ROW_BYTES, Attention
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to
-from ..machine import REGISTERS, WARP
+from ..machine import REGISTERS
 from ..tensor.tiles import tf32_products
 from .fragments import FRAGMENT
 

@@ -23,11 +23,10 @@ from tvmconv import compute
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import Space, ceil_div, ceil_to, named, upto, wasted, with_default
 from ...template import Layouts
-from ..machine import WARP
 from ..template import GpuTemplate, Tests
 from .clocks import clocks, registers, registers_of
 from .default import MARGIN, candidates

@@ -6,10 +6,10 @@ from functools import lru_cache
 from math import prod
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu
+from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to, wasted
-from ..machine import LINE, QUARTERS, SECTOR, WARP, bank_reads
+from ..machine import LINE, QUARTERS, SECTOR, bank_reads
 from ..template import resident_blocks
 from ..tensor.model import mostly_largest
 from .tiles import Config, blocks, shared_bytes, staged_elements, window_elements

@@ -9,11 +9,11 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...space import ceil_div
-from ..machine import PRODUCTS, WARP
-from ..tensor.model import KERNEL, mostly_largest, saved_launch
+from ..machine import PRODUCTS
+from ..tensor.model import mostly_largest, saved_launch
 from ..tensor.tiles import tf32_products
 from .tiles import Config, blocks, products, taps_bytes, taps_rows
 

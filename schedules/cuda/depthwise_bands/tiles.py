@@ -18,9 +18,10 @@ from tvmconv.compute.depthwise.bands import (
 )
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to
-from ..machine import SHARED_ALIGNMENT, WARP
+from ..machine import SHARED_ALIGNMENT
 from ..tensor.tiles import tf32_products
 
 FOR_A_SUM, OTHER_REGISTERS = 1.0, 36

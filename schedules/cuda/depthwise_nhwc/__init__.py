@@ -23,13 +23,13 @@ from tvm.s_tir.schedule import LoopRV
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...open_sizes import samples
 from ...space import Space, ceil_div, ceil_to, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
 from ..gemm.schedule import begin
-from ..machine import SECTOR, WARP
+from ..machine import SECTOR
 from ..simt.model import START
 from ..template import GpuTemplate, Tests
 from .model import clocks, registers_of, slots

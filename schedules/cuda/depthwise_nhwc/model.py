@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import hypot, prod
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu
+from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to, wasted
-from ..machine import SECTOR, WARP
+from ..machine import SECTOR
 from ..simt.model import START, bytes_per_clock
 from ..template import resident_blocks
 from .tiles import Config, blocks, products, read, registers, shared_bytes, whole

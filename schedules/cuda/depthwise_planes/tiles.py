@@ -8,9 +8,10 @@ from math import gcd, prod
 from tvmconv.compute.depthwise.bands import BAND, EIGHT, VECTOR_BYTES
 from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to
-from ..machine import REUSED, SHARED_ALIGNMENT, WARP
+from ..machine import REUSED, SHARED_ALIGNMENT
 
 OTHER_REGISTERS = 44
 """The registers of a thread beside its sums and its matrices of taps: columns of the input and addresses."""

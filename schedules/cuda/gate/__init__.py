@@ -26,11 +26,10 @@ from tvmconv.compute.open_sizes import VARIABLES
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import KERNEL, gpu_of
 
 from ...template import Fused
 from ..template import GpuTemplate
-from ..tensor.model import KERNEL
 from .kernel import gate_kernel
 
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024

@@ -10,13 +10,21 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvmconv.compute.functions import activated
-from tvmconv.compute.statements import INDEX, barrier, index_variable, launched, loop, sequence, tested
+from tvmconv.compute.statements import (
+    INDEX,
+    barrier,
+    exchange,
+    halves,
+    index_variable,
+    launched,
+    loop,
+    sequence,
+    tested,
+)
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
-
-from ..machine import WARP
-from ..statements import exchange, halves
+from tvmconv.targets.devices import WARP
 
 WIDE = 4
 """The elements of a row of the first weight that a thread loads at once."""

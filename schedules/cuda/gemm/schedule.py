@@ -15,8 +15,8 @@ from tvmconv import compute
 from tvmconv.compute.annotations import COPY, MIN_BLOCKS
 from tvmconv.compute.dense.tiles import Elements
 from tvmconv.problem import Problem
+from tvmconv.targets.devices import WARP
 
-from ..machine import WARP
 from .tiles import VECTOR, GemmConfig
 
 COPY_THREADS = 256

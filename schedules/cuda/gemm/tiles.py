@@ -12,9 +12,10 @@ from math import prod
 from typing import ClassVar
 
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to
-from ..machine import SHARED_ALIGNMENT, WARP
+from ..machine import SHARED_ALIGNMENT
 
 VECTOR = 4
 

@@ -14,12 +14,12 @@ from tvmconv.compute.gradients.weight_diagonals import TILE, columns_there, copi
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, WARP, Gpu, gpu_of
 
 from ...space import ceil_div, ceil_to
 from ..depthwise_bands.model import ACCESS, ISSUED, TURN
-from ..machine import BLOCK_BYTES, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT, WARP
-from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
+from ..machine import BLOCK_BYTES, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT
+from ..tensor.model import mostly_largest
 
 OTHER_REGISTERS, MOST_REGISTERS = 28, 208
 """The registers of a thread beside its sums and its factors, and the most of all by this count, which spills none."""

@@ -18,14 +18,14 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
 from ..depthwise_bands.model import ISSUED
-from ..machine import SECTOR, WARP
+from ..machine import SECTOR
 from ..template import GpuTemplate, Tests
-from ..tensor.model import KERNEL, mostly_largest
+from ..tensor.model import mostly_largest
 from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle_in_nhwc
 
 MOST_TAPS = 100

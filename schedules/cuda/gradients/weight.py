@@ -23,13 +23,12 @@ from tvmconv.compute import PlaneTiles, Shares, Tiles
 from tvmconv.compute.gradients.weight_planes import BANKS, VECTOR
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, WARP, Gpu, gpu_of
 
 from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
-from ..machine import WARP
 from ..template import GpuTemplate, Tests
-from ..tensor.model import FURTHER_KERNEL, KERNEL, mostly_largest
+from ..tensor.model import mostly_largest
 from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle
 
 SUMS = 49

@@ -21,11 +21,10 @@ from tvmconv import compute
 from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import ceil_div, divisors, named, wasted, with_default
 from ...template import Layouts
-from ..machine import WARP
 from ..template import GpuTemplate, Tests
 from . import obstacle_in_nhwc
 from .weight_nhwc_tiles import (

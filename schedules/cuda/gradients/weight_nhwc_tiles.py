@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from tvmconv.compute import ChannelTiles
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu
+from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to, divisors
-from ..machine import MOST_REGISTERS, REGISTERS, SECTOR, WARP
+from ..machine import MOST_REGISTERS, REGISTERS, SECTOR
 
 VECTORS = (1, 2, 4)
 """The numbers of channels of a thread."""

@@ -36,15 +36,15 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...space import ceil_div, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..gemm.tiles import VECTOR
-from ..machine import LINE, PRODUCTS, SECTOR, WARP
+from ..machine import LINE, PRODUCTS, SECTOR
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
-from ..tensor.model import KERNEL, mostly_largest, saved_launch
+from ..tensor.model import mostly_largest, saved_launch
 from .intrinsics import product_function
 from .tiles import MOST_UNROLLED, Config, blocks, has_pairs, instructions, registers_of, shared_bytes, sums, vectors
 

@@ -8,9 +8,10 @@ from math import prod
 from tvmconv.compute.tensor.chunks import COPY_BYTES
 from tvmconv.compute.tensor.grouped_tiles import LANES, strip, unit_inputs, unit_outputs, units
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to
-from ..machine import SHARED_ALIGNMENT, WARP
+from ..machine import SHARED_ALIGNMENT
 
 FOR_A_SUM, OTHER_REGISTERS = 1.75, 24
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes

@@ -21,14 +21,13 @@ from tvmconv.compute.annotations import MIN_BLOCKS
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...space import ceil_div, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import begin
-from ..machine import WARP
 from ..template import GpuTemplate, Tests, several_warps
-from ..tensor.model import KERNEL, mostly_largest
+from ..tensor.model import mostly_largest
 from .tiles import Config, blocks, chunks, registers_of, vector
 
 MOST_ROWS = 4

@@ -7,9 +7,9 @@ from math import gcd
 
 from tvmconv.compute.tensor.chunks import COPY_BYTES
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div
-from ..machine import WARP
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from math import gcd, prod
 
 from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to
 from ..gemm.tiles import VECTOR
 from ..grouped.tiles import pitch
-from ..machine import SHARED_ALIGNMENT, WARP, bank_reads
+from ..machine import SHARED_ALIGNMENT, bank_reads
 
 FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes

@@ -14,7 +14,7 @@ import tvm
 from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import Space, ceil_div, divisors, named, wasted
 from ...template import Layouts
@@ -30,7 +30,7 @@ from ..gemm.tiles import (
     shared_bytes,
     widest_store,
 )
-from ..machine import BLOCK_BYTES, REGISTERS, WARP
+from ..machine import BLOCK_BYTES, REGISTERS
 from ..template import GpuTemplate, Tests
 from ..tensor.model import saved_launch
 from .model import SPLITS, START, candidates, clocks, copies, picked, registers_of, resident_blocks

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import H100, Gpu
+from tvmconv.targets.devices import H100, WARP, Gpu
 
 from ...space import ceil_div
 from ..gemm.tiles import (
@@ -27,7 +27,7 @@ from ..gemm.tiles import (
     shared_bytes,
     widest_store,
 )
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, WARP
+from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """The values of `split_k` to try; they need not divide the input channels."""

@@ -25,11 +25,11 @@ from tvmconv.compute.annotations import COPIED, UNROLLED
 from tvmconv.compute.gradients.weight_planes import BANKS
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from ...template import Fused, Layouts
-from ..machine import MOST_REGISTERS, REGISTERS, WARP
+from ..machine import MOST_REGISTERS, REGISTERS
 from ..template import GpuTemplate, Tests
 from .model import clocks, instructions, loads, resident_blocks
 from .tiles import Config, blocks, copies, grid_of_tiles, pitch, places, registers, shared_bytes, window

@@ -11,10 +11,10 @@ from __future__ import annotations
 from math import hypot, prod
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import Gpu
+from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to
-from ..machine import BLOCK_BYTES, REGISTERS, WARP
+from ..machine import BLOCK_BYTES, REGISTERS
 from .tiles import Config, blocks, copies, elements, places, registers, shared_bytes, window
 
 INSTRUCTION_BYTES = 16

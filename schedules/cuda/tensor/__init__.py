@@ -121,6 +121,10 @@ class Tensor(GpuTemplate[Config]):
             return "takes operands of fewer than 2^31 elements, as it lays them out"
         return None
 
+    def takes_places(self, config: Config) -> bool:
+        """Return whether operands may lie in larger tensors: the copy engine takes none that do."""
+        return not config.teams
+
     def registers(self, problem: Problem, config: Config) -> int:
         return needed_registers(self.product_of(problem), config)
 

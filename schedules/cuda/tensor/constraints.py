@@ -11,10 +11,11 @@ from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chu
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.targets import has_clusters, tensor_instructions
+from tvmconv.targets.devices import WARP
 
 from ...space import named
 from ..gemm.tiles import VECTOR
-from ..machine import MOST_REGISTERS, REGISTERS, WARP
+from ..machine import MOST_REGISTERS, REGISTERS
 from ..template import Tests
 from .bulk import MOST_PIXELS, is_bulk
 from .tiles import (

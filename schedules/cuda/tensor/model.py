@@ -26,7 +26,7 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW, QUANTIZED
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
-from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, Gpu, gpu_of
 
 from ...space import ceil_div
 from ..machine import LINE
@@ -136,10 +136,6 @@ IMAGE, WINDOWS, ROUNDED_IN_CACHE = 2.0, 5.5, 0.5
 the L2 cache with its copy, as multiples of the time for their bytes in memory. The second one is that of 3x3 windows of
 3 channels at batch 32 and 128 on an H100. With the third one, and with `BROUGHT_BYTES`, the default tiles of sixteen
 layers in TF32, at batch 32 and 128, take 1.02 times as long as the fastest of eight tiles each."""
-
-KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
-"""The clocks that a kernel takes beside its work, and those of further ones in a CUDA graph, which lay out first or add
-up."""
 
 
 def saved_launch(problem: Problem) -> float:

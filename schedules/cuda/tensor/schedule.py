@@ -36,11 +36,10 @@ from tvmconv.compute.tensor.fragments import FragmentTile, number
 from tvmconv.compute.tensor.gemm import finishes_early
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import divisors
 from ..gemm.schedule import COPY_THREADS, begin, copy_asynchronously, spread_over_grid
-from ..machine import WARP
 from .bulk import column_copy, weight_copy
 from .intrinsics import matrices_function, product_function, settled_function
 from .tiles import (

@@ -12,10 +12,10 @@ from tvmconv.compute.tensor.gemm import finishes_early
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import STORAGE_TYPES, StorageType
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to, divisors
 from ..gemm.tiles import VECTOR
-from ..machine import WARP
 
 WARPGROUP = 4
 """The number of warps that work on one `wgmma`."""

@@ -32,7 +32,7 @@ from tvmconv.compute.tensor.winograd import OUTPUTS, side_of, transformed_elemen
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import MAX_ELEMENTS, ConvWorkload
 from tvmconv.targets import arch_of, tensor_instructions
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import FURTHER_KERNEL, gpu_of
 
 from ...space import Space, named
 from ...template import Layouts
@@ -41,7 +41,7 @@ from ..gemm.tiles import VECTOR
 from ..machine import SECTOR
 from ..template import Tests
 from . import Tensor, tiles
-from .model import FURTHER_KERNEL, LATENCY, layout_bytes
+from .model import LATENCY, layout_bytes
 from .schedule import finish_stores, lay_out_image, schedule_product
 
 THREADS = 128

@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 from tests.shared.network_graph import Graph
 from tvmconv.network import build, import_model
 from tvmconv.network.between.cpu.spreading import lower_and_fuse, spread_over_threads
-from tvmconv.schedules.cpu.machine import native_lanes
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import cpu_of
 
 LLVM = resolve_target("llvm")
 
@@ -60,7 +60,7 @@ def test_rows_reduced_to_a_row(columns: int) -> None:
     imported = import_model(model)
     mod = spread_over_threads(lower_and_fuse(imported.mod, LLVM), LLVM)
     (text,) = (str(func) for var, func in mod.functions.items() if "max" in var.name_hint)
-    assert f"T.vectorized(T.int64({native_lanes(LLVM)}))" in text
+    assert f"T.vectorized(T.int64({cpu_of(LLVM).lanes}))" in text
     x = np.random.default_rng(3).standard_normal((2, 33, 34, columns)).astype("float32")
     mean, most = build(imported)(x)
     np.testing.assert_allclose(mean, x.astype("float64").mean((1, 2)), atol=1e-6)

@@ -9,7 +9,7 @@ import numpy as np
 from tests.shared.network_graph import Graph
 from tvmconv.compute.functions import Float64
 from tvmconv.network import build
-from tvmconv.schedules.cpu.machine import native_lanes
+from tvmconv.targets.devices import cpu_of
 
 NUMBERS = (0, 1e-30, 0.1, 1, 5, 20, 86, 88.3, 88.5, 88.72, 88.73, 100, np.inf)
 """Where functions are checked, and the negatives of these: exp is finite up to 88.72, which is close to its end."""
@@ -36,7 +36,7 @@ def test_vectors() -> None:
     network = build(graph.model(graph.node("Softmax", total)))
     (machine_code,) = network._executable.mod.imports
     calls = set(re.findall(r"call [^@\n]*<.*?@([\w.]+)", code := machine_code.inspect_source("ll")))
-    assert calls == {f"llvm.fmuladd.v{native_lanes(network.target)}f32"}
+    assert calls == {f"llvm.fmuladd.v{cpu_of(network.target).lanes}f32"}
     assert not re.search(r"@(llvm\.)?(exp|tanh|erf)f?\b", code)
 
 

@@ -37,8 +37,8 @@ from tvmconv.network.passes.execution import network_pipeline
 from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
 from tvmconv.network.runtime.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
 from tvmconv.targets import cuda, resolve_target
+from tvmconv.targets.devices import FURTHER_KERNEL
 from tvmconv.testing import check_result, random_operands, serial_twin
 
 LAYOUTS = Layouts("NHWC", "KCRS", "NHWC")

@@ -15,9 +15,9 @@ from tvmconv.lowering.folding.constants import COMPILED_IN, constants_of
 from tvmconv.lowering.folding.folding import expanded
 from tvmconv.runtime.arrays import operand
 from tvmconv.runtime.sparse.operator import SparseOperator, compile_operator
-from tvmconv.schedules.cpu import sparse
 from tvmconv.schedules.cpu.sparse import Config
 from tvmconv.targets import resolve_target
+from tvmconv.targets.devices import cpu_of
 from tvmconv.testing import check_result, random_operands
 
 CPU, AVX2 = resolve_target("llvm"), resolve_target({"kind": "llvm", "mcpu": "haswell"})
@@ -84,7 +84,7 @@ def test_inputs_need_no_alignment() -> None:
 @pytest.mark.parametrize(("target", "register"), [(CPU, "zmm"), (AVX2, "ymm")], ids=["avx512", "avx2"])
 def test_machine_code(target: tvm.target.Target, register: str) -> None:
     """It has one multiply-add for each non-zero and vector of pixels, and hardly a sum leaves its register."""
-    if target is CPU and sparse.native_lanes(CPU) != 16:
+    if target is CPU and cpu_of(CPU).lanes != 16:
         pytest.skip("this machine has no AVX-512")
     workload = ConvWorkload.conv2d((1, 32, 16, 16), (24, 32, 3, 3), padding=1)
     weight = pruned(workload).astype("float32")
@@ -98,7 +98,7 @@ def test_machine_code(target: tvm.target.Target, register: str) -> None:
     assert len(spills) < 0.2 * left
 
 
-@pytest.mark.parametrize(("target", "lanes"), [(CPU, sparse.native_lanes(CPU)), (AVX2, 8)], ids=["native", "avx2"])
+@pytest.mark.parametrize(("target", "lanes"), [(CPU, cpu_of(CPU).lanes), (AVX2, 8)], ids=["native", "avx2"])
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_vectors_are_whole(target: tvm.target.Target, lanes: int, missing: int) -> None:
     """This holds for rows with fewer pixels than lanes too: LLVM handles other sizes badly."""

@@ -24,11 +24,10 @@ from tvmconv.lowering import lower
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import template as tensor
-from tvmconv.schedules.cuda.tensor.model import FURTHER_KERNEL
 from tvmconv.schedules.cuda.tensor.winograd import MARGIN, SIZES, Config
 from tvmconv.schedules.cuda.tensor.winograd import template as winograd
 from tvmconv.targets import resolve_target
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import FURTHER_KERNEL, gpu_of
 from tvmconv.testing import random_operands
 
 compiled = partial(twins_and_cubins.compiled, "winograd")

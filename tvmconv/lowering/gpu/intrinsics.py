@@ -15,8 +15,8 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.compute.annotations import CLUSTER_AXIS, COPY, FETCH, MATRICES, PRODUCT, RING, STORE
+from tvmconv.compute.statements import COPIES, cuda_call
 from tvmconv.compute.substitution import substitute
-from tvmconv.schedules.cuda.statements import COPIES, cuda_call
 from tvmconv.targets.device_code import function, included
 
 from .operands import Operand

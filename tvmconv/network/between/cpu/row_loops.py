@@ -12,7 +12,7 @@ from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvmconv.schedules.cpu.machine import TURNS
+from tvmconv.targets.devices import TURNS
 
 from ..stages import is_map
 from .blocked import is_row

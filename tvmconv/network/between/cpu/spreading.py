@@ -18,7 +18,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.compute.substitution import CHOICE
 from tvmconv.lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
-from tvmconv.schedules.cpu.machine import MOST_LANES, TURNS, native_lanes
+from tvmconv.targets.devices import MOST_LANES, TURNS, cpu_of
 
 from ...graph.faults import tvm_at_work
 from ...graph.fusing import fused
@@ -57,7 +57,7 @@ def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRM
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc) and has_work(func) and not is_scheduled(func):
             try:
-                mod[var] = _spread(func, native_lanes(target))
+                mod[var] = _spread(func, cpu_of(target).lanes)
             except (InternalError, ScheduleError):  # TVM's, where it cannot divide sizes by each other
                 name = var.name_hint
                 warnings.warn(f"one thread computes {name}: TVM cannot schedule its open sizes", stacklevel=2)

@@ -12,8 +12,7 @@ from tvm.sym import Analyzer
 from tvmconv.compute.statements import INDEX
 from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.workload import MAX_ELEMENTS
-from tvmconv.schedules.cuda.machine import WARP
-from tvmconv.targets.devices import Gpu
+from tvmconv.targets.devices import WARP, Gpu
 
 from ..stages import Stage, loads_in, runs_along, variables_in
 from .domain import run_of, tile_of

@@ -19,7 +19,7 @@ from tvm.sym import Analyzer
 from tvmconv.compute.statements import INDEX, index_variable
 from tvmconv.compute.substitution import CHOICE, substitute
 from tvmconv.problem.dtypes import STORAGE_TYPES
-from tvmconv.schedules.cuda.machine import WARP
+from tvmconv.targets.devices import WARP
 
 from ..stages import Stage, loads_in, parts_of
 from .plan import Axes, Domain, Plan

@@ -7,14 +7,11 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmconv.compute.statements import INDEX, barrier, loop
-from tvmconv.schedules.cuda.machine import WARP
-from tvmconv.schedules.cuda.statements import exchange, halves
+from tvmconv.compute.statements import ZERO, barrier, exchange, halves, loop
+from tvmconv.targets.devices import WARP
 
 from ..stages import Join
 from .kernel import Kernel
-
-ZERO = tirx.const(0, INDEX)
 
 
 def joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:

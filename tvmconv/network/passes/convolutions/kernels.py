@@ -22,7 +22,6 @@ from tvmconv.lowering import build_kernel
 from tvmconv.lowering.folding.constants import COMPILED_IN
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.dtypes import FLOATS
-from tvmconv.schedules.template import Layouts
 from tvmconv.targets import backend_of
 from tvmconv.targets.threads import usable_cpus
 
@@ -93,7 +92,7 @@ def plan_slices(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def _reads_slices(kernel: dispatch.Range) -> bool:
-    return kernel.problem.workload.layout in _layouts(kernel).strided_x
+    return kernel.problem.workload.layout in kernel.selection.layouts.strided_x
 
 
 def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
@@ -108,13 +107,7 @@ def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def _stores_slices(kernel: dispatch.Range) -> bool:
-    return kernel.problem.workload.out_layout in _layouts(kernel).strided_output
-
-
-def _layouts(kernel: dispatch.Range) -> Layouts:
-    layouts = kernel.selection.template.LAYOUTS
-    assert isinstance(layouts, Layouts)  # of convolutions
-    return layouts
+    return kernel.problem.workload.out_layout in kernel.selection.layouts.strided_output
 
 
 def call_kernels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:

@@ -22,10 +22,8 @@ from tvmconv.problem import Problem
 from tvmconv.problem.layout import channel_block, data_layout
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cpu.machine import native_lanes
-from tvmconv.schedules.cuda.tensor.model import KERNEL
 from tvmconv.targets import backend_of
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import KERNEL, cpu_of, gpu_of
 
 from ...graph.constants import same_sizes, sizes_of, static_shape
 from ...graph.convolutions import redescribed
@@ -49,7 +47,7 @@ NHWC_FROM_NCHW, NCHW_FROM_NHWC = (0, 2, 3, 1), (0, 3, 1, 2)
 
 def inner_layout(target: tvm.target.Target) -> str:
     """Return the layout in which convolutions of a network hand tensors to each other where that is faster."""
-    return f"NCHW{native_lanes(target)}c" if backend_of(target).channels_in_blocks else "NHWC"
+    return f"NCHW{cpu_of(target).lanes}c" if backend_of(target).channels_in_blocks else "NHWC"
 
 
 def choose_layouts(

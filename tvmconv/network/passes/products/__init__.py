@@ -71,7 +71,7 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
         padded: set[relax.Var] = set()
         for var, each in taken.items():
             product, columns = each.product, form.columns(each.product)
-            where = form.placed(each.factors, each.output, product, each.ranges[0].selection.config, block)
+            where = form.placed(each.factors, each.output, product, each.ranges[0].selection, block)
             key = product, *sorted(where.places.items())
             if key not in kernels:
                 kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)

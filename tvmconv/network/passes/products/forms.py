@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import tvm
@@ -10,8 +10,8 @@ import tvm_ffi
 from tvm import relax
 
 from tvmconv.compute.tensor.chunks import copied_elements
+from tvmconv.dispatch import Selection
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda.tensor.tiles import Config
 from tvmconv.targets import backend_of
 
 from ...graph.graph import Block, call_of
@@ -39,8 +39,10 @@ class Form(Protocol):
         """Return the number of elements of a row of the result, as kernels store it."""
         ...
 
-    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
-        """Return which operands a kernel of a configuration reads and stores in other tensors, where they lie."""
+    def placed(
+        self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
+    ) -> Placed:
+        """Return which operands a kernel reads and stores in other tensors, where they lie."""
         ...
 
     def workload(self, product: Product) -> ConvWorkload:
@@ -82,8 +84,10 @@ class _OnTensorCores:
     def columns(self, product: Product) -> int:
         return _in_copies(product.columns, product.dtype)
 
-    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
-        if not isinstance(config, Config) or config.teams:  # the copy engine takes no places
+    def placed(
+        self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
+    ) -> Placed:
+        if not selection.takes_places:
             return Placed({}, {}, output)
         padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
         return placed(factors, output, product, padded, aligned, block)
@@ -129,7 +133,9 @@ class _OnPlanes:
     def columns(self, product: Product) -> int:
         return product.columns
 
-    def placed(self, factors: Factors, output: relax.Var, product: Product, config: Any, block: Block) -> Placed:
+    def placed(
+        self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
+    ) -> Placed:
         return Placed({}, {}, output)
 
     def workload(self, product: Product) -> ConvWorkload:

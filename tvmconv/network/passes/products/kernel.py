@@ -14,7 +14,7 @@ from tvm.ir import Expr
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.lowering import as_scheduled, with_alignment
-from tvmconv.schedules.cpu.machine import native_lanes, vector_registers
+from tvmconv.targets.devices import cpu_of
 
 from .product import INDEX, OpenFactors, Product
 
@@ -54,8 +54,8 @@ class _Kernel:
     """The function on its way."""
 
     def __init__(self, product: Product, transposed: bool, target: tvm.target.Target) -> None:
-        self.factors, self.lanes = OpenFactors.of(product, transposed), native_lanes(target)
-        sums = (vector_registers(target) - SPARE) // VECTORS
+        self.factors, self.lanes = OpenFactors.of(product, transposed), cpu_of(target).lanes
+        sums = (cpu_of(target).registers - SPARE) // VECTORS
         self.steps = [rows for rows in ROWS if rows <= sums]
 
     def function(self, name: str, target: tvm.target.Target) -> tirx.PrimFunc:
