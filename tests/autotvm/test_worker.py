@@ -24,7 +24,7 @@ from tvmconv.autotvm.measure.protocol import Calls, RunResult
 from tvmconv.autotvm.task import Task
 from tvmconv.autotvm.templates import create_task
 from tvmconv.dispatch.trial import Status
-from tvmconv.targets import device_facts, graph_timing, has_gpu
+from tvmconv.targets import device_facts, has_gpu, nvidia
 from tvmconv.targets.devices import host_arch
 
 ONCE = Calls(number=1, repeat=2, min_repeat_ms=0)
@@ -141,11 +141,11 @@ class Driver:
 
 def graph_costs(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], int]:
     """Return the costs that a graph of four calls has with a driver, and the number of calls that were made."""
-    monkeypatch.setattr(graph_timing, "cuda_driver", lambda: driver)
+    monkeypatch.setattr(nvidia, "cuda_driver", lambda: driver)
     monkeypatch.setattr(tvm_ffi, "use_raw_stream", lambda device, stream: nullcontext())
     made: list[None] = []
     device = SimpleNamespace(sync=lambda: None)
-    return graph_timing.graph_costs(lambda: made.append(None), device, 4, 3, min_repeat_ms=4.5), len(made)
+    return nvidia.graph_costs(lambda: made.append(None), device, 4, 3, min_repeat_ms=4.5), len(made)
 
 
 def test_a_graph_is_replayed_for_as_long_as_it_has_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

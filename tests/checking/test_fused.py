@@ -11,7 +11,7 @@ from tests.schedules.cases.attention import KERNELS, Kernel
 from tests.schedules.cases.gate import GATES
 from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import random_operands
-from tvmconv.compute.fused import attention_reference, gate_reference
+from tvmconv.compute.reference import attention_reference, gate_reference
 from tvmconv.problem import FusedProblem, problem_of
 from tvmconv.problem.attention import Attention
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from tvmconv.compute.functions import Float64
-from tvmconv.compute.fused import Weighed, attention_reference, gate_reference
+from tvmconv.compute.reference import Weighed, attention_reference, gate_reference
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES

@@ -14,9 +14,9 @@ from tvm.tirx import ForKind
 
 from tvmconv.compute.substitution import substitute
 
-from ...graph.statements import ZERO, choice, index_of, is_number, loop, loops_along, sequence, vectors_of
 from ..stages import Stage
 from .flat_axes import column_of, lanes_of, row_lanes, row_of
+from .statements import ZERO, choice, index_of, is_number, loop, loops_along, sequence, vectors_of
 from .vector_functions import functions_in
 
 STEPS = 16

@@ -11,9 +11,9 @@ from tvm.ir import Expr, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
-from ...graph.statements import is_number
 from ..stages import Stage, flat_index, loads_in, step_of, variables_in, with_loads
 from ..vector_code import LEAST_LANES
+from .statements import is_number
 
 
 @dataclass(frozen=True)

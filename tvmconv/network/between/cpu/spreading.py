@@ -21,8 +21,7 @@ from tvmconv.lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
 from tvmconv.targets.devices import MOST_LANES, TURNS, cpu_of
 
 from ...graph.faults import tvm_at_work
-from ...graph.fusing import fused
-from ...graph.separation import REVERSING
+from ..fusing import REVERSING, fused
 from ..lowerings import CPU_LOWERINGS
 from ..reductions import LANES, mark_for_vectors, with_vectors
 from ..stages import is_map, variables_in, with_simple_indices

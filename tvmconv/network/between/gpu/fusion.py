@@ -12,10 +12,9 @@ from tvm.ir.expr import TensorLoad
 from tvmconv.lowering import OPAQUE, is_scheduled
 
 from ...graph.faults import tvm_at_work
-from ...graph.fusing import fused
 from ...graph.graph import blocks_of, call_of, calls
-from ...graph.separation import SEPARATED
 from ..cpu.spreading import has_work
+from ..fusing import SEPARATED, fused
 from ..lowerings import LOWERINGS
 from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .choice import is_window

@@ -1,16 +1,133 @@
-"""Kernels for a GPU of stages: each row of a network's operator by some threads, and what is read once kept at hand."""
+"""Kernels for a GPU of stages: each row of a network's operator by some threads, and what is read once kept at hand.
+
+Each stage has loops over the columns of a row, and statements with which the threads of a row exchange values.
+"""
 
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.ir import Expr, Range
 from tvm.sym import Analyzer
 
-from tvmconv.compute.statements import launched, sequence
+from tvmconv.compute.statements import ZERO, index_variable, launched, loop, sequence, tested
+from tvmconv.compute.substitution import substitute
 from tvmconv.lowering import OPAQUE
+from tvmconv.lowering.signatures import itemsize
 
+from .columns import Columns
+from .exchanges import joined_across, joined_along
 from .kernel import Kernel
 from .plan import size_of
-from .statements import Statements
+from .tiles import stored_through_tiles
+from .windows import reduced_by_sliding
+
+MOST_STORED = 32
+"""The bytes of the widest vector that is stored at once."""
+
+WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
+"""The type in which threads join and exchange values of a narrow type."""
+
+
+class Statements(Columns):
+    """The loops of one stage over a row's columns, as statements."""
+
+    def reduced(self) -> list[tirx.Stmt]:
+        """Return the statements of a reduction; all threads of a row have the results."""
+        stage, plan, kernel = self.stage, self.plan, self.kernel
+        size = 1 if plan.along else plan.vector
+        targets = []
+        for target in stage.targets:
+            dtype = WIDER.get(str(target.ty.dtype), str(target.ty.dtype))
+            targets.append((kernel.registers("result", size, dtype), dtype))
+        place = ZERO if plan.along else kernel.element
+        steps: list[tirx.Stmt] = []
+        if plan.sliding is not None:
+            steps += reduced_by_sliding(self, plan.sliding, *targets[0])
+        else:
+            for (register, dtype), init in zip(targets, stage.inits, strict=True):
+                steps.append(self._each(tirx.BufferStore(register, init.astype(dtype), [place]), size))
+            updates = []
+            for (register, dtype), value, join in zip(targets, stage.values, stage.joins, strict=True):
+                term = self.value(value).astype(dtype)
+                updates.append(tirx.BufferStore(register, join(register[place], term), [place]))
+            columns = self._columns(self._each(sequence(updates), plan.vector))
+            steps += [*self.of_rows, *columns]
+        if plan.threads > 1:
+            parts = zip((each for each, _ in targets), stage.joins, stage.inits, strict=True)
+            for register, join, init in parts:
+                along = plan.along
+                steps += joined_along(kernel, register, join) if along else joined_across(kernel, register, join, init)
+        kernel.results.update(zip(stage.targets, (register for register, _ in targets), strict=True))
+        if self.is_last:
+            results = zip(targets, stage.targets, strict=True)
+            values = [register[place].astype(str(target.ty.dtype)) for (register, _), target in results]
+            steps += self._stores(values, size)
+        return steps
+
+    def stored(self) -> list[tirx.Stmt]:
+        """Return the statements of a map."""
+        if self.plan.parts:
+            tiles = stored_through_tiles(self)
+            return [*self.of_rows, *self._turns([*self._ahead(), *tiles])]
+        values = [self.value(value) for value in self.stage.values]
+        if self.count is None:
+            return [*self.copies(), *self._stores(values, 1 if self.plan.along else self.plan.vector)]
+        body = self._stores(values, self.plan.vector)
+        return [*self.of_rows, *self._columns(sequence(body))]
+
+    def _stores(self, values: list[Expr], size: int) -> list[tirx.Stmt]:
+        """Return the statements that store an element of each target, or a vector of them."""
+        kernel, stage, part, run = self.kernel, self.stage, index_variable("part"), min(size, self.plan.run)
+        at, ranges, steps = {kernel.element: part * run + kernel.element}, self.in_vectors(run), list[tirx.Stmt]()
+        ranges.analyzer.bind(part, Range(0, size // run))
+        ranges.values = {axis: substitute(place, at) for axis, place in self.values.items()}
+        there = [substitute(test, ranges.values) for test in kernel.domain.ragged]
+        for target, value in zip(stage.targets, (substitute(value, at) for value in values), strict=True):
+            place = ranges.place(target, stage.indices)
+            zeros = [ZERO] * (len(target.ty.shape) - 1)
+            if run > 1 and ranges.is_vector(place):
+                out = kernel.registers("out", run, str(target.ty.dtype))
+                fill = self._each(tirx.BufferStore(out, value, [kernel.element]), run)
+                copy = tirx.BufferStore(target, out[kernel.element], [*zeros, place] if target.ty.shape else [])
+                first = [substitute(test, {kernel.element: 0}) for test in there]
+                # Of bytes that are read a vector may have more numbers than one of what is stored.
+                width, chunk = min(run, MOST_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
+                copy = substitute(copy, {kernel.element: chunk * width + kernel.element})
+                copies = loop(chunk, run // width, loop(kernel.element, width, copy, tirx.ForKind.VECTORIZED))
+                body = sequence([fill, copies])
+                steps.append(tested(list(map(ranges.analyzer.simplify, first)), body))
+            else:
+                store = tirx.BufferStore(target, value, [*zeros, place] if target.ty.shape else [])
+                steps.append(self._each(tested(list(map(ranges.analyzer.simplify, there)), store), run))
+        steps = [loop(part, size // run, step) for step in steps]
+        tests = [] if kernel.is_there is None or not kernel.meets else [kernel.is_there]
+        if self._is_of_row and self.plan.threads > 1:
+            tests.append(tirx.EQ(kernel.lane, ZERO))
+        return [tested(tests, sequence(steps))]
+
+    @property
+    def _is_of_row(self) -> bool:
+        """True if what is stored is a row's, not that of a column."""
+        return self.count is None or self.stage.is_reduction
+
+    def _columns(self, body: tirx.Stmt) -> list[tirx.Stmt]:
+        """Return the loops over columns around a statement, with the loads before it."""
+        return self._turns([*self._ahead(), loop(self.kernel.step, self.at_once, tested(self.tests, body))])
+
+    def _ahead(self) -> list[tirx.Stmt]:
+        """Return the loop over the columns of a turn that makes loads ahead, if there are any."""
+        copies = self.copies()
+        return [loop(self.kernel.step, self.at_once, tested(self.tests, sequence(copies)))] if copies else []
+
+    def _turns(self, steps: list[tirx.Stmt]) -> list[tirx.Stmt]:
+        """Return statements for all columns, given those for the columns of a turn."""
+        if isinstance(self.turns, tirx.IntImm) and int(self.turns) == 1:
+            return [substitute(step, {self.kernel.turn: 0}) for step in steps]
+        return [loop(self.kernel.turn, self.turns, sequence(steps), tirx.ForKind.SERIAL)]
+
+    def _each(self, body: tirx.Stmt, size: int) -> tirx.Stmt:
+        """Return a loop over the elements of a vector."""
+        return loop(self.kernel.element, size, body)
 
 
 class KernelLoops(Kernel):
