@@ -1,9 +1,10 @@
-"""The attributes that every template has, tvmconv's own or one that a user registers."""
+"""The attributes that every template has, tvmconv's own or one that a user registers, and the choice of one."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tvmconv.problem import Problem, Workload
@@ -154,3 +155,27 @@ class SparseTemplate(Template, Protocol):
         `weight_bytes` are those of all weights of the network; `dense_cycles` tells the estimate of the dense kernel.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A template, the configuration to use it with, and the reason in words."""
+
+    template: Template
+    config: Any
+    reason: str
+    name: str
+    """The name of the template, such as "cuda/depthwise"."""
+
+    @property
+    def layouts(self) -> Layouts:
+        """Return the layouts that the template takes, which is one for convolutions."""
+        layouts = self.template.LAYOUTS
+        assert isinstance(layouts, Layouts)
+        return layouts
+
+    @property
+    def takes_places(self) -> bool:
+        """Return whether the kernel can read and store operands at a `Place` in a larger tensor."""
+        test: Callable[[Any], bool] | None = getattr(self.template, "takes_places", None)
+        return test is not None and test(self.config)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tvmconv.checking.draws import Draw
+from tvmconv.dispatch import Selection
 from tvmconv.dispatch.registry import default_config, template_for, template_name
-from tvmconv.dispatch.selection import Selection
 from tvmconv.errors import TvmconvError
 from tvmconv.problem import Problem
 from tvmconv.problem.suites import load_suite, suite_names
@@ -114,8 +114,9 @@ def _chosen(problem: Problem, name: str, has_digest: bool) -> str:
     """Return the template and the configuration for a problem on a target, and a digest of the code, or the error."""
     try:
         template = template_for(problem, target(name))
-        selection = Selection(template, default_config(template, problem, str(target(name))), "guard")
-        chosen = f"{template_name(template)} {selection.config}"
+        config = default_config(template, problem, str(target(name)))
+        selection = Selection(template, config, "guard", template_name(template))
+        chosen = f"{selection.name} {config}"
         if has_digest:
             library = build_kernel(problem, selection, target(name)).executable.mod
             code = ADDRESS.sub("", backend_of(target(name)).text(library, "source", target(name)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 
 class TvmconvError(Exception):
     """Base of every error that tvmconv raises on purpose."""
@@ -80,3 +83,13 @@ class MissingPackageError(TvmconvError, ImportError):
     def __str__(self) -> str:
         package, extra, purpose = self.args
         return f"{purpose} needs {package}: pip install 'tvmconv[{extra}]'"
+
+
+def names_of(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: its `AttributeError` says what to use instead of a name in the table."""
+
+    def absent(name: str) -> Any:
+        text = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(f"{text}; use {instead[name]}" if name in instead else text)
+
+    return absent

@@ -13,9 +13,6 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 """Linux's prctl operation that sets the signal a process gets when its parent dies."""
 
-ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
-"""Linux's system call on x86_64 for features of the CPU, its argument to tell which there are, and the bit of tiles."""
-
 PROT_NONE = 0
 """The protection of memory that nothing may touch, for mprotect."""
 
@@ -62,15 +59,6 @@ def run_on(numbers: Iterable[int]) -> None:
     """Let this thread, and those that it begins, run on these processors alone, where the system has affinity masks."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, numbers)
-
-
-def has_amx_tiles() -> bool:
-    """Return whether Linux, on x86_64, gives processes the tiles of AMX, if they ask for them."""
-    if sys.platform != "linux":
-        return False
-    features = ctypes.c_uint64()
-    failed = ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, ctypes.byref(features))
-    return not failed and bool(features.value >> XFEATURE_XTILEDATA & 1)
 
 
 def forbid(address: int, nbytes: int) -> None:

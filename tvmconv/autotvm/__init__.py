@@ -12,7 +12,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .gone import names_of
+from tvmconv.errors import names_of
+
+from .gone import NAMES
 
 if TYPE_CHECKING:
     from . import callback, measure, record, task, tuner
@@ -112,7 +114,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name not in _LAZY:
-        return names_of(__name__)(name)
+        return names_of(__name__, NAMES)(name)
     return getattr(import_module(f".{_LAZY[name]}", __name__), name)
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tvmconv.dispatch.record import Record, append
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
+from tvmconv.errors import names_of
 
 from .flops import rate, scale_of
-from .gone import names_of
+from .gone import NAMES
 from .tidy import require_appendable
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ QUIET_SECONDS = 5.0
 
 BAR_COLUMNS = 24
 
-__getattr__ = names_of(__name__)
+__getattr__ = names_of(__name__, NAMES)
 
 
 def log_to_file(path: str | PathLike[str]) -> Callback:

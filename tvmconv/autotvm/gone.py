@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from tvmconv.errors import InvalidArgumentError
 
@@ -64,13 +63,3 @@ def refuse_arguments(owner: str, options: Mapping[str, object]) -> None:
     """Raise `InvalidArgumentError` for the first of the keyword arguments that `owner`, a class, does not have."""
     for name, value in options.items():
         raise InvalidArgumentError(name, value, ARGUMENTS.get(name, f"no argument of this name for {owner}"))
-
-
-def names_of(module: str, instead: Mapping[str, str] = NAMES) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: its `AttributeError` says what to use instead of a name in the table."""
-
-    def absent(name: str) -> Any:
-        text = f"module {module!r} has no attribute {name!r}"
-        raise AttributeError(f"{text}; use {instead[name]}" if name in instead else text)
-
-    return absent

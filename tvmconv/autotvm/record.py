@@ -5,13 +5,14 @@ from __future__ import annotations
 from os import PathLike
 
 from tvmconv.dispatch.record import Log, Record, append, decode, encode, load_from_file
+from tvmconv.errors import names_of
 
-from .gone import names_of
+from .gone import NAMES
 from .tidy import picked, readable, rewrite
 
 __all__ = ["Log", "Record", "append", "decode", "encode", "load_from_file", "pick_best"]
 
-__getattr__ = names_of(__name__)
+__getattr__ = names_of(__name__, NAMES)
 
 
 def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> None:

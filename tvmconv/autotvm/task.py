@@ -23,7 +23,7 @@ from tvmconv.dispatch.registry import (
     to_message,
 )
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.errors import InvalidArgumentError, names_of
 from tvmconv.network import Model, import_model, passes
 from tvmconv.network.graph.graph import blocks_of
 from tvmconv.network.passes.attention import attention_of
@@ -37,12 +37,12 @@ from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Template
 from tvmconv.targets import resolve_target
 
-from .gone import names_of
+from .gone import NAMES
 from .templates import TemplateTask, create_task
 
 __all__ = ["ConvTask", "Task", "create", "extract_from_model", "extract_from_program", "extract_from_suite"]
 
-__getattr__ = names_of(__name__)
+__getattr__ = names_of(__name__, NAMES)
 
 OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 """Relay's names of the operators that are tuned, and the layout of the data each reads in an imported model."""

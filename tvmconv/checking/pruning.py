@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvmconv.lowering.folding.constants import COMPILED_IN, Constants
+from tvmconv.problem.constants import COMPILED_IN, Constants
 from tvmconv.problem.workload import ConvWorkload
 
 from .operands import random_operands

@@ -1,5 +1,7 @@
 """The choice of a schedule and a configuration for a problem: the caller's, one of a tuning log, or the default."""
 
+from tvmconv.schedules.template import Selection
+
 from .ranges import Range, at_assumed_sizes, range_with, select_ranges
 from .registry import (
     TEMPLATES,
@@ -16,7 +18,7 @@ from .registry import (
     templates_for,
     unregister,
 )
-from .selection import Selection, select, tuned
+from .selection import select, tuned
 
 __all__ = [
     "TEMPLATES",

@@ -12,10 +12,11 @@ import msgspec
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.schedules.open_sizes import least_planes
+from tvmconv.schedules.template import Selection
 from tvmconv.targets import backend_of
 
 from .registry import default_config
-from .selection import Selection, select
+from .selection import select
 
 if TYPE_CHECKING:
     import tvm

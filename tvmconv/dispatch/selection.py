@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.precision import DEFAULT
-from tvmconv.schedules.template import Layouts, Template
+from tvmconv.schedules.template import Selection, Template
 from tvmconv.targets import DeviceFacts
 
 from .history import History, applied, device_here, shipped
@@ -22,33 +22,6 @@ from .registry import default_config, estimated_cycles, kept_space, template_for
 
 if TYPE_CHECKING:
     import tvm
-
-
-@dataclass(frozen=True)
-class Selection:
-    """A template, the configuration to use it with, and the reason in words."""
-
-    template: Template
-    config: Any
-    reason: str
-    name: str = field(init=False)
-    """The name of the template, such as "cuda/depthwise"."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "name", template_name(self.template))
-
-    @property
-    def layouts(self) -> Layouts:
-        """Return the layouts that the template takes, which is one for convolutions."""
-        layouts = self.template.LAYOUTS
-        assert isinstance(layouts, Layouts)
-        return layouts
-
-    @property
-    def takes_places(self) -> bool:
-        """Return whether the kernel can read and store operands at a `Place` in a larger tensor."""
-        test: Callable[[Any], bool] | None = getattr(self.template, "takes_places", None)
-        return test is not None and test(self.config)
 
 
 MUCH_FASTER = 1.5
@@ -87,7 +60,9 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     else:
         template = template_for(problem, target, algorithm)
         share = "" if problem.sparsity is None else f" for {100 * problem.density:.3g}% non-zeros"
-        selection = Selection(template, default_config(template, problem, str(target)), f"default configuration{share}")
+        selection = _selection(
+            template, default_config(template, problem, str(target)), f"default configuration{share}"
+        )
     if problem.precision == DEFAULT:
         return selection
     return replace(selection, reason=f"{selection.reason}; precision {problem.precision}")
@@ -108,7 +83,7 @@ def _untried(found: Found, problem: Problem, target: tvm.target.Target, algorith
     if ratio < MUCH_FASTER:
         return None
     reason = f"default configuration, estimated to be {ratio:.1f} times as fast as {known.name}"
-    return Selection(template, default_config(template, problem, str(target)), f"{reason}, {known.reason}")
+    return _selection(template, default_config(template, problem, str(target)), f"{reason}, {known.reason}")
 
 
 def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
@@ -199,7 +174,7 @@ class _Question:
                 zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                 cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                 reason = f"{how}{zeros}{whose}: {cost} ({history.source})"
-                return Found(Selection(template, config, reason), record, history, tuple(each for _, each in pairs))
+                return Found(_selection(template, config, reason), record, history, tuple(each for _, each in pairs))
         return None
 
 
@@ -211,4 +186,8 @@ def _given(config: Any, problem: Problem, target: tvm.target.Target, templates: 
         )
     if broken := kept_space(template, problem, str(target)).violated(config):
         raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
-    return Selection(template, config, "configuration given by the caller")
+    return _selection(template, config, "configuration given by the caller")
+
+
+def _selection(template: Template, config: Any, reason: str) -> Selection:
+    return Selection(template, config, reason, template_name(template))

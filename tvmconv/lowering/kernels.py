@@ -13,14 +13,14 @@ import tvm
 from tvm import tirx
 
 from tvmconv.compute import with_open_sizes, without_approximations
-from tvmconv.dispatch import Selection
 from tvmconv.errors import CodeSizeError
 from tvmconv.problem import Problem
+from tvmconv.problem.constants import Constants
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.schedules.template import Selection
 from tvmconv.targets import backend_of, resolve_target
 
 from .folding.blocks import output_blocks
-from .folding.constants import Constants
 from .folding.folding import bind, expanded
 from .folding.skeleton import Skeleton, make_skeleton
 from .launches import build_launches

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.autotvm.gone import names_of
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.errors import InvalidArgumentError, names_of
 from tvmconv.network import Model, TensorSpec, import_model
 
 from .gone import NAMES

@@ -229,7 +229,8 @@ class Operator:
         template = template_named(details["template"])
         knobs = {registry.knob_name(details["template"], name): value for name, value in details["config"].items()}
         config = msgspec.convert(knobs, template.Config)
-        return msgspec.convert(details["workload"], ConvWorkload), Selection(template, config, details["reason"])
+        selection = Selection(template, config, details["reason"], details["template"])
+        return msgspec.convert(details["workload"], ConvWorkload), selection
 
     def __repr__(self) -> str:
         return f"<tvmconv.{type(self).__name__} {self.problem} for {self.target.kind.name} by {self.selection.name}>"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmconv import system
 from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.problem.dtypes import StorageType
 
@@ -21,6 +22,9 @@ from .threads import get_num_threads
 
 if TYPE_CHECKING:
     import tvm
+
+ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
+"""Linux's system call on x86_64 for features of the CPU, its argument to tell which there are, and the bit of tiles."""
 
 FORMS = {"source": "ll", "asm": "asm"}
 """TVM's words for the texts of a kernel."""
@@ -179,7 +183,11 @@ def _cpuinfo(field: str) -> str | None:
 
 def has_tiles() -> bool:
     """Return whether this machine gives processes the tiles of AMX, if they ask for them."""
-    return host_arch() == "x86_64" and system.has_amx_tiles()
+    if host_arch() != "x86_64" or sys.platform != "linux":
+        return False
+    features = ctypes.c_uint64()
+    failed = ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, ctypes.byref(features))
+    return not failed and bool(features.value >> XFEATURE_XTILEDATA & 1)
 
 
 @cache

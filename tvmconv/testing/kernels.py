@@ -12,9 +12,9 @@ from tvm.runtime import Executable
 
 from tvmconv.dispatch import select, template_for
 from tvmconv.lowering import build_kernel, build_twin
-from tvmconv.lowering.folding.constants import Constants
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.lowering.workspace import Workspace
+from tvmconv.problem.constants import Constants
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import resolve_target
 

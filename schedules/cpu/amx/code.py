@@ -12,8 +12,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from tvmconv.system import ARCH_PRCTL, XFEATURE_XTILEDATA
 from tvmconv.targets import DotInstruction
+from tvmconv.targets.processors import ARCH_PRCTL, XFEATURE_XTILEDATA
 
 TILES, TILE_ROWS, LINE_BYTES = 8, 16, 64
 """The tile registers, and the rows and the bytes of a row that one has at most."""

@@ -11,8 +11,8 @@ import tvm
 from tests.schedules.cases.sparse_cpu import config
 from tvmconv import ConvWorkload
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering.folding.constants import COMPILED_IN, constants_of
 from tvmconv.lowering.folding.folding import expanded
+from tvmconv.problem.constants import COMPILED_IN, constants_of
 from tvmconv.runtime.arrays import operand
 from tvmconv.runtime.sparse.operator import SparseOperator, compile_operator
 from tvmconv.schedules.cpu.sparse import Config

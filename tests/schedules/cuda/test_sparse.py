@@ -16,12 +16,12 @@ from tvmconv.dispatch import select
 from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, kernels
 from tvmconv.lowering.folding.blocks import output_blocks
-from tvmconv.lowering.folding.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.lowering.folding.folding import bind, expanded
 from tvmconv.lowering.folding.skeleton import Skeleton, make_skeleton
 from tvmconv.lowering.launches import build_launches
 from tvmconv.lowering.serial import serial_twin
 from tvmconv.problem import Problem
+from tvmconv.problem.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.runtime.sparse.operator import compile_operator
 from tvmconv.runtime.sparse.report import SparseReport
 from tvmconv.schedules.cuda.sparse import Config, template

@@ -12,10 +12,10 @@ from typing import Any
 
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.errors import InvalidArgumentError, names_of
 from tvmconv.targets import DeviceFacts
 
-from ..gone import names_of
+from ..gone import NAMES
 from .builder import LocalBuilder
 from .protocol import Builder, BuildResult, MeasureOption, Runner, RunResult, last_error, never, require_measure_option
 from .runner import LocalRunner
@@ -35,7 +35,7 @@ __all__ = [
     "measure_option",
 ]
 
-__getattr__ = names_of(__name__)
+__getattr__ = names_of(__name__, NAMES)
 
 AHEAD = 8
 """The number of trials that are built, or wait to be run, for each that runs, at first.

@@ -27,10 +27,10 @@ from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import algorithm_of, template_from, template_name
 from tvmconv.errors import TvmconvError
 from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
-from tvmconv.lowering.folding.constants import COMPILED_IN
 from tvmconv.lowering.kernels import kept_skeleton
 from tvmconv.lowering.workspace import Workspace
 from tvmconv.problem import FusedProblem, Problem
+from tvmconv.problem.constants import COMPILED_IN
 from tvmconv.runtime import storage
 from tvmconv.targets import DeviceFacts, backend_named, backend_on, cuda, cuda_arch, has_gpu, kernel_cache
 

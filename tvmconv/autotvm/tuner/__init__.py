@@ -1,6 +1,8 @@
 """Tuners: ways to search the space of a task."""
 
-from ..gone import names_of
+from tvmconv.errors import names_of
+
+from ..gone import NAMES
 from .ga_tuner import GATuner
 from .grid_tuner import GridSearchTuner
 from .random_tuner import RandomTuner
@@ -9,4 +11,4 @@ from .xgb_tuner import XGBTuner
 
 __all__ = ["Callback", "GATuner", "GridSearchTuner", "RandomTuner", "Tuner", "XGBTuner"]
 
-__getattr__ = names_of(__name__)
+__getattr__ = names_of(__name__, NAMES)

@@ -20,10 +20,10 @@ from tvm.sym import Analyzer
 
 from tvmconv.compute.annotations import COPIED, UNROLLED
 from tvmconv.compute.substitution import substitute
+from tvmconv.problem.constants import COMPILED_IN
 from tvmconv.targets import backend_of
 
 from ..rounding import with_rounding
-from .constants import COMPILED_IN
 from .copying import Copies, committed, copied
 from .hoisting import Hoisting
 from .steps import Always, Loop, PerOutput, Products, Staging, Step

@@ -11,8 +11,8 @@ from tvm import relax
 from tvmconv import dispatch
 from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import Interleaved, Span
-from tvmconv.lowering.folding.constants import Constants
 from tvmconv.problem import Problem
+from tvmconv.problem.constants import Constants
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, require_precision
 from tvmconv.problem.workload import ConvWorkload
 

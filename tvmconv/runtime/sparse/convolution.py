@@ -13,8 +13,8 @@ import tvm
 from tvmconv.cache import Cache
 from tvmconv.dispatch import algorithms_for, tuned
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering.folding.constants import require_finite
 from tvmconv.problem import Problem
+from tvmconv.problem.constants import require_finite
 from tvmconv.problem.dtypes import FLOATS, one_of
 from tvmconv.problem.parameters import Activation, Padding
 from tvmconv.problem.workload import ConvWorkload

@@ -13,9 +13,9 @@ from tvm.runtime import Executable, Module
 
 from tvmconv.dispatch import Selection, select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, fold, machine_code
-from tvmconv.lowering.folding.constants import COMPILED_IN, Constants, sparsity_of
 from tvmconv.lowering.workspace import NO_WORKSPACE
 from tvmconv.problem import Problem
+from tvmconv.problem.constants import COMPILED_IN, Constants, sparsity_of
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import resolve_target
 

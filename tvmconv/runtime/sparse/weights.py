@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tvmconv.errors import InvalidArgumentError
-from tvmconv.lowering.folding.constants import require_finite
+from tvmconv.problem.constants import require_finite
 from tvmconv.problem.parameters import pair
 
 from ..arrays import is_torch

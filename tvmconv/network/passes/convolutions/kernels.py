@@ -19,8 +19,8 @@ from tvm.runtime import Module
 from tvmconv import dispatch
 from tvmconv.compute import with_sizes
 from tvmconv.lowering import build_kernel
-from tvmconv.lowering.folding.constants import COMPILED_IN
 from tvmconv.problem import FusedProblem, Problem
+from tvmconv.problem.constants import COMPILED_IN
 from tvmconv.problem.dtypes import FLOATS
 from tvmconv.targets import backend_of
 from tvmconv.targets.threads import usable_cpus
