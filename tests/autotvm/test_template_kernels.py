@@ -16,12 +16,11 @@ from tvmconv import autotvm
 from tvmconv.autotvm.measure import MeasureInput
 from tvmconv.autotvm.measure.builder import LocalBuilder
 from tvmconv.autotvm.templates import TemplateTask, create_task
-from tvmconv.autotvm.templates import kernels as template_kernels
 from tvmconv.autotvm.templates.kernels import assert_same
 from tvmconv.dispatch import functions
 from tvmconv.dispatch.call import problem_from
 from tvmconv.errors import InvalidArgumentError, WrongResultError
-from tvmconv.targets import resolve_target
+from tvmconv.targets import nvidia, resolve_target
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
@@ -33,7 +32,7 @@ def test_softmax_on_cuda_is_right_as_its_serial_twin(builder: LocalBuilder, monk
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     import softmax_template  # noqa: F401 (it defines the template)
 
-    monkeypatch.setattr(template_kernels, "has_gpu", lambda: False)
+    monkeypatch.setattr(nvidia, "gpu", lambda number: None)
     task = create_task("example/softmax", (6, 256), {"kind": "cuda", "arch": "sm_90"})
     assert task.flop == 6 * 256 * 4
     for config in (task.space.configs[0], task.space.configs[7]):
@@ -45,14 +44,14 @@ def test_softmax_on_cuda_is_right_as_its_serial_twin(builder: LocalBuilder, monk
 
 
 def test_a_twin_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_kernels, "has_gpu", lambda: False)
+    monkeypatch.setattr(nvidia, "gpu", lambda number: None)
     wrong = create_task("test/another-product", (16,), {"kind": "cuda", "arch": "sm_90"})
     with pytest.raises(WrongResultError, match=r"test/another-product\(16\) with k=1: .* elements of C are wrong"):
         wrong.check()
 
 
 def test_blocks_of_too_many_threads_are_refused_before_they_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_kernels, "has_gpu", lambda: False)
+    monkeypatch.setattr(nvidia, "gpu", lambda number: None)
 
     def bound(threads: int) -> tuple[Schedule, list[te.Tensor]]:
         a = te.placeholder((8, 4096), name="A")

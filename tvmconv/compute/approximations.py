@@ -16,6 +16,7 @@ from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, Expr, register_op_attr
 
 from tvmconv.targets.device_code import function, included
+from tvmconv.targets.nvidia import CUDA
 
 EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""
@@ -145,7 +146,7 @@ def _register(name: str, otherwise: Callable[[Expr], Expr]) -> None:
         return cuda_func_call(named, *call.args, source_code=source, return_type=str(call.ty.dtype))
 
     register_pure(name)
-    tirx.register_intrin_lowering(name, target="cuda", f=in_cuda, level=BEFORE_TVM)
+    tirx.register_intrin_lowering(name, target=CUDA.kind, f=in_cuda, level=BEFORE_TVM)
     tirx.register_intrin_lowering(name, target="default", f=lambda call: otherwise(*call.args), level=BEFORE_TVM)
 
 

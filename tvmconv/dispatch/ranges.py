@@ -60,7 +60,7 @@ def select_ranges(problem: Problem, target: tvm.target.Target) -> tuple[Range, .
     There a network would have each weight once more in the layout of each kernel. A range begins where the estimate of
     its kernel is below that of the one before. A kernel that is not worth its code has no range: the one before serves.
     """
-    if not backend_of(target).on_gpu:
+    if not backend_of(target).kernels_by_batch:
         return (Range(1, problem, select(problem, target)),)
     return tuple(_ranges(problem, target, select))
 

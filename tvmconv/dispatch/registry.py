@@ -290,8 +290,8 @@ def _kept(
     kind: type[Any],
     make: Callable[[Problem, tvm.target.Target], Any],
 ) -> Any:
-    """Return what a template says of a problem, which is kept where it is one of tvmconv's own, for a GPU."""
-    name = template_name(template) if backend_of(target).on_gpu else ""
+    """Return what a template says of a problem, which is kept where it is one of tvmconv's own."""
+    name = template_name(template) if backend_of(target).keeps_kernels else ""
     if TEMPLATES.get(name) is not template:
         return make(problem, target)
     return kept(f"{what} {name} {problem.to_json()}", str(target), kind, lambda: make(problem, target))

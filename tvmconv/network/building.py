@@ -65,7 +65,7 @@ def build(
         context.facts.conditions,
         context.precision,
         context.checks,
-        ALIGNMENT if backend_of(resolved).on_gpu else 1,
+        1 if backend_of(resolved).alignment is None else ALIGNMENT,
     )
 
 

@@ -113,7 +113,7 @@ class Operator:
         """Return whether a workload, of other open sizes than the operator's, is not too large for its kernel."""
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             return False
-        if not self.problem.open_sizes or not backend_of(self.target).on_gpu:
+        if not self.problem.open_sizes or not backend_of(self.target).limits_open_arrays:
             return True
         arrays = (*self.problem.operands_of(workload).values(), *self._workspace.sized(workload))
         return all(prod(shape) * np.dtype(dtype).itemsize <= MOST_BYTES for shape, dtype in arrays)
@@ -160,7 +160,7 @@ class Operator:
 
     def sources(self) -> list[str]:
         """Return the CUDA source by translation units; an empty list for a CPU."""
-        return cuda.sources(self._compiled().mod) if backend_of(self.target).on_gpu else []
+        return cuda.sources(self._compiled().mod)
 
     def resources(self) -> tuple[cuda.KernelResources, ...]:
         """Return registers, shared memory and spills of the kernel, by the CUDA compiler; empty for a CPU."""

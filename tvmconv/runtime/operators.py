@@ -185,12 +185,12 @@ def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State
     lost = set(algorithms_for(problem, resolved)) - set(algorithms_for(opened, resolved))
     if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
         return problem
-    on_gpu, sizes = backend_of(resolved).on_gpu, (workload.batch, workload.width)
-    if on_gpu and _first_sizes.made((opened, algorithm, target, state), lambda: sizes) == sizes:
+    by_batch, sizes = backend_of(resolved).kernels_by_batch, (workload.batch, workload.width)
+    if by_batch and _first_sizes.made((opened, algorithm, target, state), lambda: sizes) == sizes:
         return problem
     if tuned(problem, resolved, algorithm):
         return problem
-    has_ranges = not opened.has_open_planes and (on_gpu or workload.is_linear)
+    has_ranges = not opened.has_open_planes and (by_batch or workload.is_linear)
     return range_with(workload.batch, opened, resolved, algorithm).problem if has_ranges else opened
 
 
@@ -200,7 +200,7 @@ def with_any_batch(problem: Problem, target: tvm.target.Target) -> Problem:
     On a GPU that is the power of two below the batch, since the blocks of a grid share out images too; arrays that are
     too large for a kernel of any batch have one for their batch.
     """
-    if not backend_of(target).on_gpu:
+    if not backend_of(target).kernels_by_batch:
         return problem.with_any_batch()
     workload = problem.workload
     if workload.itemsize * max(map(prod, (workload.x_shape, workload.output_shape))) > MOST_BYTES:

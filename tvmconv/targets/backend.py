@@ -46,6 +46,14 @@ class Backend(ABC):
     """Forms in which a kernel can be shown: its configuration, several texts, the resources that it takes."""
     on_gpu: bool
     """Kernels run in streams on a GPU, which a caller waits for and may capture in graphs; else in the call."""
+    uses_host_cores: bool
+    """Kernels run on cores of the machine, which builds would disturb while kernels are timed."""
+    kernels_by_batch: bool
+    """The fastest kernel depends on the batch so much that some ranges of an open size are worth a kernel each."""
+    limits_open_arrays: bool
+    """Kernels of open sizes take arrays of at most `MOST_BYTES`, whose bytes are counted in 32 bits."""
+    keeps_kernels: bool
+    """Choosing and building kernels takes so long that the store on disk keeps estimates and code."""
     asynchronous_copies: bool
     """Copies that schedules mark as asynchronous run behind the computation."""
     rounds_bfloat16: bool

@@ -83,7 +83,7 @@ class LocalRunner:
 
     def shares_cores(self, task: Task) -> bool:
         """Return whether builds on this machine would disturb the timing."""
-        return not backend_of(task.target).on_gpu
+        return backend_of(task.target).uses_host_cores
 
     def begin(self, task: Task) -> int:
         """Begin to start the workers for a task, unless they exist; return the number of trials they run at once."""
@@ -189,7 +189,7 @@ def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
 
     They are the chosen ones, or all that are like the first. There are none where there is no GPU.
     """
-    if not backend_named(kind).on_gpu:
+    if backend_named(kind).uses_host_cores:
         if chosen is not None:
             raise InvalidArgumentError("devices", chosen, "None for a CPU, which is one device")
         return (0,)

@@ -122,7 +122,7 @@ class RPCRunner:
     def shares_cores(self, task: Task) -> bool:
         """Return whether builds on this machine would disturb the timing."""
         here = socket.gethostname()
-        return not backend_of(task.target).on_gpu and any(server.host == here for server in self._servers(task))
+        return backend_of(task.target).uses_host_cores and any(server.host == here for server in self._servers(task))
 
     def begin(self, task: Task) -> int:
         """Begin a session with each server, unless there is one; return the number of trials that run at once."""

@@ -31,7 +31,7 @@ from tvmconv.lowering import (
     with_alignment,
 )
 from tvmconv.lowering.workspace import Workspace, steps
-from tvmconv.targets import backend_of, backend_on, device_of, has_gpu, resolve_target
+from tvmconv.targets import backend_of, backend_on, device_of, resolve_target
 
 from .config_space import ConfigEntity
 from .instance import Instance
@@ -74,7 +74,7 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
 def check(task: Instance, config: ConfigEntity) -> None:
     """Build and check a configuration's kernel; see `templates.TemplateTask.check`."""
     func = scheduled(task, config)
-    if backend_of(task.target).on_gpu and not has_gpu():
+    if backend_of(task.target).arch_here() is None:
         kernel, device = build_twin_function(func), tvm.cpu()
     else:
         kernel, device = build_function(func, task.target), device_of(task.target)

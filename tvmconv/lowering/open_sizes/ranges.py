@@ -107,7 +107,7 @@ def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target
     counts bytes of operands in 64 bits, these are arrays of a row of outputs alone, which `MOST_COLUMNS` tells.
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch * 3136 <= 2**31 - 1; A`.
     """
-    checks = _checks_on_gpu(func, workspace) if backend_of(target).on_gpu else _checks_on_cpu(func)
+    checks = _checks_of_bytes(func, workspace) if backend_of(target).limits_open_arrays else _checks_of_columns(func)
     if not checks:
         return func
     root = func.body.block
@@ -115,7 +115,7 @@ def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target
     return func.with_body(SBlockRealize([], True, body))
 
 
-def _checks_on_gpu(func: tirx.PrimFunc, workspace: Workspace) -> list[tirx.AssertStmt]:
+def _checks_of_bytes(func: tirx.PrimFunc, workspace: Workspace) -> list[tirx.AssertStmt]:
     operands = func.params[: len(func.params) - len(workspace.parameters)]
     arrays = [(operand.ty.shape, operand.ty.dtype) for operand in operands]
     fits = [_fits(*array) for array in (*arrays, *workspace.with_sizes(SYMBOLS))]
@@ -131,7 +131,7 @@ def _checks_on_gpu(func: tirx.PrimFunc, workspace: Workspace) -> list[tirx.Asser
     return checks
 
 
-def _checks_on_cpu(func: tirx.PrimFunc) -> list[tirx.AssertStmt]:
+def _checks_of_columns(func: tirx.PrimFunc) -> list[tirx.AssertStmt]:
     most = func.attrs.get(MOST_COLUMNS)
     return [] if most is None else [_check(most >= COLUMNS, f"width: too large, an output has over {most} columns")]
 

@@ -158,7 +158,7 @@ class Network:
 
     def _in_turn(self, placed: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
         """Return the context in which kernels are launched: on a GPU, in turn with those of other streams."""
-        if self._kind != "cuda":
+        if self._kind == "llvm":
             return nullcontext()
         streams = [stream for array in placed if (stream := arrays.stream_of(array)) is not None]
         of_torch = bool(streams)

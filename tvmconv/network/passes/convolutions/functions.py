@@ -92,7 +92,7 @@ def _name_to_keep(
 ) -> str | None:
     """Return the name by which a function is kept on disk; None on a CPU, and for templates of one's own."""
     is_ours = all(dispatch.TEMPLATES.get(each.selection.name) is each.selection.template for each in ranges)
-    if not backend_of(target).on_gpu or not is_ours:
+    if not backend_of(target).keeps_kernels or not is_ours:
         return None
     templates = [each.selection.name for each in ranges]
     return lowering.name_for(name, content, templates, str(target), str(resolve_target("llvm")))

@@ -41,7 +41,7 @@ class SparseKernels:
     ) -> None:
         """Take the workloads of all layers of the network, and the precision of its dense kernels."""
         self._target = target
-        self._on_gpu = backend_of(target).on_gpu
+        self._by_batch = backend_of(target).kernels_by_batch
         self._mode = mode
         self._precision = precision
         self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
@@ -82,7 +82,7 @@ class SparseKernels:
         problem = Problem(plain, zeros, open_sizes=open_sizes)
         if "sparse" not in algorithms_for(problem, self._target):
             return None
-        batches = at_assumed_sizes(problem) if "batch" in open_sizes and self._on_gpu else [problem]
+        batches = at_assumed_sizes(problem) if "batch" in open_sizes and self._by_batch else [problem]
         problem = batches[len(batches) // 2]
         if self._mode == "auto" and not self._pays(workload, weight, batches):
             return None

@@ -18,7 +18,6 @@ from tvmconv.problem import ASSUMED_BATCH, Problem
 from tvmconv.problem.dtypes import FLOATS
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets import backend_of
 
 from ...graph.constants import constant_value, same_size, sizes_of, static_shape
 from ...graph.convolutions import GIVE_SIZES, Assumed, assumed_sizes, is_linear, shape_text, size_text
@@ -124,8 +123,7 @@ def is_slow_of_open_sizes(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
     """
     form = form_for(target)
     return any(
-        backend_of(target).on_gpu
-        or isinstance(found_product(value.args, str(value.ty.dtype), form, target, DEFAULT), str)
+        form.slow_if_open or isinstance(found_product(value.args, str(value.ty.dtype), form, target, DEFAULT), str)
         for block in blocks_of(mod)
         for value in block.values.values()
         if call_of(value, "matmul") is not None and not _is_linear_layer(value)

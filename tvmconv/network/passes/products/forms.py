@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
 from tvmconv.compute.tensor.chunks import copied_elements
 from tvmconv.dispatch import Selection
@@ -15,6 +15,8 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of
 
 from ...graph.graph import Block, call_of
+from .gpu_kernel import gpu_product_kernel
+from .kernel import product_kernel
 from .places import Placed, placed
 from .product import Product
 
@@ -26,6 +28,12 @@ class Form(Protocol):
 
     takes_halves: bool
     """True if factors of half precision that are cast to float32 are multiplied as such."""
+    slow_if_open: bool
+    """True if products of sizes that are known only when the model runs have slower kernels than others."""
+
+    def open_kernel(self, product: Product, transposed: bool, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+        """Return the function of a product of open sizes, whose second factor may be transposed: (G, N, K)."""
+        ...
 
     def obstacle(self, product: Product) -> str | None:
         """Return the reason why a product stays with TVM; None for one that may be a convolution."""
@@ -70,6 +78,10 @@ class _OnTensorCores:
     """
 
     takes_halves = True
+    slow_if_open = True
+    """A kernel for open sizes has no tensor cores."""
+
+    open_kernel = staticmethod(gpu_product_kernel)
 
     def obstacle(self, product: Product) -> str | None:
         if product.is_open:  # whose kernel needs no whole copies, and is not of tensor cores
@@ -121,6 +133,8 @@ class _OnPlanes:
     """
 
     takes_halves = False
+    slow_if_open = False
+    open_kernel = staticmethod(product_kernel)
 
     def obstacle(self, product: Product) -> str | None:
         if product.is_open and "bfloat16" in (product.dtype, product.out_dtype):

@@ -10,9 +10,7 @@ from tvm import relax
 from tvmconv.targets import backend_of
 
 from ...graph.graph import Block
-from .forms import transposed
-from .gpu_kernel import gpu_product_kernel
-from .kernel import product_kernel
+from .forms import form_for, transposed
 from .product import Product
 
 REASON = "one kernel for all sizes"
@@ -23,9 +21,8 @@ class OpenProducts:
 
     def __init__(self, builder: relax.BlockBuilder, target: tvm.target.Target) -> None:
         self._builder, self._target = builder, target
-        on_gpu = backend_of(target).on_gpu
-        self._kernel = gpu_product_kernel if on_gpu else product_kernel
-        self.name = f"tvmconv {'cuda' if on_gpu else 'cpu'}/product"
+        self._kernel = form_for(target).open_kernel
+        self.name = f"tvmconv {backend_of(target).templates}/product"
         """The name of the kernels in the descriptions of layers."""
         self._functions: dict[tuple[object, ...], relax.GlobalVar] = {}
 
