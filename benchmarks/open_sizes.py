@@ -48,7 +48,7 @@ from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
 from tvmconv.network import build, import_model
 from tvmconv.runtime import convolving, operators
-from tvmconv.store import write_whole
+from tvmconv.support.store import write_whole
 from tvmconv.targets import backend_on, device_facts, device_of, resolve_target
 from tvmconv.targets.threads import usable_cpus
 

@@ -33,7 +33,7 @@ from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import measure, use_threads_of_tvm
 from tvmconv.integrations.quantizing import FORMATS, quantize
 from tvmconv.network import Network, build, import_model
-from tvmconv.store import write_whole
+from tvmconv.support.store import write_whole
 from tvmconv.targets import device_facts, resolve_target
 
 DEFAULT = ("resnet50", "mobilenet_v2", "efficientnet_b0")

@@ -22,7 +22,7 @@ from tvmconv import lowering
 from tvmconv.bench.timing import measure
 from tvmconv.checking.verify import compare, run_onnxruntime
 from tvmconv.cli.console import print_table
-from tvmconv.errors import WrongResultError
+from tvmconv.problem.errors import WrongResultError
 from tvmconv.targets import device_of, has_gpu, resolve_target
 
 GRAPH = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_shufflenet.onnx"

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
 
-from tvmconv import system
 from tvmconv.autotvm.measure.processes import WorkerPool
+from tvmconv.support import system
 
 
 def isolated(

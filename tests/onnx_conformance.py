@@ -26,8 +26,8 @@ from onnx.backend.test.runner import Runner, _normalize_tensor
 from onnx.reference import ReferenceEvaluator
 
 from tests.isolation import isolated
-from tvmconv.errors import InvalidArgumentError, TvmconvError
 from tvmconv.integrations import onnx_backend
+from tvmconv.problem.errors import InvalidArgumentError, TvmconvError
 
 PAGE = Path(__file__).parent.parent / "docs" / "onnx-conformance.md"
 

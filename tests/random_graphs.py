@@ -26,7 +26,7 @@ from onnx.reference import ReferenceEvaluator
 import tvmconv
 from tests.isolation import isolated
 from tests.random_nodes import REFUSALS, Maker, grow, session
-from tvmconv.errors import TvmconvError, UnsupportedModelError
+from tvmconv.problem.errors import TvmconvError, UnsupportedModelError
 
 KINDS = ("static", "batch", "images")
 """The kinds of graphs: with all sizes known, with an open batch, and with open images: height and

@@ -19,7 +19,8 @@ import numpy as np
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv import ConvWorkload, system
+from tvmconv import ConvWorkload
+from tvmconv.support import system
 from tvmconv.testing import random_operands
 
 GROWTH = 2**22

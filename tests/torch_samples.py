@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import tvmconv
-from tvmconv.errors import TvmconvError
+from tvmconv.problem.errors import TvmconvError
 
 RIGHT, REFUSED, WRONG, RAW = "right", "refused", "wrong", "raw error"
 

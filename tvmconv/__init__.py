@@ -8,13 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import TvmconvError
 from .problem.epilogue import Epilogue
+from .problem.errors import TvmconvError
 from .problem.workload import ConvWorkload
+from .support.version import __version__
 from .targets import sources as sources  # which notes the time before all others are loaded
 from .targets import threads
 from .targets.threads import get_num_threads, set_num_threads
-from .version import __version__
 
 if TYPE_CHECKING:
     from .network import Network, build, import_model

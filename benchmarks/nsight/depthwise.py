@@ -12,7 +12,7 @@ from metrics import DURATION, INSTRUCTIONS, ISSUE_SLOTS, L2, MEMORY, MULTIPLY_AD
 
 from tvmconv.cli import Commands
 from tvmconv.cli.console import note, print_table
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 SUITES = ("depthwise-tutorial", "depthwise-networks")
 

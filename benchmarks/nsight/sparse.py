@@ -14,7 +14,7 @@ from metrics import DURATION, ISSUE_SLOTS, L2, MEMORY, Kernel, read_kernels, sta
 
 from tvmconv.cli import Commands
 from tvmconv.cli.console import note, print_table
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 SUITE, SPARSITY, BATCH = "sparse-paper", 0.9, 64
 

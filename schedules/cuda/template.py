@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import tvm
 
-from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 

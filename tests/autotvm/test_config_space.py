@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule
 
 from tvmconv.autotvm import ConfigSpace, FallbackConfigEntity, OtherOptionEntity
 from tvmconv.autotvm.templates import config_space
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 
 def sizes(extent: Any, **options: Any) -> list[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from tvmconv.autotvm.measure.runner import LocalRunner, chosen_devices
 from tvmconv.autotvm.record import load_from_file
 from tvmconv.autotvm.tuner import GridSearchTuner, XGBTuner
 from tvmconv.autotvm.tuner.tuner import Tuner
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts
 
 pytestmark = pytest.mark.usefixtures("without_torch")

@@ -14,12 +14,12 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm import apply_history_best, task
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, append, decode, encode, load_from_file
-from tvmconv.cache import Cache
 from tvmconv.checking.operands import Sample
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import gradients, operators
+from tvmconv.support.cache import Cache
 from tvmconv.targets import device_facts, resolve_target
 from tvmconv.testing import random_operands
 

@@ -20,7 +20,7 @@ from tvmconv.autotvm.measure import runner as runner_module
 from tvmconv.autotvm.measure.builder import LocalBuilder
 from tvmconv.autotvm.measure.processes import WorkerPool
 from tvmconv.autotvm.measure.runner import LocalRunner
-from tvmconv.errors import CompileError, MissingPackageError
+from tvmconv.problem.errors import CompileError, MissingPackageError
 from tvmconv.runtime import storage
 from tvmconv.targets import DeviceFacts
 

@@ -18,8 +18,8 @@ from tvmconv.autotvm import callback, record, templates
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.measure.protocol import Calls
 from tvmconv.autotvm.record import Record, load_from_file
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, as_scheduled, build
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import backend_named, device_facts, resolve_target
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3))

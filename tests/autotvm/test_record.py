@@ -21,7 +21,7 @@ from tvmconv.autotvm.history import apply_history_best, best_record
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, append, decode, encode, load_from_file
 from tvmconv.dispatch.history import objection
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts
 
 

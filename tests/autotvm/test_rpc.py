@@ -35,7 +35,7 @@ from tvmconv.autotvm.rpc import runner as rpc_runner
 from tvmconv.autotvm.rpc.runner import RPCRunner, alike, count_servers
 from tvmconv.autotvm.templates import create_task
 from tvmconv.cli import main
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import DeviceFacts, device_facts, has_gpu
 from tvmconv.targets.devices import host_arch
 

@@ -26,9 +26,9 @@ from tvmconv.autotvm.task import Task, create
 from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.checking.pruning import operands_for, pruned
 from tvmconv.dispatch.history import serves
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.folding import folding
-from tvmconv.store import default_folder
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.support.store import default_folder
 from tvmconv.targets import device_facts
 
 pytestmark = pytest.mark.usefixtures("without_torch")

@@ -19,7 +19,7 @@ from tvmconv.autotvm.templates import TemplateTask, create_task
 from tvmconv.autotvm.templates.kernels import assert_same
 from tvmconv.dispatch import functions
 from tvmconv.dispatch.call import problem_from
-from tvmconv.errors import InvalidArgumentError, WrongResultError
+from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import nvidia, resolve_target
 
 pytestmark = pytest.mark.usefixtures("without_torch")

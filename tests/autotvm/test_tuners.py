@@ -22,8 +22,8 @@ from tvmconv.autotvm.tuner import GATuner, GridSearchTuner, RandomTuner, Tuner, 
 from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.autotvm.tuner.tuner import FINALISTS, ROUNDS
 from tvmconv.bench.tuning.tuners import WITHIN, trials_to_reach
-from tvmconv.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.targets import DeviceFacts, resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})

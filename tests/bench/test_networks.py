@@ -21,7 +21,7 @@ import torch
 from tvmconv.bench.networks import ahead, contenders, models, network
 from tvmconv.bench.networks.contenders import PEERS, Compiled, PyTorch
 from tvmconv.bench.networks.weights import prune, randomized
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import multiplies, resolve_target
 
 

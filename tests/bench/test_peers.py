@@ -10,7 +10,7 @@ import pytest
 from tvmconv import ConvWorkload, Epilogue
 from tvmconv.bench import suite
 from tvmconv.bench.peers import LIMITS, OURS, default_peers, known_peers
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import operators
 from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands

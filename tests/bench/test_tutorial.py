@@ -17,9 +17,9 @@ from tvmconv.bench.timing import Timing
 from tvmconv.bench.tuning import tutorial
 from tvmconv.bench.tuning.tutorial import TABLES, Entry
 from tvmconv.dispatch import select, template_for
-from tvmconv.errors import WrongResultError
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import WrongResultError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime import operators
 from tvmconv.targets import DeviceFacts, resolve_target

@@ -18,8 +18,8 @@ from tests.shared.command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import algorithms_on
-from tvmconv.errors import WrongResultError
 from tvmconv.problem.dtypes import DTYPES, NARROW, QUANTIZED
+from tvmconv.problem.errors import WrongResultError
 from tvmconv.problem.precision import DEFAULT, WORDS
 from tvmconv.schedules.open_sizes import least_planes
 from tvmconv.targets import resolve_target

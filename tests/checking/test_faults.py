@@ -27,8 +27,8 @@ from tvmconv.autotvm.measure import BuildResult, MeasureInput, Stage, Status, me
 from tvmconv.autotvm.measure.builder import LocalBuilder
 from tvmconv.autotvm.measure.runner import LocalRunner
 from tvmconv.autotvm.record import append, load_from_file
-from tvmconv.errors import NoDeviceError
 from tvmconv.lowering.workspace import NO_WORKSPACE
+from tvmconv.problem.errors import NoDeviceError
 from tvmconv.runtime import storage
 from tvmconv.testing import check_result, random_operands
 

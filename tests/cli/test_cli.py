@@ -16,10 +16,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tvmconv import __version__, errors
+from tvmconv import __version__
 from tvmconv.cli import Commands, main
 from tvmconv.cli.console import print_json, print_table
 from tvmconv.cli.options import OutputFile
+from tvmconv.problem import errors
 
 HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "onnx", "onnxruntime", "xgboost", "matplotlib", "rich"}
 

@@ -15,8 +15,8 @@ from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, append, decode, encode
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Workload
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})

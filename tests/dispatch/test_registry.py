@@ -19,8 +19,8 @@ from tvmconv.checking.operands import check_result, random_operands
 from tvmconv.dispatch import functions, registry
 from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import template_from, to_message
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules import cuda
 from tvmconv.targets import resolve_target
 from tvmconv.testing import conformance, trials

@@ -18,7 +18,7 @@ from tests.shared.network_graph import Graph
 from tvmconv import autotvm, relay
 from tvmconv.autotvm.record import append
 from tvmconv.contrib.graph_executor import GraphModule
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import device_facts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()

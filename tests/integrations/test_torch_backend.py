@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 torch = pytest.importorskip("torch")
 

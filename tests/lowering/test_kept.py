@@ -28,7 +28,7 @@ from tvmconv.network import Network
 from tvmconv.network.passes.convolutions.functions import add_kernel
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.tensor import template as tensor
-from tvmconv.store import default_folder, store
+from tvmconv.support.store import default_folder, store
 from tvmconv.targets import cuda, resolve_target, sources
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}

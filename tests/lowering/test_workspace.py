@@ -16,11 +16,11 @@ from tests.shared.network_graph import Graph
 from tests.shared.passes import use_kernels
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.arrays import operand
 from tvmconv.schedules.cpu import direct as direct_on_cpu
 from tvmconv.schedules.cpu.direct import im2win as im2win_on_cpu

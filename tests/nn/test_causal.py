@@ -11,9 +11,9 @@ import pytest
 from tests.nn.nn_cases import DTYPES, assert_close
 from tests.nn.sequence_cases import CASES, Sequences, check
 from tests.shared.sparing import sparing
-from tvmconv.cache import Cache
-from tvmconv.errors import TvmconvError
+from tvmconv.problem.errors import TvmconvError
 from tvmconv.runtime import operator, operators
+from tvmconv.support.cache import Cache
 
 torch = pytest.importorskip("torch")
 

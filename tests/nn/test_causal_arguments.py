@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.nn.nn_cases import assert_close
-from tvmconv.errors import TvmconvError
+from tvmconv.problem.errors import TvmconvError
 
 torch = pytest.importorskip("torch")
 

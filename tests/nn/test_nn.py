@@ -13,12 +13,12 @@ import pytest
 
 from tests.nn.nn_cases import DTYPES, LAYERS, Layer, Tensor, assert_close, check
 from tests.shared.sparing import sparing
-from tvmconv.cache import Cache
+from tvmconv.support.cache import Cache
 
 torch = pytest.importorskip("torch")
 
-from tvmconv.errors import TvmconvError  # noqa: E402
 from tvmconv.nn import DepthwiseConv1d, DepthwiseConv2d, functional, launches, operators, replace  # noqa: E402
+from tvmconv.problem.errors import TvmconvError  # noqa: E402
 from tvmconv.runtime import gradients  # noqa: E402
 from tvmconv.runtime import operators as calls  # noqa: E402
 

@@ -18,17 +18,17 @@ from tests.shared.records import TASK, WORKLOAD, record
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.autotvm.record import append
-from tvmconv.cache import Cache
 from tvmconv.dispatch import range_with, registry, select, select_ranges, template_named
 from tvmconv.dispatch.history import applied
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import lower
 from tvmconv.lowering.open_sizes.divisions import with_quotients_rounded_to_zero
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import MAX_ELEMENTS
 from tvmconv.runtime import operators
 from tvmconv.runtime.arrays import Operand
+from tvmconv.support.cache import Cache
 from tvmconv.targets import resolve_target, threads
 from tvmconv.testing import check_result, random_operands
 

@@ -17,10 +17,10 @@ from tests.open_sizes.batches import BATCHES, CASES, Open, check_on_gpu, images,
 from tests.shared.command_line import tvmconv_json
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
-from tvmconv.cache import Cache
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.problem import Problem
 from tvmconv.runtime import operators
+from tvmconv.support.cache import Cache
 from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 

@@ -12,9 +12,9 @@ import tvm
 
 import tvmconv
 from tests.open_sizes.batches import images, model
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.runtime import session as sessions
 from tvmconv.network.runtime.session import IN_GRAPHS, IN_MEMORY
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu
 
 torch = pytest.importorskip("torch")

@@ -12,10 +12,10 @@ import tvmconv
 from tests.shared.huge_arrays import huge
 from tvmconv import ConvWorkload, load
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import MOST_TILES
 from tvmconv.network import Network, build
 from tvmconv.problem import OPEN_SIZES, Problem
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.schedules.cpu import direct, pointwise
 from tvmconv.schedules.cpu.direct import im2win
 from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples

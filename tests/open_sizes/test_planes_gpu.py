@@ -13,8 +13,8 @@ import tvmconv
 from tests.open_sizes.batches import Open, check_on_gpu
 from tests.open_sizes.planes import CASES, fitting, image, unet
 from tvmconv import ConvWorkload
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import OPEN_SIZES
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
 

@@ -14,8 +14,8 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError, TvmconvError, UnsupportedModelError
 from tvmconv.network import build, import_model
+from tvmconv.problem.errors import InvalidArgumentError, TvmconvError, UnsupportedModelError
 
 FARTHEST = 2**63 - 1
 INT32, INT64, FLOAT = onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT

@@ -10,8 +10,8 @@ import pytest
 
 from tests.shared.huge_arrays import huge
 from tvmconv import load
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Network, OpenSize, build, import_model
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import MAX_ELEMENTS
 from tvmconv.schedules import cuda
 

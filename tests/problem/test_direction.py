@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tvmconv import ConvWorkload
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import DIRECTIONS, Problem
+from tvmconv.problem.errors import InvalidArgumentError
 
 WORKLOAD = ConvWorkload.depthwise((2, 3, 12, 11), (3, 2, 3, 5), stride=2)
 

@@ -17,10 +17,10 @@ import tvmconv
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload, autotvm
 from tvmconv.cli.inputs import fill, read_inputs
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import build
 from tvmconv.network.graph.layers import TensorSpec
 from tvmconv.problem.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED, STORAGE_TYPES, is_floating
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.arrays import to_torch
 from tvmconv.targets import has_rounding, resolve_target
 from tvmconv.testing import check_result, random_operands

@@ -10,9 +10,9 @@ import pytest
 from tests.schedules.cases.attention import KERNELS
 from tests.schedules.cases.gate import GATES
 from tvmconv import ConvWorkload
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FusedProblem, Problem, problem_of, workload_from
 from tvmconv.problem.attention import Attention
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.gate import Gate
 
 CONVOLUTION = ConvWorkload.conv2d((2, 16, 9, 12), (32, 16, 3, 3))

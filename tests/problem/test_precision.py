@@ -20,9 +20,9 @@ from tvmconv.bench.factors import rounded
 from tvmconv.cli.tune import find_tasks
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import HALVES, PRECISIONS, WORDS
 from tvmconv.runtime.arrays import to_torch
 from tvmconv.targets import resolve_target

@@ -12,10 +12,10 @@ import tvmconv
 from tvmconv import ConvWorkload
 from tvmconv.checking.closeness import assert_rounded
 from tvmconv.compute import conv2d_reference
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.testing import Sample, check_result, random_operands
 
 X, W = (2, 6, 7, 8), (4, 6, 3, 3)

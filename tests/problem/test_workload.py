@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tvmconv import ConvWorkload, Epilogue
 from tvmconv.compute import from_logical, to_logical
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.layout import data_layout, weight_layout
 
 X, W = (1, 4, 10, 12), (4, 2, 3, 3)

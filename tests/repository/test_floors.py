@@ -5,6 +5,7 @@ A room is a folder of `tvmconv/` or a file beside them; `schedules/` is one of t
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
@@ -18,26 +19,33 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("cache", "errors", "expressions", "process", "store", "system", "version"),
-    ("problem",),
+    ("problem", "support"),
     ("targets",),
     ("compute",),
     ("schedules",),
-    ("dispatch",),
-    ("lowering",),
+    ("dispatch", "lowering"),
     ("runtime",),
-    ("network", "nn"),
-    ("checking",),
+    ("checking", "network", "nn"),
     ("autotvm",),
-    ("contrib", "integrations", "relay"),
-    ("bench", "testing"),
-    ("cli",),
-    ("tvmconv",),
+    ("bench", "contrib", "integrations", "relay", "testing"),
+    ("cli", "tvmconv"),
 )
 """The rooms of each floor, from the ground up: a room may import those on its own floor and below.
 
-The last is `tvmconv/__init__.py`.
+The room `tvmconv` is `tvmconv/__init__.py`.
 """
+
+NOT_BETWEEN = ("network", "schedules")
+"""A room, and one below it that it does not import."""
+
+DEVICES_UNNAMED = ("problem", "compute", "dispatch", "lowering", "runtime", "network", "nn")
+"""The rooms that tell kinds of devices apart by what their `Backend` says, not by name."""
+
+BACKENDS_ASKED = ("problem", "compute", "schedules", "dispatch", "runtime", "nn")
+"""The rooms that ask a `Backend` what its kernels can do, not whether they run on a GPU."""
+
+TELLING_APART = ("dispatch/registry.py", "network/passes/__init__.py")
+"""The files that list templates by their folder, and passes with the device that they are for."""
 
 Imports = Mapping[str, Sequence[str]]
 """The modules that each module imports, by its name."""
@@ -96,6 +104,31 @@ def between_rooms(imports: Imports, folder: str = "") -> Imports:
     return {name: sorted(others) for name, others in rooms.items()}
 
 
+def of_schedules(imports: Imports) -> list[str]:
+    """Return the imports of schedules by passes and runtime of networks, which ask dispatch instead."""
+    pairs = [(module, other) for module, others in imports.items() for other in others]
+    return [f"{module} imports {other}" for module, other in pairs if (room(module), room(other)) == NOT_BETWEEN]
+
+
+def naming_devices(package: Path, room: str, word: str) -> list[str]:
+    """Return the file and line of each attribute of a name, or of each string if the word is in quotes, in a room.
+
+    Folders `gpu/` and the files in `TELLING_APART` may have them.
+    """
+    files = [path for path in sorted((package / room).rglob("*.py")) if "gpu" not in path.relative_to(package).parts]
+    named = []
+    for path in files:
+        if str(path.relative_to(package)) not in TELLING_APART:
+            tree = ast.parse(path.read_text())
+            named += [
+                f"{path.relative_to(package)}:{node.lineno}"
+                for node in ast.walk(tree)
+                if (isinstance(node, ast.Constant) and f'"{node.value}"' == word)
+                or (isinstance(node, ast.Attribute) and node.attr == word)
+            ]
+    return named
+
+
 @pytest.fixture(scope="module")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
     """Return the imports of tvmconv, with `schedules/` in it as when installed: grimp does not follow its link."""
@@ -122,10 +155,33 @@ def test_no_circle_of_the_folders_in_a_folder(imports: Imports) -> None:
     assert {name: found for name in folders if (found := circle(between_rooms(imports, f"{name}.")))} == {}
 
 
+def test_networks_import_no_schedules(imports: Imports) -> None:
+    assert of_schedules(imports) == []
+
+
+def test_kinds_of_devices_are_named_where_they_are_told_apart() -> None:
+    assert [name for room in DEVICES_UNNAMED for name in naming_devices(ROOT / "tvmconv", room, '"cuda"')] == []
+    assert [name for room in BACKENDS_ASKED for name in naming_devices(ROOT / "tvmconv", room, "on_gpu")] == []
+
+
 def test_what_ships_does_without_the_room_of_tests(imports: Imports) -> None:
     """Only `tvmconv verify`, which tries random convolutions, uses `tvmconv.testing`."""
     users = {module for module, others in imports.items() if any(room(other) == "testing" for other in others)}
     assert {module for module in users if room(module) != "testing"} == {"tvmconv.cli.verify"}
+
+
+def test_names_of_devices_and_imports_of_schedules_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "network" / "gpu").mkdir(parents=True)
+    text = 'kind = "cuda"\nif backend.on_gpu:\n    kind = None\n'
+    (tmp_path / "network" / "passes.py").write_text(text)
+    (tmp_path / "network" / "gpu" / "passes.py").write_text(text)
+    assert naming_devices(tmp_path, "network", "on_gpu") == ["network/passes.py:2"]
+    assert naming_devices(tmp_path, "network", '"cuda"') == ["network/passes.py:1"]
+    imports = {
+        "house.network.passes": ["house.schedules.cuda", "house.dispatch"],
+        "house.dispatch": ["house.schedules"],
+    }
+    assert of_schedules(imports) == ["house.network.passes imports house.schedules.cuda"]
 
 
 @pytest.mark.parametrize("line", ["from ..roof import tiles", "def late():\n    from ..roof import tiles"])

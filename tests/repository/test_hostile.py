@@ -24,9 +24,9 @@ from tvmconv.autotvm.tidy import pruned
 from tvmconv.dispatch import select, template_named
 from tvmconv.dispatch.history import objection
 from tvmconv.dispatch.task import Maker
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, check_result, random_operands
 from tvmconv.testing.conformance import How, conformance

@@ -85,7 +85,7 @@ for name in ("cloudpickle", "psutil", "tornado", "xgboost"):
 from click.testing import CliRunner
 from tvmconv import autotvm
 from tvmconv.cli import main
-from tvmconv.errors import MissingPackageError
+from tvmconv.problem.errors import MissingPackageError
 
 def refused(call):
     try:

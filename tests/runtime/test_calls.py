@@ -16,10 +16,10 @@ import tvm
 import tvmconv
 from tests.runtime.kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
 from tvmconv import ConvWorkload, autotvm
-from tvmconv.cache import Cache
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import calls, operators
+from tvmconv.support.cache import Cache
 from tvmconv.testing import check_result, random_operands
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import tvmconv
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import denormals
 
 BEFORE = """

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.schedules.cases.gradients import CASES, GRADIENTS, check, geometry
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
-from tvmconv.cache import Cache
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import gradients, operators
+from tvmconv.support.cache import Cache
 from tvmconv.testing import random_operands
 
 by_gradient = pytest.mark.parametrize("of", GRADIENTS)

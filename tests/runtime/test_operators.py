@@ -15,13 +15,13 @@ import tvmconv
 from tests.runtime.kinds_of_arrays import KINDS, OPERANDS, OPTIONS, WORKLOAD, OnlyDLPack, read_only, unaligned
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
-from tvmconv.cache import Cache
 from tvmconv.dispatch import template_for
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.runtime import arrays, operators
 from tvmconv.runtime.pool import LEAST_BYTES
+from tvmconv.support.cache import Cache
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import check_result, random_operands
 

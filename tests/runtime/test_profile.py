@@ -10,7 +10,7 @@ import pytest
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.profiling import Recorder, Timed, profile_of
 
 OPEN = ("n<=4", 4, 8, 8)

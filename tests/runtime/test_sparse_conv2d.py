@@ -14,9 +14,9 @@ import tvm
 
 import tvmconv
 from tvmconv import ConvWorkload
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.lowering import build_kernel
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.runtime.sparse import operator
 from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands

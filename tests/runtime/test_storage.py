@@ -17,8 +17,8 @@ import tvmconv
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.errors import CompileError, InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import CompileError, InvalidArgumentError
 from tvmconv.runtime import operators, storage
 from tvmconv.runtime.operator import compile_problem
 from tvmconv.targets import resolve_target

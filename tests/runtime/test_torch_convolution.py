@@ -11,7 +11,7 @@ import pytest
 
 import tvmconv
 from tests.nn.nn_cases import assert_close
-from tvmconv.errors import TvmconvError
+from tvmconv.problem.errors import TvmconvError
 
 torch = pytest.importorskip("torch")
 

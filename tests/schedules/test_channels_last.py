@@ -21,8 +21,8 @@ from tests.runtime.kinds_of_arrays import KINDS
 from tvmconv import ConvWorkload, dispatch
 from tvmconv.compute.epilogue import epilogue, epilogue_operands
 from tvmconv.compute.padding import padded_input
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import arrays, calls, operators
 from tvmconv.schedules.template import Layouts
 from tvmconv.targets import dot_instruction, has_gpu, resolve_target

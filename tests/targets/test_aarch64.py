@@ -21,10 +21,10 @@ from tvmconv.autotvm import LocalRunner, task
 from tvmconv.autotvm.measure import worker
 from tvmconv.checking.operands import random_operands
 from tvmconv.dispatch import select
-from tvmconv.errors import CompileError, InvalidArgumentError, NoDeviceError, WrongResultError
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.errors import CompileError, InvalidArgumentError, NoDeviceError, WrongResultError
 from tvmconv.targets import cpu_of, resolve_target, toolchain
 from tvmconv.targets.devices import host_arch
 from tvmconv.testing import conformance, emulated

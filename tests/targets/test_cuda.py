@@ -8,7 +8,7 @@ import pytest
 
 import tvmconv
 from tvmconv import ConvWorkload
-from tvmconv.errors import CompileError
+from tvmconv.problem.errors import CompileError
 from tvmconv.targets import cuda
 
 SOURCE = tvmconv.compile(ConvWorkload.depthwise((1, 4, 16, 16), (4, 1, 3, 3), dtype="float16"), "cuda").source()

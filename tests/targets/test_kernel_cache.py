@@ -13,7 +13,7 @@ import tvm_ffi
 from tests.shared.network_graph import Graph
 from tvmconv.network import build
 from tvmconv.runtime import storage
-from tvmconv.store import default_folder
+from tvmconv.support.store import default_folder
 from tvmconv.targets import cuda, has_gpu, kernel_cache
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}

@@ -14,7 +14,7 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm import task
 from tvmconv.autotvm.measure.runner import require_for
 from tvmconv.dispatch.history import device_here
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import (
     DeviceFacts,
     backend_named,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import tvmconv
-from tvmconv import system
 from tvmconv.autotvm.measure import worker
 from tvmconv.autotvm.measure.processes import WorkerPool
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.support import system
 from tvmconv.targets import threads
 from tvmconv.targets.threads import BINDING, CHOSEN, NUMBER
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import names_of
+from tvmconv.problem.errors import names_of
 
 from .gone import NAMES
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvmconv.dispatch.record import Record, append
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
-from tvmconv.errors import names_of
+from tvmconv.problem.errors import names_of
 
 from .flops import rate, scale_of
 from .gone import NAMES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 NAMES = {
     "ApplyFixedConfig": "tvmconv.compile(workload, target, config=...)",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvmconv.dispatch.history import History, applied, best_record
 from tvmconv.dispatch.record import Log, load_from_file, skipped_text
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 from .templates import query
 

@@ -9,7 +9,7 @@ from os import PathLike
 
 from tvmconv.dispatch.record import Record
 from tvmconv.dispatch.trial import Stage
-from tvmconv.errors import MissingPackageError
+from tvmconv.problem.errors import MissingPackageError
 
 
 def plot_convergence(runs: Mapping[str, Sequence[Record]], path: str | PathLike[str], purpose: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 
 from tvmconv.dispatch.record import Log, Record, append, decode, encode, load_from_file
-from tvmconv.errors import names_of
+from tvmconv.problem.errors import names_of
 
 from .gone import NAMES
 from .tidy import picked, readable, rewrite

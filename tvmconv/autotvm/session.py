@@ -17,8 +17,8 @@ from tvmconv.dispatch.history import applicable, best_record
 from tvmconv.dispatch.record import Record, append, load_from_file
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
 from tvmconv.targets import DeviceFacts
 

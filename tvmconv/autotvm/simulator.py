@@ -13,8 +13,8 @@ from tvmconv.dispatch import algorithm_of, template_named
 from tvmconv.dispatch.record import Record
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.space import Space
 from tvmconv.targets import DeviceFacts
 

@@ -23,13 +23,13 @@ from tvmconv.dispatch.registry import (
     to_message,
 )
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
-from tvmconv.errors import InvalidArgumentError, names_of
 from tvmconv.network import Model, import_model, passes
 from tvmconv.network.graph.graph import blocks_of
 from tvmconv.network.passes.attention import attention_of
 from tvmconv.network.passes.context import Context
 from tvmconv.network.passes.convolutions.gates import gate_problem
 from tvmconv.problem import FORWARD, Problem, Workload, problem_of
+from tvmconv.problem.errors import InvalidArgumentError, names_of
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.suites import load_suite
 from tvmconv.problem.workload import ConvWorkload

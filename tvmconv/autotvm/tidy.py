@@ -18,8 +18,8 @@ from tvmconv.dispatch.call import Call
 from tvmconv.dispatch.history import best_record, processor
 from tvmconv.dispatch.record import Log, Record, encode, load_from_file, locked
 from tvmconv.dispatch.trial import Status
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 
 from .templates import VERSION
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tvmconv import system
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.process import Process
+from tvmconv.support import system
+from tvmconv.support.process import Process
 
 from .peers.peer import Call, Peer
 
@@ -126,7 +126,7 @@ def _report(peer: Peer, workload: ConvWorkload, target: str, threads: int) -> in
     """Return the memory that a peer's first call takes, or an error; this is all that such a process does."""
     import torch
 
-    from tvmconv.errors import TvmconvError
+    from tvmconv.problem.errors import TvmconvError
     from tvmconv.targets import resolve_target
 
     torch.set_num_threads(threads)

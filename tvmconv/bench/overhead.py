@@ -12,10 +12,10 @@ import tvm
 
 from tvmconv.checking.operands import check_result, random_operands
 from tvmconv.dispatch import select
-from tvmconv.errors import WrongResultError
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.network import build, import_model
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import WrongResultError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime import convolving, operators
 from tvmconv.targets import backend_of

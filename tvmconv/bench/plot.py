@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import MissingPackageError
+from tvmconv.problem.errors import MissingPackageError
 
 from .peers import OURS, known_peers
 from .report import Report, Roofs, Row

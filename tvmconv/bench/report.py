@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts, backend_named

@@ -10,9 +10,9 @@ import numpy as np
 from tvmconv.checking.operands import CHECKED_OUTPUTS, Sample, unwritten
 from tvmconv.checking.pruning import operands_for
 from tvmconv.dispatch import select
-from tvmconv.errors import CodeSizeError, WrongResultError
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.errors import CodeSizeError, WrongResultError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime.arrays import to_numpy, to_torch

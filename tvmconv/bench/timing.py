@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from tvmconv.errors import TvmconvError
+from tvmconv.problem.errors import TvmconvError
 from tvmconv.targets import device_facts
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.process import Process
+from tvmconv.support.process import Process
 
 TRIALS = 1_000_000
 """A number of trials that neither reaches in the time given."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tvmconv.errors import MissingPackageError, UnsupportedModelError
 from tvmconv.problem.dtypes import NARROW, QUANTIZED, STORAGE_TYPES, is_floating
+from tvmconv.problem.errors import MissingPackageError, UnsupportedModelError
 
 Array = np.ndarray[Any, Any]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from tvmconv.errors import TvmconvError
-from tvmconv.version import __version__
+from tvmconv.problem.errors import TvmconvError
+from tvmconv.support.version import __version__
 
 from .bench import bench
 from .build import build

@@ -11,8 +11,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import is_floating
+from tvmconv.problem.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from tvmconv.checking.verify import Array

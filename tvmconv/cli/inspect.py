@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.problem.precision import WORDS
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import BACKENDS, backend_of, resolve_target

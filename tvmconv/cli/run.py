@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.errors import InvalidArgumentError, WrongResultError
+from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.problem.precision import DEFAULT
 
 from .console import note, print_json, print_table, progress

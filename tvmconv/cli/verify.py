@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tvmconv.errors import InvalidArgumentError, WrongResultError
+from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets.threads import usable_cpus
 
 from .console import note, print_json, progress

@@ -7,9 +7,9 @@ from typing import Any
 import tvm
 from tvm.runtime.module import BenchmarkResult
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Network
 from tvmconv.network.runtime.network import copied, input_operand
+from tvmconv.problem.errors import InvalidArgumentError
 
 
 class GraphModule:

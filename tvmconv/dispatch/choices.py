@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tvmconv.store import store
+from tvmconv.support.store import store
 from tvmconv.targets import sources
 
 Answer = TypeVar("Answer")

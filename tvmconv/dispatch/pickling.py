@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError, MissingPackageError
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 
 
 class _Message(msgspec.Struct):

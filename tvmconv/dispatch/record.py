@@ -25,12 +25,12 @@ from typing import Any
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FORWARD, FusedProblem, Problem, Workload, problem_of, workload_from
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.support.version import __version__
 from tvmconv.targets import DeviceFacts
-from tvmconv.version import __version__
 
 from .call import Call
 from .registry import is_for_fused, knob_name

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Fused, SparseTemplate, Template

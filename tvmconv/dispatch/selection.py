@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.schedules.template import Selection, Template
 from tvmconv.targets import DeviceFacts

@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts
 
 from .task import Task

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
-from tvmconv.errors import UnsupportedModelError
 from tvmconv.network import Network, build, import_model
+from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import has_gpu
 
 TARGETS = {DeviceType.CPU: "llvm", DeviceType.CUDA: "cuda"}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvmconv.checking.verify import EXACT_SUMS, decibel
-from tvmconv.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 from tvmconv.network.frontends.onnx.importer import read_onnx
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx

@@ -14,13 +14,13 @@ from tvm import relax, tirx
 
 from tvmconv.autotvm.history import apply_history_best
 from tvmconv.dispatch import algorithms_for
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import Model, Network, build, import_model
 from tvmconv.network.frontends.torch.importer import export_module
 from tvmconv.network.passes.context import MODES
 from tvmconv.network.passes.products import is_slow_of_open_sizes
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import one_of
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS
 from tvmconv.targets import backend_on, resolve_target
 

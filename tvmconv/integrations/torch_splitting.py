@@ -8,8 +8,8 @@ from functools import partial
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import UnsupportedModelError
 from tvmconv.network import import_model
+from tvmconv.problem.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     import torch

@@ -22,8 +22,8 @@ from tvm.runtime import Module
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.build import codegen_build
 
-from tvmconv.errors import CompileError
-from tvmconv.store import store
+from tvmconv.problem.errors import CompileError
+from tvmconv.support.store import store
 from tvmconv.targets import sources
 
 from .workspace import Workspace

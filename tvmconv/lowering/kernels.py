@@ -13,9 +13,9 @@ import tvm
 from tvm import tirx
 
 from tvmconv.compute import with_open_sizes, without_approximations
-from tvmconv.errors import CodeSizeError
 from tvmconv.problem import Problem
 from tvmconv.problem.constants import Constants
+from tvmconv.problem.errors import CodeSizeError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.template import Selection
 from tvmconv.targets import backend_of, resolve_target

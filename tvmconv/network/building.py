@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 
-from tvmconv.errors import UnsupportedModelError
+from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import backend_of, resolve_target
 

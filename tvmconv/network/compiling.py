@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax
 
 from tvmconv import lowering
-from tvmconv.errors import UnsupportedModelError
+from tvmconv.problem.errors import UnsupportedModelError
 
 from . import passes
 from .graph.constants import static_shape

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 
 from . import passes
 from .frontends.builder import Imported, parameter_name

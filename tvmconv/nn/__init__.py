@@ -3,7 +3,7 @@
 `functional` has them as functions, `replace` puts them into a model that has torch's, `restore` takes them out.
 """
 
-from tvmconv.errors import MissingPackageError
+from tvmconv.problem.errors import MissingPackageError
 
 try:
     import torch  # noqa: F401

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tvmconv.errors import TensorError
+from tvmconv.problem.errors import TensorError
 from tvmconv.problem.parameters import is_integer
 from tvmconv.runtime.arrays import DEVICE_TYPES
 from tvmconv.runtime.torch.library import fixed_shape

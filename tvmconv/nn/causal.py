@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvmconv.errors import TensorError
+from tvmconv.problem.errors import TensorError
 from tvmconv.runtime.torch import plain
 from tvmconv.runtime.torch.library import Gradients, define, define_without_gradients
 

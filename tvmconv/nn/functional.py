@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from tvmconv.errors import TensorError
+from tvmconv.problem.errors import TensorError
 from tvmconv.problem.parameters import same_total
 from tvmconv.runtime.torch import plain
 from tvmconv.runtime.torch.library import fixed_shape, is_exported

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from tvmconv.cache import Cache
-from tvmconv.errors import TensorError
+from tvmconv.problem.errors import TensorError
 from tvmconv.runtime.arrays import TAKERS, Operand, described
 from tvmconv.runtime.calls import KEPT, Launch
+from tvmconv.support.cache import Cache
 from tvmconv.targets import GPU_ALIGNMENT
 
 LAST = torch.channels_last

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvmconv.errors import TensorError
 from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.errors import TensorError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.runtime import gradients
 from tvmconv.runtime import operators as convolutions

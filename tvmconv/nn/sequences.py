@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from tvmconv.errors import TensorError
+from tvmconv.problem.errors import TensorError
 from tvmconv.runtime.torch import plain
 from tvmconv.runtime.torch.library import is_exported
 

@@ -6,11 +6,10 @@ from math import prod
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
-
 from .attention import Attention
 from .dtypes import NARROW
 from .epilogue import Epilogue
+from .errors import InvalidArgumentError
 from .gate import Gate
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload, Operands

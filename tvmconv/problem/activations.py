@@ -13,7 +13,7 @@ from math import e, inf, log2, pi, sqrt
 from numbers import Real
 from typing import Any, Protocol
 
-from tvmconv.errors import InvalidArgumentError
+from .errors import InvalidArgumentError
 
 MAX_FLOAT32 = 3.4028235e38
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
-
 from .dtypes import STORAGE_TYPES, StorageType
+from .errors import InvalidArgumentError
 from .parameters import require_positive
 from .places import Place
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tvmconv.errors import InvalidArgumentError
+from .errors import InvalidArgumentError
 
 COMPILED_IN = ("w", "scale", "shift")
 """Names of the operands of a workload that its sparse kernels have in them."""

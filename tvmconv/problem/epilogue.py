@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
-
 from . import activations
 from .activations import ACTIVATIONS
+from .errors import InvalidArgumentError
 from .parameters import Activation, is_integer
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
-
 from .dtypes import StorageType
+from .errors import InvalidArgumentError
 from .layout import Layout, data_layout
 from .workload import ConvWorkload
 

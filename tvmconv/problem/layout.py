@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tvmconv.errors import InvalidArgumentError
+from .errors import InvalidArgumentError
 
 BLOCKED = re.compile(r"NCHW([2-9]|[1-9][0-9]+)c")
 

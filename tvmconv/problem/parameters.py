@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TypeGuard
 
-from tvmconv.errors import InvalidArgumentError
-
 from .activations import Argument
+from .errors import InvalidArgumentError
 
 Padding = str | int | Sequence[int]
 Activation = Argument

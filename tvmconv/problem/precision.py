@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tvmconv.errors import InvalidArgumentError
+from .errors import InvalidArgumentError
 
 
 class Precision(NamedTuple):

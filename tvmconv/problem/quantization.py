@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
-
 from .dtypes import DTYPES, KNOWN, NARROW, QUANTIZED, STORAGE_TYPES, one_of
 from .epilogue import Epilogue
+from .errors import InvalidArgumentError
 from .parameters import is_integer
 
 OutputType = str | msgspec.UnsetType

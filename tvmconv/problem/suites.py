@@ -6,8 +6,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from tvmconv.errors import InvalidArgumentError
-
+from .errors import InvalidArgumentError
 from .workload import ConvWorkload
 
 

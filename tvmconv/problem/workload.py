@@ -13,10 +13,9 @@ from math import prod
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
-
 from .dtypes import STORAGE_TYPES, StorageType
 from .epilogue import Epilogue
+from .errors import InvalidArgumentError
 from .layout import WEIGHT_LAYOUTS, Layout, data_layout, require_layout, weight_layout
 from .parameters import Activation, Padding, is_integer, pair, require_positive, require_rank, resolve_padding
 from .quantization import OutputType, ZeroPoint, resolve_quantization

@@ -11,7 +11,7 @@ module = graph_executor.GraphModule(library["default"](tvm.cuda()))
 
 from __future__ import annotations
 
-from tvmconv.errors import names_of
+from tvmconv.problem.errors import names_of
 
 from . import frontend, op
 from . import library as build_module

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import InvalidArgumentError, names_of
 from tvmconv.network import Model, TensorSpec, import_model
+from tvmconv.problem.errors import InvalidArgumentError, names_of
 
 from .gone import NAMES
 

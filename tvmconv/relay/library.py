@@ -8,10 +8,10 @@ from typing import Any
 
 import tvm
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Model, Network
 from tvmconv.network import build as build_network
 from tvmconv.network.loading import load
+from tvmconv.problem.errors import InvalidArgumentError
 
 NAME = "default"
 """The name of the network in its library, which Relay's `mod_name` could change."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tvmconv.errors import names_of
+from tvmconv.problem.errors import names_of
 
 from .gone import NAMES
 

@@ -12,8 +12,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import STORAGE_TYPES
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import BACKENDS, GPU_ALIGNMENT
 
 from .pool import LARGE, LEAST_BYTES

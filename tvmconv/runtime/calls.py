@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvmconv.cache import Cache
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.support.cache import Cache
 
 from .arrays import (
     TAKERS,

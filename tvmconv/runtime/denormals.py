@@ -9,8 +9,8 @@ import tvm
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_function
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import llvm, resolve_target
 from tvmconv.targets.devices import host_arch
 from tvmconv.targets.threads import get_num_threads

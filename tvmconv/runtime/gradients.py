@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_on
 

@@ -16,10 +16,10 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from tvmconv.dispatch import Selection, registry, select, template_named
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import tvm
 
-from tvmconv.cache import Cache
 from tvmconv.dispatch import (
     Selection,
     algorithm_of,
@@ -27,11 +26,12 @@ from tvmconv.dispatch import (
     tuned,
 )
 from tvmconv.dispatch.history import History, applied
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import MOST_BYTES
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES, KNOWN, NARROW
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.support.cache import Cache
 from tvmconv.targets import backend_of, backend_on, resolve_target, threads
 
 from .arrays import Operand, in_float32, operand, reshaped

@@ -25,10 +25,10 @@ import tvm_ffi
 from tvm.runtime import Executable, Module
 from tvm.support import cc
 
-from tvmconv.errors import CompileError, InvalidArgumentError
+from tvmconv.problem.errors import CompileError, InvalidArgumentError
+from tvmconv.support.version import __version__
 from tvmconv.targets import cross_triple, cuda, cuda_arch, device_for, kernel_cache, llvm
 from tvmconv.targets.toolchain import compiler_package, find_cross_compiler
-from tvmconv.version import __version__
 
 MARK = b"tvmconv1"
 LENGTH_BYTES = 8

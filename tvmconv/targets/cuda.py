@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tvmconv.errors import CompileError
+from tvmconv.problem.errors import CompileError
 
 if TYPE_CHECKING:
     import tvm

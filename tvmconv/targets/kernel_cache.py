@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
-from tvmconv.store import store, write_whole
-from tvmconv.version import __version__
+from tvmconv.support.store import store, write_whole
+from tvmconv.support.version import __version__
 
 from . import cuda
 from .threads import usable_cpus

@@ -10,8 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import InvalidArgumentError, MissingPackageError, NoDeviceError
 from tvmconv.problem.dtypes import StorageType
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, NoDeviceError
 
 from . import cuda
 from .backend import Backend, DeviceFacts

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.problem.dtypes import StorageType
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 
 from .backend import Backend, DeviceFacts
 from .devices import ARCHITECTURES, architecture, host_arch

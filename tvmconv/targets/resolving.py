@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tvmconv.errors import CompileError, InvalidArgumentError
 from tvmconv.problem.dtypes import StorageType
+from tvmconv.problem.errors import CompileError, InvalidArgumentError
 
 from .backend import Backend, DeviceFacts
 from .nvidia import CUDA

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tvmconv import system
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.support import system
 
 NUMBER, BINDING = "TVM_NUM_THREADS", "TVM_BIND_THREADS"
 """Variables that TVM reads when it makes a pool: its number of threads, and "0" for threads bound to no processor."""

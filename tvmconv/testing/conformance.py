@@ -18,9 +18,9 @@ from tvmconv.autotvm.measure.processes import WorkerPool
 from tvmconv.autotvm.measure.protocol import last_error
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.operands import check_result, random_operands
-from tvmconv.errors import TvmconvError, WrongResultError
 from tvmconv.lowering import KERNEL_NAME
 from tvmconv.problem.constants import COMPILED_IN, constants_of
+from tvmconv.problem.errors import TvmconvError, WrongResultError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime.arrays import operand
 from tvmconv.targets import GPU_ALIGNMENT, cross_triple, device_of

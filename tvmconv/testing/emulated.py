@@ -14,8 +14,8 @@ import numpy as np
 import tvm_ffi
 from tvm.runtime import Executable
 
-from tvmconv.errors import NoDeviceError
 from tvmconv.lowering import KERNEL_NAME
+from tvmconv.problem.errors import NoDeviceError
 from tvmconv.runtime.storage import export
 from tvmconv.targets.toolchain import compiler_package, find_emulator
 

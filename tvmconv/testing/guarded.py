@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmconv import system
+from tvmconv.support import system
 
 
 def guarded(array: np.ndarray[Any, Any], at_end: bool, alignment: int = 1) -> np.ndarray[Any, Any]:

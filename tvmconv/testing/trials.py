@@ -11,11 +11,11 @@ import msgspec
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import algorithms_for, algorithms_on, template_named
 from tvmconv.dispatch.registry import directions_of
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FORWARD, FusedProblem, Problem
 from tvmconv.problem.activations import ACTIVATIONS
 from tvmconv.problem.dtypes import FLOATS, NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import Activation, Padding
 from tvmconv.problem.precision import DEFAULT, WORDS
 from tvmconv.problem.workload import ConvWorkload

@@ -20,8 +20,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
-from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP, gpu_of
 

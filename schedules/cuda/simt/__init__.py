@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvmconv.errors import NoValidConfigurationError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 

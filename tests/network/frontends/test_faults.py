@@ -13,12 +13,12 @@ from onnx import helper
 from tvm import te, topi
 
 from tests.shared.network_graph import Graph
-from tvmconv.errors import UnsupportedModelError
 from tvmconv.network import build, compiling, import_model, passes
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
 from tvmconv.network.graph.faults import Refused, tvm_at_work
 from tvmconv.network.passes.execution import cuda_graphs
+from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import resolve_target
 
 X = (1, 8, 9, 11)

@@ -15,8 +15,8 @@ from tvm import relax
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 from tvmconv.network import Model, TensorSpec, import_model
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 
 SHUFFLENET = Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx"
 

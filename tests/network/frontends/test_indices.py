@@ -14,8 +14,8 @@ from onnx import helper
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import build, import_model
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 
 Array = np.ndarray[Any, Any]
 

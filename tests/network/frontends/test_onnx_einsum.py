@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tvmconv
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 PRODUCT, TVM = "tvmconv cpu/product", "TVM"
 

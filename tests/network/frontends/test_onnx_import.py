@@ -13,11 +13,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.integrations import onnx_backend
 from tvmconv.network import Model, TensorSpec, build, import_model
 from tvmconv.network.frontends.onnx.functions import inline_functions
 from tvmconv.network.graph.graph import blocks_of, operator_name
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 
 X = (2, 8, 9, 11)
 

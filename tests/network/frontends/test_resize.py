@@ -11,8 +11,8 @@ from onnx import helper
 
 from tests.open_sizes.planes import image
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import build, import_model
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 
 RESIZED = {
     "linear": {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},

@@ -11,9 +11,9 @@ import pytest
 
 import tvmconv
 from tests.shared.sparing import sparing
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.network import build, import_model
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvmconv  # noqa: E402
-from tvmconv.errors import InvalidArgumentError  # noqa: E402
+from tvmconv.problem.errors import InvalidArgumentError  # noqa: E402
 
 AUTO = torch.export.Dim.AUTO
 

@@ -25,7 +25,7 @@ from tests.network.frontends.torch_open_cases import (  # noqa: E402
 )
 from tests.network.frontends.torch_pieces import PIECES, piece  # noqa: E402
 from tests.network.frontends.torch_pieces import SIZES as SIZES_OF_PIECES  # noqa: E402
-from tvmconv.errors import InvalidArgumentError  # noqa: E402
+from tvmconv.problem.errors import InvalidArgumentError  # noqa: E402
 
 NOT_EXPORTED = {
     *((name, "torchscript") for name in ("pyramid-pooling", "spatial-pools", "halo")),

@@ -13,7 +13,7 @@ from torch.nn import functional as fun
 
 import tvmconv
 from tests.torch_exports import by_onnx, onnx_by_dynamo, onnx_by_torchscript
-from tvmconv.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 
 AUTO = torch.export.Dim.AUTO
 EXAMPLE = (2, 6, 20, 24)

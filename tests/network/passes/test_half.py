@@ -16,9 +16,9 @@ from tests.shared.sparing import every
 from tvmconv import build, import_model
 from tvmconv.autotvm.task import extract_from_model
 from tvmconv.checking import verify
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.graph.layers import Layer
 from tvmconv.problem.dtypes import STORAGE_TYPES
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import multiplies, resolve_target
 
 ZEN4 = {"kind": "llvm", "mcpu": "znver4"}

@@ -13,9 +13,9 @@ import pytest
 import tvmconv
 from tests.shared.quantized_graph import Quantized, X, floats_between, in_integers, onnxruntimes
 from tests.shared.sparing import every
-from tvmconv.errors import UnsupportedModelError
 from tvmconv.integrations.quantizing import quantize
 from tvmconv.network import import_model
+from tvmconv.problem.errors import UnsupportedModelError
 
 pytest.importorskip("onnxruntime")
 

@@ -15,9 +15,9 @@ from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.network_graph import Graph
 from tests.shared.passes import use_kernels
 from tvmconv.checking.pruning import pruned
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.passes.convolutions import kernels as called
 from tvmconv.network.passes.convolutions import sparse_kernels
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime import storage
 from tvmconv.targets import cuda, resolve_target
 

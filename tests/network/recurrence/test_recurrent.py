@@ -14,9 +14,9 @@ import tvmconv
 from tests.network.recurrence.recurrent_cases import CASES, EVERY, GATES, Case
 from tests.shared.network_graph import Graph
 from tests.shared.passes import lower_recurrences
-from tvmconv.errors import UnsupportedModelError
 from tvmconv.lowering import build
 from tvmconv.lowering.serial import serial_twin
+from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import cuda, resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})

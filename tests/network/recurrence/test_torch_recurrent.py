@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tvmconv
-from tvmconv.errors import UnsupportedModelError
+from tvmconv.problem.errors import UnsupportedModelError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")

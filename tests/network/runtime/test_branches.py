@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.network.runtime.branch_cases import DIFFERENT, Sizes, branch, choosing, reshaped
 from tvmconv import load
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network import Network, build
+from tvmconv.problem.errors import InvalidArgumentError
 
 SIZES = {"fixed": (4, 5), "open": ("rows", 5)}
 

@@ -8,7 +8,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tvmconv
 from tests.network.runtime.branch_cases import DIFFERENT, choosing
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import has_gpu
 
 pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")

@@ -24,12 +24,12 @@ import tvmconv
 from tests.shared.network_graph import Graph
 from tvmconv import lowering
 from tvmconv.compute.substitution import evaluated
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.graph.graph import calls
 from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
 from tvmconv.network.passes.execution.memory_plan import plan_memory
 from tvmconv.network.runtime import session as sessions
 from tvmconv.network.runtime.session import IN_MEMORY, MEMORY_SIZES, Session
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import resolve_target
 
 CPU = resolve_target("llvm")

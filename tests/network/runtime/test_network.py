@@ -13,8 +13,8 @@ import tvm
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.network import Network, build
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import cuda, has_gpu
 
 SHUFFLENET = Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx"

@@ -30,13 +30,13 @@ from tests.shared.sparing import every
 from tvmconv import ConvWorkload, lowering
 from tvmconv.autotvm.task import create, extract_from_model
 from tvmconv.dispatch import Selection, select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.network.passes.execution import network_pipeline
 from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
 from tvmconv.network.runtime.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import FURTHER_KERNEL
 from tvmconv.testing import check_result, random_operands, serial_twin

@@ -23,10 +23,10 @@ from tests.shared.network_graph import Graph
 from tests.shared.sparing import every, pairs, sparing
 from tvmconv.checking import verify
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cpu import amx as amx_module
 from tvmconv.schedules.cpu.amx import code as amx_code
 from tvmconv.schedules.cpu.amx import template as amx

@@ -15,11 +15,11 @@ from tests.shared.sparing import every, pairs
 from tvmconv import ConvWorkload
 from tvmconv.compute.depthwise.dot import neighbours
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cpu.dot import depthwise_dot
 from tvmconv.targets import dot_instruction, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands

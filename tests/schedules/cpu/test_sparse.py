@@ -10,9 +10,9 @@ import tvm
 
 from tests.schedules.cases.sparse_cpu import config
 from tvmconv import ConvWorkload
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.folding.folding import expanded
 from tvmconv.problem.constants import COMPILED_IN, constants_of
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.arrays import operand
 from tvmconv.runtime.sparse.operator import SparseOperator, compile_operator
 from tvmconv.schedules.cpu.sparse import Config

@@ -18,8 +18,8 @@ from tvmconv import lowering
 from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import random_operands
 from tvmconv.dispatch import select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FusedProblem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cuda.attention import template
 from tvmconv.schedules.cuda.attention.kernel import AttentionLoops
 from tvmconv.schedules.cuda.attention.tf32 import PAIRS

@@ -11,10 +11,10 @@ from tests.schedules.cases.direct import CASES, IM2WIN
 from tests.shared.sparing import every, sparing
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.errors import NoValidConfigurationError
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cuda.gemm.tiles import GemmConfig, shared_bytes
 from tvmconv.schedules.cuda.simt.direct import Config

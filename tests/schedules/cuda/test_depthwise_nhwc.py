@@ -15,8 +15,8 @@ from tests.schedules.cases.nhwc import WORKLOADS, config, nhwc
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, template_for
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cuda.depthwise_nhwc import template as depthwise_nhwc
 from tvmconv.schedules.cuda.depthwise_nhwc.tiles import products
 from tvmconv.testing import random_operands

@@ -13,8 +13,8 @@ from tests.shared.sparing import every
 from tvmconv import dispatch, lowering
 from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import random_operands
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import FusedProblem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cuda.gate import FEW_THREADS, THREADS, Config, template
 from tvmconv.targets import cuda, resolve_target
 

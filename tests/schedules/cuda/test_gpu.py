@@ -19,8 +19,8 @@ from tests.shared.command_line import tvmconv_json
 from tvmconv import ConvWorkload
 from tvmconv.bench.memory import workspace_on_gpu
 from tvmconv.dispatch import algorithms_for, template_for
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.arrays import to_numpy, to_torch
 from tvmconv.targets import has_gpu, resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands

@@ -19,8 +19,8 @@ from tests.schedules.cases.winograd import conv
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.dispatch.registry import TEMPLATES
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import resolve_target
 
 SM_75 = resolve_target({"kind": "cuda", "arch": "sm_75"})

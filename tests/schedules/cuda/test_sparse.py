@@ -13,7 +13,6 @@ import tvm
 from tests.schedules.cases.sparse_cuda import config
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, kernels
 from tvmconv.lowering.folding.blocks import output_blocks
 from tvmconv.lowering.folding.folding import bind, expanded
@@ -22,11 +21,12 @@ from tvmconv.lowering.launches import build_launches
 from tvmconv.lowering.serial import serial_twin
 from tvmconv.problem import Problem
 from tvmconv.problem.constants import COMPILED_IN, Constants, constants_of
+from tvmconv.problem.errors import CodeSizeError, InvalidArgumentError
 from tvmconv.runtime.sparse.operator import compile_operator
 from tvmconv.runtime.sparse.report import SparseReport
 from tvmconv.schedules.cuda.sparse import Config, template
 from tvmconv.schedules.cuda.sparse import tiles as sparse_tiles
-from tvmconv.store import default_folder
+from tvmconv.support.store import default_folder
 from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
 from tvmconv.testing import check_result, random_operands
 

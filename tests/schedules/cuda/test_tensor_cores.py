@@ -44,12 +44,12 @@ from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor.chunks import COPY_BYTES, ROW_BYTES
 from tvmconv.compute.tensor.gemm import in_tf32
 from tvmconv.dispatch import algorithms_for, select
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import KERNEL_NAME, build_twin
 from tvmconv.lowering.gpu.intrinsics import WGMMA as WGMMA_SOURCE
 from tvmconv.lowering.modules import build
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.schedules.cuda.tensor.tiles import ahead, part_chunks, shared_bytes, weight_split

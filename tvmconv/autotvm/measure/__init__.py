@@ -12,7 +12,7 @@ from typing import Any
 
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureErrorNo, MeasureInput, MeasureResult, Stage, Status
-from tvmconv.errors import InvalidArgumentError, names_of
+from tvmconv.problem.errors import InvalidArgumentError, names_of
 from tvmconv.targets import DeviceFacts
 
 from ..gone import NAMES

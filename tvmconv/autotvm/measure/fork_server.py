@@ -18,7 +18,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tvmconv import system
+from tvmconv.support import system
 from tvmconv.targets.cuda import WITHOUT_CUDA
 
 from .packages import importing

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from tvmconv.errors import MissingPackageError
+from tvmconv.problem.errors import MissingPackageError
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm.backend import _autoload_backends
 
-from tvmconv import system
+from tvmconv.support import system
 from tvmconv.targets import threads
 
 from .fork_server import Fork, fork_server, readable

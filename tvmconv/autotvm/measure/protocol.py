@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Status
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering.workspace import Workspace
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import is_integer, require_positive
 from tvmconv.targets import DeviceFacts
 

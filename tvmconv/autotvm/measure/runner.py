@@ -11,8 +11,8 @@ from threading import Lock
 from tvmconv.dispatch.record import bounded
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, Status
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.lowering.workspace import Workspace
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.targets import DeviceFacts, arch_of, backend_named, backend_of, cross_triple, device_facts, is_for
 
 from ..gone import refuse_arguments

@@ -18,20 +18,20 @@ import numpy as np
 import tvm
 from tvm.runtime import Device, Module, Tensor
 
-from tvmconv import system
 from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import CHECKED_OUTPUTS, Sample, random_operand
 from tvmconv.checking.pruning import operands_for, random_constants
 from tvmconv.dispatch import select
 from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import algorithm_of, template_from, template_name
-from tvmconv.errors import TvmconvError
 from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
 from tvmconv.lowering.kernels import kept_skeleton
 from tvmconv.lowering.workspace import Workspace
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.constants import COMPILED_IN
+from tvmconv.problem.errors import TvmconvError
 from tvmconv.runtime import storage
+from tvmconv.support import system
 from tvmconv.targets import DeviceFacts, backend_named, backend_on, cuda, cuda_arch, has_gpu, kernel_cache
 
 from ..templates import kernels as template_kernels

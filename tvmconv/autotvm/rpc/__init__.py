@@ -38,12 +38,12 @@ import msgspec
 import tvm
 from tvm.rpc.server import PopenRPCServerState
 
-from tvmconv import system
-from tvmconv.errors import InvalidArgumentError, MissingPackageError, TvmconvError
 from tvmconv.lowering.workspace import Workspace
-from tvmconv.process import Process
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, TvmconvError
+from tvmconv.support import system
+from tvmconv.support.process import Process
+from tvmconv.support.version import __version__
 from tvmconv.targets import DeviceFacts, backend_named
-from tvmconv.version import __version__
 
 from ..measure import worker
 from ..measure.protocol import Calls

@@ -22,13 +22,13 @@ import tvm
 from tvm import rpc
 from tvm.rpc import base
 
-from tvmconv import system
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, Status
-from tvmconv.errors import InvalidArgumentError, NoDeviceError
+from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
 from tvmconv.problem.parameters import is_integer, require_positive
+from tvmconv.support import system
+from tvmconv.support.version import __version__
 from tvmconv.targets import DeviceFacts, arch_of, backend_of
-from tvmconv.version import __version__
 
 from ..gone import refuse_arguments
 from ..measure.packages import require_packages

@@ -34,8 +34,8 @@ from tvmconv.dispatch.call import Call
 from tvmconv.dispatch.history import applied, device_here
 from tvmconv.dispatch.selection import select
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import resolve_target
 

@@ -11,7 +11,7 @@ import numpy as np
 from tvm import tirx
 
 from tvmconv.dispatch.task import Value
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 from .knobs import (
     Axis,

@@ -16,7 +16,7 @@ from tvm.s_tir import Schedule
 from tvmconv.dispatch.call import Call, tuples
 from tvmconv.dispatch.functions import function_named
 from tvmconv.dispatch.task import Value
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 from .config_space import ConfigEntity, ConfigSpace
 

@@ -20,7 +20,6 @@ from tvmconv.checking.operands import DISTINCT
 from tvmconv.dispatch.call import Call
 from tvmconv.dispatch.functions import function_named
 from tvmconv.dispatch.task import Value
-from tvmconv.errors import InvalidArgumentError, WrongResultError
 from tvmconv.lowering import (
     KERNEL_NAME,
     Kernel,
@@ -31,6 +30,7 @@ from tvmconv.lowering import (
     with_alignment,
 )
 from tvmconv.lowering.workspace import Workspace, steps
+from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import backend_of, backend_on, device_of, resolve_target
 
 from .config_space import ConfigEntity

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvmconv.dispatch.task import Value
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 FUSED = "fuse"
 BINDINGS = {

@@ -1,6 +1,6 @@
 """Tuners: ways to search the space of a task."""
 
-from tvmconv.errors import names_of
+from tvmconv.problem.errors import names_of
 
 from ..gone import NAMES
 from .ga_tuner import GATuner

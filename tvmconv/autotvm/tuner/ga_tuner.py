@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from tvmconv.dispatch.task import Task
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import is_integer
 
 from .tuner import Tuner

@@ -16,7 +16,7 @@ import numpy as np
 from tvmconv.dispatch.record import Record
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult, Stage, Status
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import is_integer, require_positive
 
 from ..flops import rate, scale_of

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tvmconv.dispatch.record import Record
 from tvmconv.dispatch.task import Task
 from tvmconv.dispatch.trial import Stage
-from tvmconv.errors import InvalidArgumentError, MissingPackageError
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.problem.parameters import require_positive
 
 from .features import Matrix, matrix

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 
 from .files import Source

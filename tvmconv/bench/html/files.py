@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tvmconv.dispatch.record import Log, load_from_file, read_unpacked
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 from ..report import Report
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tvmconv import system
 from tvmconv.autotvm.measure.processes import WorkerPool
+from tvmconv.support import system
 from tvmconv.targets import backend_of, resolve_target
 
 from ..timing import use_threads_of_tvm

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tvmconv.checking.verify import compare
-from tvmconv.errors import TvmconvError, WrongResultError
 from tvmconv.network.graph.importer_errors import IMPORT_ERRORS
+from tvmconv.problem.errors import TvmconvError, WrongResultError
 from tvmconv.problem.precision import DEFAULT, HALVES
 from tvmconv.targets import backend_of
 

@@ -17,7 +17,7 @@ from tvmconv.dispatch import algorithms_for
 from tvmconv.dispatch.history import applicable, best_record
 from tvmconv.dispatch.record import Record
 from tvmconv.dispatch.trial import Stage
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.errors import InvalidArgumentError, NoValidConfigurationError
 from tvmconv.problem.dtypes import DTYPES
+from tvmconv.problem.errors import InvalidArgumentError, NoValidConfigurationError
 
 from ..console import note, print_json, print_table
 from ..interrupts import interrupts

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from tvmconv.errors import MissingPackageError, RegressionError
-from tvmconv.store import write_whole
+from tvmconv.problem.errors import MissingPackageError, RegressionError
+from tvmconv.support.store import write_whole
 
 from ..console import json_document, print_table
 

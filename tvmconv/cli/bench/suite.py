@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import DTYPES, QUANTIZED
 from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.suites import load_suite
-from tvmconv.store import write_whole
+from tvmconv.support.store import write_whole
 
 from ..console import json_document, note, print_json
 from ..options import INPUT_FILE, POSITIVE, OutputFile, json_option, precision_option, target_option, threads_option

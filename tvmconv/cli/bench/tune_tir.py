@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.suites import load_suite, suite_names
 from tvmconv.targets.threads import usable_cpus
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 from ..console import note, print_json, print_table
 from ..options import POSITIVE, json_option

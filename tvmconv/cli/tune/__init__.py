@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.errors import InvalidArgumentError, NoValidConfigurationError
 from tvmconv.problem import FORWARD, workload_from
 from tvmconv.problem.dtypes import DTYPES
+from tvmconv.problem.errors import InvalidArgumentError, NoValidConfigurationError
 from tvmconv.problem.precision import DEFAULT
 
 from ..console import note, progress

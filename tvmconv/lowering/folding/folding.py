@@ -15,8 +15,8 @@ from tvm.sym import Analyzer
 
 from tvmconv.compute.annotations import SHARES
 from tvmconv.compute.substitution import substitute
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.constants import Constants, require_finite
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 
 from .skeleton import Skeleton, declares, first_lane, is_thread

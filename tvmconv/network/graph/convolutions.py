@@ -13,9 +13,9 @@ from tvm.tirx.analysis import undefined_vars
 
 from tvmconv.compute import with_sizes
 from tvmconv.compute.substitution import evaluated
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import ASSUMED_BATCH
 from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload, has_many_filters
 
 from .constants import sizes_of, static_shape

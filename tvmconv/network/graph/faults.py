@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from types import FrameType
 from typing import Any
 
-from tvmconv.errors import TvmconvError
+from tvmconv.problem.errors import TvmconvError
 
 from .importer_errors import summary
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TypeVar
 
-from tvmconv.errors import UnsupportedModelError
+from tvmconv.problem.errors import UnsupportedModelError
 
 N = TypeVar("N")
 

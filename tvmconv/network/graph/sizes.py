@@ -9,8 +9,8 @@ from functools import lru_cache
 from math import ceil, floor, sqrt, trunc
 from typing import Any
 
-from tvmconv.errors import InvalidArgumentError
-from tvmconv.expressions import Expression
+from tvmconv.lowering.expressions import Expression
+from tvmconv.problem.errors import InvalidArgumentError
 
 from .layers import TensorSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 LARGEST = 2**62 - 1
 """The largest distance from an end of an axis that is told; it stands for larger ones, too."""

@@ -9,10 +9,10 @@ import tvm
 from tvm import relax
 
 from tvmconv import dispatch
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.lowering import Interleaved, Span
 from tvmconv.problem import Problem
 from tvmconv.problem.constants import Constants
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, require_precision
 from tvmconv.problem.workload import ConvWorkload
 

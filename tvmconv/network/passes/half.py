@@ -12,8 +12,8 @@ from tvm import relax
 from tvm.ir import Constant
 
 from tvmconv.dispatch import algorithms_for, least_cycles
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import one_of
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT, HALVES, NETWORK_WORDS
 from tvmconv.targets import multiplies
 

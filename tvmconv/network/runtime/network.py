@@ -18,13 +18,13 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
-from tvmconv.cache import Cache
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.runtime import arrays, storage
 from tvmconv.runtime.calls import KEPT
 from tvmconv.runtime.profiling import Profile, profile_of
+from tvmconv.support.cache import Cache
 from tvmconv.targets import device_for
 
 from ..graph.branch_errors import UnfitBranch

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.profiling import Recorder, Timed
 from tvmconv.targets import llvm
 

@@ -12,10 +12,10 @@ import tvm
 from tvm import relax
 
 from tvmconv.compute import with_sizes
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS
 from tvmconv.problem.epilogue import Epilogue
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 
 from ..graph.constants import constant_value

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.activations import ACTIVATIONS, clip
 from tvmconv.problem.epilogue import Function
+from tvmconv.problem.errors import InvalidArgumentError
 
 from ..graph.constants import constant_value
 from ..graph.graph import Block, operator_name

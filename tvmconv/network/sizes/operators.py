@@ -11,7 +11,7 @@ from typing import TypeAlias
 import tvm
 from tvm import relax, tirx
 
-from tvmconv.errors import UnsupportedModelError
+from tvmconv.problem.errors import UnsupportedModelError
 
 from ..graph.constants import sizes_of
 from ..graph.faults import Refused

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvmconv.cache import Cache
 from tvmconv.dispatch import algorithms_for, tuned
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.constants import require_finite
 from tvmconv.problem.dtypes import FLOATS, one_of
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import Activation, Padding
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.support.cache import Cache
 from tvmconv.targets import backend_on, resolve_target
 
 from ..arrays import Operand

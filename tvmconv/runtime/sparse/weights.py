@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.constants import require_finite
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import pair
 
 from ..arrays import is_torch

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.activations import resolve_activation
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import is_integer, pair, resolve_padding
 from tvmconv.problem.workload import ConvWorkload
 

@@ -18,7 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
-from tvmconv.errors import TensorError
+from tvmconv.problem.errors import TensorError
 
 Gradients = tuple[Tensor | None, ...]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import relax
 
-from tvmconv.errors import InvalidArgumentError, MissingPackageError
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 
 from ...graph.faults import Refused, tvm_at_work
 from ...graph.importer_errors import node_at_fault, quiet, summary

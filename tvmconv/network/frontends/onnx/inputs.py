@@ -8,7 +8,7 @@ from keyword import iskeyword
 
 import onnx
 
-from tvmconv.errors import InvalidArgumentError
+from tvmconv.problem.errors import InvalidArgumentError
 
 from ...graph.sizes import FUNCTIONS, OpenSize, open_size
 

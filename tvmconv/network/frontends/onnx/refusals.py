@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tvm import relax
 
-from tvmconv.errors import UnsupportedModelError
+from tvmconv.problem.errors import UnsupportedModelError
 
 from ...graph.constants import constant_value
 from ...graph.faults import Refused

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvmconv.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
+from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 
 from ...graph.faults import Refused
 from ...graph.importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 
 from tvmconv import dispatch
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem.dtypes import NARROW, QUANTIZED
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import multiplies
 

@@ -12,9 +12,9 @@ import numpy as np
 import tvm
 
 from tvmconv.dispatch import Selection, algorithms_for, at_assumed_sizes, least_cycles, select, sparse_template, tuned
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import Problem
 from tvmconv.problem.constants import Constants, is_finite, sparsity_of
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of

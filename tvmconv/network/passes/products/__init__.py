@@ -13,9 +13,9 @@ import tvm
 from tvm import relax
 
 from tvmconv import dispatch
-from tvmconv.errors import InvalidArgumentError
 from tvmconv.problem import ASSUMED_BATCH, Problem
 from tvmconv.problem.dtypes import FLOATS
+from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 

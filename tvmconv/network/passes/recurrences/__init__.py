@@ -8,8 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tvmconv.errors import UnsupportedModelError
 from tvmconv.lowering import as_scheduled
+from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import backend_of
 from tvmconv.targets.devices import cpu_of
 

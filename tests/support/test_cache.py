@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from tvmconv.cache import Cache
+from tvmconv.support.cache import Cache
 
 
 def test_the_oldest_value_goes_first() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tvmconv.process import Process
+from tvmconv.support.process import Process
 
 
 def started(folder: str) -> Iterator[int]:
@@ -67,7 +67,7 @@ def test_a_death_is_told() -> None:
 
 ORPHAN = """
 import os, sys, time
-from tvmconv.process import Process
+from tvmconv.support.process import Process
 process = Process(time.sleep, 600, context="fork")
 print(process._process.pid, flush=True)
 os.kill(os.getpid(), 9)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tvmconv import system
-from tvmconv.store import BLOCK, Store, write_whole
+from tvmconv.support import system
+from tvmconv.support.store import BLOCK, Store, write_whole
 
 
 def key(number: int) -> str:
@@ -110,7 +110,7 @@ def test_dev_null_keeps_nothing_and_warns_of_nothing(
 WRITE = """
 import sys
 from hashlib import sha256
-from tvmconv.store import Store
+from tvmconv.support.store import Store
 store = Store(limit=64 * 4096)
 for number in range(400):
     key = sha256(bytes([number % 200])).hexdigest() + ".code"
