@@ -30,7 +30,7 @@ import torch
 import tvmconv
 from tvmconv import ConvWorkload, __version__
 from tvmconv.bench.timing import Timer, interleave, sets_beyond_cache, timer, use_threads_of_tvm
-from tvmconv.problem.suites import load_suite, suite_names
+from tvmconv.checking.suites import load_suite, suite_names
 from tvmconv.runtime import gradients
 from tvmconv.runtime.gradients import Geometry
 from tvmconv.targets import backend_of, device_facts, resolve_target

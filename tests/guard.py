@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from tvmconv.checking.draws import Draw
+from tvmconv.checking.suites import load_suite, suite_names
 from tvmconv.dispatch import Selection
 from tvmconv.dispatch.registry import default_config, template_for, template_name
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import TvmconvError
-from tvmconv.problem.suites import load_suite, suite_names
 from tvmconv.runtime.operator import build_kernel
 from tvmconv.targets import backend_of, resolve_target
 from tvmconv.testing.trials import random_trial

@@ -79,7 +79,7 @@ def run() -> None:
     import tvm
 
     import tvmconv
-    from tvmconv.problem.suites import load_suite
+    from tvmconv.checking.suites import load_suite
     from tvmconv.targets import device_of, resolve_target
     from tvmconv.testing import random_operands
 

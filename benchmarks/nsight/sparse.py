@@ -50,8 +50,8 @@ def run() -> None:
     from tvmconv.bench.peers import known_peers
     from tvmconv.bench.peers.sparse import Sparse
     from tvmconv.checking.pruning import operands_for
+    from tvmconv.checking.suites import load_suite
     from tvmconv.problem import Problem
-    from tvmconv.problem.suites import load_suite
     from tvmconv.targets import device_of, resolve_target
 
     target = resolve_target("cuda")
@@ -77,7 +77,7 @@ def run() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def table(path: Path) -> None:
     """Print a table from the output of `ncu --csv`; FILE may be compressed."""
-    from tvmconv.problem.suites import load_suite
+    from tvmconv.checking.suites import load_suite
 
     kernels = read_kernels(path)
     groups = [

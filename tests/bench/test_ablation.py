@@ -14,10 +14,10 @@ from tvmconv.bench import ablation
 from tvmconv.bench.peers import Peer
 from tvmconv.bench.report import Row
 from tvmconv.bench.timing import Timing
+from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch import select, template_named
 from tvmconv.lowering import build, lower
 from tvmconv.problem import Problem
-from tvmconv.problem.suites import load_suite
 from tvmconv.targets import DeviceFacts, resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 

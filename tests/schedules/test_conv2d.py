@@ -12,11 +12,11 @@ from tests.schedules.kernels_here import HERE as CPU
 from tests.schedules.kernels_here import run
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
+from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cpu.direct import im2win
 from tvmconv.schedules.cpu.direct import template as direct
 from tvmconv.schedules.cpu.direct.tile_cost import TileConfig

@@ -20,13 +20,13 @@ from tests.shared.huge_arrays import huge
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload, compute
 from tvmconv.bench.factors import fma_sums
+from tvmconv.checking.suites import load_suite
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import build, build_function, lower
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cpu.winograd import FEW_CHANNELS
 from tvmconv.schedules.cpu.winograd import template as winograd
 from tvmconv.schedules.cpu.winograd.model import (

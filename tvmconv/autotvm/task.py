@@ -14,6 +14,7 @@ from typing import Any, overload
 import msgspec
 import tvm
 
+from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch.registry import (
     algorithm_of,
     algorithms_for,
@@ -31,7 +32,6 @@ from tvmconv.network.passes.convolutions.gates import gate_problem
 from tvmconv.problem import FORWARD, Problem, Workload, problem_of
 from tvmconv.problem.errors import InvalidArgumentError, names_of
 from tvmconv.problem.precision import DEFAULT
-from tvmconv.problem.suites import load_suite
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Template

@@ -10,12 +10,12 @@ from tests.emulated.twins_and_cubins import SM_90, run_twin
 from tests.schedules.cases.direct import CASES, IM2WIN
 from tests.shared.sparing import every, sparing
 from tvmconv import ConvWorkload
+from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.errors import NoValidConfigurationError
-from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cuda.gemm.tiles import GemmConfig, shared_bytes
 from tvmconv.schedules.cuda.simt.direct import Config
 from tvmconv.schedules.cuda.simt.direct import template as direct

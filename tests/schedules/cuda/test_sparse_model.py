@@ -13,9 +13,9 @@ import pytest
 
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload
+from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch.registry import estimated_cycles
 from tvmconv.problem import Problem
-from tvmconv.problem.suites import load_suite
 from tvmconv.schedules.cuda.simt.direct import template as direct
 from tvmconv.schedules.cuda.sparse import MOST_INSTRUCTIONS, Config
 from tvmconv.schedules.cuda.sparse import template as sparse

@@ -38,7 +38,7 @@ def ablation(
     from tvmconv.bench.ablation import SUITE, measure_ablations
     from tvmconv.bench.choices import choose
     from tvmconv.bench.report import versions
-    from tvmconv.problem.suites import load_suite
+    from tvmconv.checking.suites import load_suite
     from tvmconv.targets import device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)

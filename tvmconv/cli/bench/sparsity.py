@@ -49,7 +49,7 @@ def sparsity(
     from tvmconv.bench.report import versions
     from tvmconv.bench.sparsity import STEPS, crossover, measure_sparsities
     from tvmconv.bench.suite import choose_peers
-    from tvmconv.problem.suites import load_suite
+    from tvmconv.checking.suites import load_suite
     from tvmconv.targets import device_facts, device_of, resolve_target
 
     resolved = resolve_target(target)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tvmconv.checking.suites import load_suite
 from tvmconv.problem.dtypes import DTYPES, QUANTIZED
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
-from tvmconv.problem.suites import load_suite
 from tvmconv.support.store import write_whole
 
 from ..console import json_document, note, print_json

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from tvmconv.checking.suites import load_suite, suite_names
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.suites import load_suite, suite_names
 from tvmconv.targets.threads import usable_cpus
 
 from ..console import print_json, print_table

@@ -6,8 +6,8 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from .errors import InvalidArgumentError
-from .workload import ConvWorkload
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.problem.workload import ConvWorkload
 
 
 def suite_names() -> list[str]:
