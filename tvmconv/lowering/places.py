@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
 from tvmconv.compute.substitution import CHOICE
-from tvmconv.problem.places import Place
+from tvmconv.problem.layout import Place
 
 from .signatures import with_alignment
 

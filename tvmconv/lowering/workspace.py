@@ -21,7 +21,7 @@ from tvm.tirx.analysis import undefined_vars
 
 from tvmconv.compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from tvmconv.compute.substitution import evaluated
-from tvmconv.lowering.expressions import Expression
+from tvmconv.problem.expressions import Expression
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of
 

@@ -6,8 +6,8 @@ import msgspec
 
 from .dtypes import STORAGE_TYPES, StorageType
 from .errors import InvalidArgumentError
+from .layout import Place
 from .parameters import require_positive
-from .places import Place
 
 ROW_BYTES = 16
 """Rows of queries, keys, values and results begin at multiples of this number of bytes, and are multiples long."""

@@ -26,7 +26,7 @@ from tvm.s_tir import Schedule
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.problem.places import Place
+from tvmconv.problem.layout import Place
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets.devices import gpu_of
 

@@ -12,7 +12,7 @@ from tvmconv.dispatch import select
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import STORAGE_TYPES
-from tvmconv.problem.places import Place
+from tvmconv.problem.layout import Place
 from tvmconv.schedules.cuda.attention.tiles import Config
 
 

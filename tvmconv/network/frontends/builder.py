@@ -135,7 +135,7 @@ def moved(
     """Return a tensor of a shape whose elements are those of x at the indices that `source` returns.
 
     Its arguments are the indices in the result, the sizes of x, and the numbers: integers and expressions of sizes.
-    TVM fuses the function with others if `is_fused`, which a function whose indices fall must not be: see `separation`.
+    TVM fuses the function with others if `is_fused`, which a function whose indices fall must not be: see `fusing`.
     """
 
     def compute(x: te.Tensor, shape: Sequence[tirx.Expr], *numbers: Any) -> te.Tensor:

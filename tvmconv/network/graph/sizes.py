@@ -9,8 +9,8 @@ from functools import lru_cache
 from math import ceil, floor, sqrt, trunc
 from typing import Any
 
-from tvmconv.lowering.expressions import Expression
 from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.problem.expressions import Expression
 
 from .layers import TensorSpec
 

@@ -15,7 +15,7 @@ from tvmconv import dispatch
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.attention import ROW_BYTES, Attention
 from tvmconv.problem.dtypes import FLOATS, STORAGE_TYPES
-from tvmconv.problem.places import Place
+from tvmconv.problem.layout import Place
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import backend_of
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tvm import relax
 
-from tvmconv.problem.places import Place
+from tvmconv.problem.layout import Place
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...graph.constants import static_shape

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tvmconv.lowering.expressions import MOST_CHARACTERS, Expression
 from tvmconv.lowering.workspace import Workspace
 from tvmconv.network.graph.sizes import Condition, Conditions
 from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.problem.expressions import MOST_CHARACTERS, Expression
 
 FUNCTIONS = {"T.min": min, "ceil": ceil, "Cast": lambda dtype, value: float(value) if dtype == "float32" else value}
 
