@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -323,3 +324,21 @@ def test_a_function_that_comes_again_replaces_the_one_before() -> None:
     for message, expected in zip([*messages, messages[0]], (1, 2, 1), strict=True):
         assert problem_from(message) == Call("test/again", "[]")
         assert functions.function_named("test/again")() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("cuda/tensor", {}, True),
+        ("cuda/linear", {}, True),
+        ("cuda/tensor", {"teams": 1}, False),
+        ("cuda/direct", {}, False),
+        ("cpu/direct", {}, False),
+    ],
+)
+def test_a_selection_says_whether_its_kernel_takes_places(name: str, changes: dict[str, int], expected: bool) -> None:
+    """The copy engine, which teams of warps wait for, takes none."""
+    template = dispatch.TEMPLATES[name]
+    selection = dispatch.Selection(template, replace(template.LEAST, **changes), "of this test", name)
+    assert selection.takes_places is expected
+    assert selection.layouts is template.LAYOUTS

@@ -51,7 +51,7 @@ class Backend(ABC):
     kernels_by_batch: bool
     """The fastest kernel depends on the batch so much that some ranges of an open size are worth a kernel each."""
     limits_open_arrays: bool
-    """Kernels of open sizes take arrays of at most `MOST_BYTES`, whose bytes are counted in 32 bits."""
+    """Kernels of open sizes count the bytes of an array in 32 bits, and refuse larger arrays."""
     keeps_kernels: bool
     """Choosing and building kernels takes so long that the store on disk keeps estimates and code."""
     asynchronous_copies: bool

@@ -64,8 +64,7 @@ def _lowered(
 
     `functions` are those of the module so far, by the hashes of their code: equal layers share one.
     """
-    layer, on_gpu = layer_of(call), backend_of(target).on_gpu
-    cpu = None if on_gpu else cpu_of(target)
+    layer, cpu = layer_of(call), None if backend_of(target).on_gpu else cpu_of(target)
     block = layer.channels if cpu is None else tiling_of(layer, cpu, call.args[0].ty.shape[1]).block
     operands = list(call.args)
     operands[1], weight = _in_blocks(operands[1], block)
