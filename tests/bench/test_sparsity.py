@@ -17,9 +17,9 @@ from tvmconv.bench.peers.sparse import Sparse
 from tvmconv.bench.report import Row
 from tvmconv.bench.sparsity import crossover
 from tvmconv.bench.timing import Timing
+from tvmconv.checking import suites
 from tvmconv.checking.pruning import pruned
 from tvmconv.lowering import kernels
-from tvmconv.problem import suites
 from tvmconv.targets import backend_of, resolve_target
 from tvmconv.testing import random_operands
 

@@ -20,7 +20,7 @@ from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.bench.report import Change, Report, Row, geometric_means
 from tvmconv.bench.timing import Timing
-from tvmconv.problem import suites
+from tvmconv.checking import suites
 from tvmconv.targets import device_facts, has_gpu
 
 torch = pytest.importorskip("torch")
@@ -139,7 +139,7 @@ def test_cold_caches(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_are_the_same_for_all(tmp_path: Path) -> None:
     script = (
-        f"import sys; from tvmconv.problem import suites; suites._read = lambda: {TINY!r}\n"
+        f"import sys; from tvmconv.checking import suites; suites._read = lambda: {TINY!r}\n"
         "from tvmconv.bench import roofs, suite, timing\n"
         "roofs.COPIED_BYTES, roofs.STEPS, suite.SECONDS, timing._WallTimer.SETTLE = 2**20, 2**10, 0.001, 0.001\n"
         "from tvmconv.cli import main\n"
