@@ -12,28 +12,21 @@ and nothing is begun after so many seconds as `--seconds` says.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable
 from copy import deepcopy
 from itertools import product
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import tvm
-from profiles import profile_of
+from script import Document, Row, built_until, copy_of, options_of, profile_of
 from torch import nn
 
-from tvmconv import __version__, load
+from tvmconv import load
 from tvmconv.bench.networks.models import SqueezeExcite
 from tvmconv.network import build, import_model
-from tvmconv.targets import device_facts
 from tvmconv.targets.threads import usable_cpus
 
 CALLS = 20
@@ -139,47 +132,25 @@ class Case(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--batches", default="1,32")
-    parser.add_argument("--dtypes", default="float32,float16")
-    parser.add_argument("--seconds", type=float, default=95, help="after which nothing more is begun")
-    parser.add_argument("-j", "--jobs", type=int, default=usable_cpus(), help="the number of builds side by side")
-    parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
-    options = parser.parse_args()
-    end = time.perf_counter() + options.seconds
-    numbers = map(int, options.batches.split(","))
-    cases = [Case(*each) for each in product(options.kinds.split(","), numbers, options.dtypes.split(","))]
-    rows: list[dict[str, Any]] = []
-    report = {
-        "device": str(device_facts("cuda")),
-        "versions": {"tvmconv": __version__, "tvm": tvm.__version__, "torch": torch.__version__},
-        "rows": rows,
-    }
-    for row in measured(cases, options.jobs, end):
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-        if options.output:
-            options.output.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def measured(cases: list[Case], jobs: int, end: float) -> Iterator[dict[str, Any]]:
-    """Yield a row for each case, as soon as it is built, until the time is over."""
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting: list[tuple[Case, Future[str]]] = [
-            (case, pool.submit(built, case, f"{folder}/{number}.so")) for number, case in enumerate(cases)
-        ]
-        for case, future in waiting:
-            left = end - time.perf_counter()
-            try:
-                path = future.result(timeout=max(0.0, left))
-                row = row_of(case, path)
-            except TimeoutError:
-                row = {"error": "the time was over"}
-            except Exception as error:  # of any kind, so that the others are measured
-                row = {"error": f"{type(error).__name__}: {error}"[:400]}
-            yield {"kind": case.kind, "batch": case.batch, "dtype": case.dtype, **row}
-        pool.shutdown(cancel_futures=True)
+    options = options_of(
+        __doc__,
+        kinds=list(KINDS),
+        batches=[1, 32],
+        dtypes=["float32", "float16"],
+        seconds=95.0,
+        jobs=usable_cpus(),
+    ).parse_args()
+    end, document = time.perf_counter() + options.seconds, Document(options.output, "cuda")
+    cases = {case: (case,) for case in map(Case._make, product(options.kinds, options.batches, options.dtypes))}
+    for case, path in built_until(end, options.jobs, built, cases):
+        try:
+            found = row_of(case, path())
+        except TimeoutError:
+            found = {"error": "the time was over"}
+        except Exception as error:  # of any kind, so that the others are measured
+            found = {"error": f"{type(error).__name__}: {error}"[:400]}
+        row = {**case._asdict(), **found}
+        document.add(row, json.dumps(row))
 
 
 def built(case: Case, path: str) -> str:
@@ -191,7 +162,7 @@ def built(case: Case, path: str) -> str:
 
 
 @torch.no_grad()
-def row_of(case: Case, path: str) -> dict[str, Any]:
+def row_of(case: Case, path: str) -> Row:
     """Check a network's results, and return its times and those of PyTorch and of a copy."""
     network, module, inputs = load(path), case.module().cuda(), case.inputs("cuda")
     result = network(*inputs)
@@ -199,11 +170,9 @@ def row_of(case: Case, path: str) -> dict[str, Any]:
     error = float((result - expected).abs().max() / max(1.0, float(expected.abs().max())))
     del expected
     nbytes = sum(x.nbytes for x in inputs) + result.nbytes
-    source = torch.empty(nbytes // 2, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
     ours, kernels = device_time(lambda: network(*inputs))
     theirs, _ = device_time(lambda: module(*inputs))
-    copy, _ = device_time(lambda: target.copy_(source))
+    copy, _ = device_time(copy_of(nbytes, "cuda"))
     times = {"us": round(ours, 2), "copy_us": round(copy, 2), "torch_us": round(theirs, 2)}
     wrong = {"error": f"an error of {error:.2g} of the largest number"} if error > CLOSE[case.dtype] else {}
     return {**times, "copies": round(ours / copy, 2), "mb": round(nbytes / 1e6, 2), "kernels": kernels, **wrong}

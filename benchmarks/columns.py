@@ -13,7 +13,7 @@ import msgspec
 from measured import OURS, Row, median, ran
 
 from tvmconv.bench.report import Row as SuiteRow
-from tvmconv.bench.sparsity import crossover
+from tvmconv.bench.report import crossover
 
 
 class Estimate(float):

@@ -16,31 +16,29 @@ limit.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import msgspec
 import torch
+from script import ORDERS, Document, Row, copy_of, error_of, options_of
 
 import tvmconv
-from tvmconv import ConvWorkload, __version__
-from tvmconv.bench.timing import Timer, interleave, sets_beyond_cache, timer, use_threads_of_tvm
+from tvmconv import ConvWorkload
+from tvmconv.bench.timing import interleave, sets_beyond_cache, timer, use_threads_of_tvm
 from tvmconv.checking.suites import load_suite, suite_names
 from tvmconv.runtime import gradients
 from tvmconv.runtime.gradients import Geometry
-from tvmconv.targets import backend_of, device_facts, resolve_target
+from tvmconv.targets import backend_of, resolve_target
 
 SECONDS = {"llvm": 0.05, "cuda": 0.01}
 """The time of a contender in a round, in seconds."""
 CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """The largest error that passes."""
 KINDS = ("forward", "input", "weight")
-ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 Tensors = dict[str, Any]
 Call = Callable[[], Any]
@@ -92,7 +90,7 @@ def error(kind: str, workload: ConvWorkload, given: Tensors, result: Any) -> flo
     if kind == "input" and exact.shape != result.shape:  # with its padding
         top, left = workload.padding[:2]
         exact = exact[:, :, top : top + workload.height, left : left + workload.width]
-    return float((result.double() - exact.reshape(result.shape)).abs().max() / exact.abs().max())
+    return error_of(result, exact.reshape(result.shape))
 
 
 def measured(workload: ConvWorkload, kind: str, given: argparse.Namespace, target: Any) -> dict[str, Any]:
@@ -103,19 +101,22 @@ def measured(workload: ConvWorkload, kind: str, given: argparse.Namespace, targe
     sets = [tensors(workload, given.order, backend.device_type) for _ in range(number)]
     wrong = error(kind, workload, sets[0], ours(kind, workload, **sets[0])())
     assert wrong <= CLOSE[workload.dtype], f"{kind} of {workload}: wrong by {wrong}"
-    halves = [torch.empty(2, max(1, nbytes // 2), dtype=torch.uint8, device=backend.device_type) for _ in sets]
-    calls: dict[str, Sequence[Call]] = {
+    device = backend.device_type
+    calls = {
         "tvmconv": [ours(kind, workload, **each) for each in sets],
         "pytorch": [theirs(kind, workload, **each) for each in sets],
-        "copy": [partial(each[0].copy_, each[1]) for each in halves],
+        "copy": [copy_of(nbytes, device) for _ in sets],
     }
-    seconds = SECONDS[target.kind.name]
-    timers: dict[str, Timer] = {name: timer(each, backend.on_gpu, seconds) for name, each in calls.items()}
-    times = interleave(timers, given.rounds)
-    return {"kind": kind, "error": wrong, "bytes": nbytes, "times": msgspec.to_builtins(times)}
+    timers = {name: timer(each, backend.on_gpu, SECONDS[target.kind.name]) for name, each in calls.items()}
+    return {
+        "kind": kind,
+        "error": wrong,
+        "bytes": nbytes,
+        "times": msgspec.to_builtins(interleave(timers, given.rounds)),
+    }
 
 
-def rows(given: argparse.Namespace, target: Any) -> Iterator[dict[str, Any]]:
+def rows(given: argparse.Namespace, target: Any) -> Iterator[Row]:
     """Yield the results for each workload until the limit."""
     end = time.monotonic() + given.limit
     for suite in given.suites:
@@ -129,34 +130,23 @@ def rows(given: argparse.Namespace, target: Any) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print and write the rows."""
-    known = [name for name in suite_names() if name.startswith("depthwise")]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="llvm", choices=SECONDS)
-    parser.add_argument("--suites", default=known, type=lambda text: text.split(","), help=f"of {','.join(known)}")
-    parser.add_argument("--dtype", default="float32", choices=CLOSE)
-    parser.add_argument("--order", default="contiguous", choices=ORDERS)
-    parser.add_argument("--batch", type=int, help="in the place of the suite's")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--limit", type=float, default=3600, help="the seconds after which no row begins")
-    parser.add_argument("-o", "--output", type=Path)
+    suites = [name for name in suite_names() if name.startswith("depthwise")]
+    parser = options_of(
+        __doc__, target=SECONDS, suites=suites, dtype=CLOSE, order=ORDERS, rounds=9, cold=False, limit=3600.0
+    )
+    parser.add_argument("--batch", type=int, help="instead of the suite's")
     given = parser.parse_args()
     target = resolve_target(given.target)
     use_threads_of_tvm(target)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    about = {"device": device_facts(given.target), "version": __version__, "torch": str(torch.__version__)}
-    about |= {"dtype": given.dtype, "order": given.order, "cold": given.cold, "rounds": given.rounds}
-    found: list[dict[str, Any]] = []
+    settings = {name: getattr(given, name) for name in ("dtype", "order", "cold", "rounds")}
+    document = Document(given.output, given.target, **settings)
     for row in rows(given, target):
-        found.append(row)
-        micro = {name: 1e6 * timing["median"] for name, timing in row["times"].items()}
-        words = ", ".join(f"{name} {value:.1f} µs" for name, value in micro.items())
-        print(f"{row['suite']} {row['name']} {row['kind']}: {words}, error {row['error']:.1e}", flush=True)
-        if given.output:
-            given.output.write_text(json.dumps(msgspec.to_builtins({**about, "rows": found}), indent=1))
+        micro = ", ".join(f"{name} {1e6 * timing['median']:.1f} µs" for name, timing in row["times"].items())
+        document.add(row, f"{row['suite']} {row['name']} {row['kind']}: {micro}, error {row['error']:.1e}")
     for kind in KINDS:
-        times = [row["times"] for row in found if row["kind"] == kind]
+        times = [row["times"] for row in document.rows if row["kind"] == kind]
         for other in ("pytorch", "copy") if times else ():
             ratio = geometric_mean(each[other]["median"] / each["tvmconv"]["median"] for each in times)
             print(f"{kind}: {other} takes {ratio:.2f} times as long as tvmconv in the geometric mean of {len(times)}")

@@ -38,7 +38,7 @@ from columns import (
 )
 from measured import BETTER, COPY, OUR_LAYOUTS, OURS, Row, median, read
 
-from tvmconv.bench.sparsity import STEPS
+from tvmconv.bench.report import SPARSITIES
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ KINDS = {
     "sparsity": Kind(
         workload_name,
         "operator",
-        [*map(zeros, reversed(STEPS)), pays("float32 from", "pytorch"), pays("TF32 from", "pytorch-tf32")],
+        [*map(zeros, reversed(SPARSITIES)), pays("float32 from", "pytorch"), pays("TF32 from", "pytorch-tf32")],
         grouped="sparsity",
     ),
     "tuners": Kind(

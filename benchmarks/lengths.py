@@ -8,10 +8,10 @@ kernels of `ASSUMED_LENGTHS`.
 
 from __future__ import annotations
 
-import argparse
-import time
+from functools import partial
 
 import numpy as np
+from script import options_of, print_fastest
 
 from tvmconv import ConvWorkload, Operator
 from tvmconv.dispatch import select
@@ -32,28 +32,15 @@ def kernel(channels: int, taps: int, length: int, *open_sizes: str) -> Operator:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--channels", type=int, default=256)
-    parser.add_argument("--taps", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=10)
-    given = parser.parse_args()
+    given = options_of(__doc__, batch=2, channels=256, taps=4, rounds=10).parse_args()
     random = np.random.default_rng(0)
     w, shift = (random.random(shape, "float32") for shape in ((given.channels, 1, 1, given.taps), given.channels))
-    of_any = {str(length): kernel(given.channels, given.taps, length, "width") for length in ASSUMED_LENGTHS}
-    print("length  one length", *(f"any ({name})" for name in of_any), sep="  ")
+    of_any = {f"any ({length})": kernel(given.channels, given.taps, length, "width") for length in ASSUMED_LENGTHS}
     for length in LENGTHS:
         x = random.random((given.batch, given.channels, 1, length), "float32")
-        each = {"one": kernel(given.channels, given.taps, length), **of_any}
-        best = dict.fromkeys(each, float("inf"))
-        count = max(10, 1_000_000 // x.size)
-        for _ in range(given.rounds):
-            for name, operator in each.items():
-                begun = time.perf_counter()
-                for _ in range(count):
-                    operator(x, w, shift=shift)
-                best[name] = min(best[name], (time.perf_counter() - begun) / count)
-        print(f"{length:6d}", *(f"{1e6 * seconds:10.1f}" for seconds in best.values()), sep="  ")
+        operators = {"one length": kernel(given.channels, given.taps, length), **of_any}
+        ways = {name: partial(operator, x, w, shift=shift) for name, operator in operators.items()}
+        print_fastest({"length": length}, ways, given.rounds)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ prints a row for each convolution: its input, filters, kernel and stride, and th
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
+from script import print_fastest
 
 import tvmconv
 
@@ -37,27 +38,17 @@ def network(layer: torch.nn.Module, x: torch.Tensor, way: str) -> Callable[..., 
     return tvmconv.build(tvmconv.import_model(layer, (x,)))
 
 
+@torch.no_grad()
 def main() -> None:
-    print("height  width  filters  kernel  stride", *WAYS, "PyTorch", sep="  ")
     for height, width, filters, kernel, stride in CASES:
         layer, x = torch.nn.Conv2d(1, filters, kernel, stride).eval(), torch.randn(1, 1, height, width)
-        given, runs = x.numpy(), {way: network(layer, x, way) for way in WAYS}
-        expected = layer.double()(x.double()).detach().numpy()
+        ways = {way: partial(network(layer, x, way), x.numpy()) for way in WAYS}
+        expected = layer.double()(x.double()).numpy()
         layer.float()
-        for run in runs.values():
-            np.testing.assert_allclose(np.asarray(run(given)), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-        best = dict.fromkeys((*WAYS, "PyTorch"), float("inf"))
-        for _ in range(15):
-            for way in best:
-                for _ in range(3):
-                    begun = time.perf_counter()
-                    with torch.no_grad():
-                        layer(x) if way == "PyTorch" else runs[way](given)
-                    best[way] = min(best[way], time.perf_counter() - begun)
-        sizes = (
-            f"{height:6d}  {width:5d}  {filters:7d}  {'x'.join(map(str, kernel)):>6}  {'x'.join(map(str, stride)):>6}"
-        )
-        print(sizes, *(f"{1e6 * each:9.0f}" for each in best.values()), flush=True)
+        for run in ways.values():
+            np.testing.assert_allclose(np.asarray(run()), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        case = {"input": (height, width), "filters": filters, "kernel": kernel, "stride": stride}
+        print_fastest(case, {**ways, "PyTorch": partial(layer, x)})
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ a GPU their times are of its work, without the calls from Python.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import resource
 import tempfile
@@ -34,22 +32,20 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-import tvm
+from script import Document, Row, numbers, options_of, words
 from torch import nn
 
-from tvmconv import ConvWorkload, __version__, load
+from tvmconv import ConvWorkload, load
 from tvmconv.bench.networks import models
 from tvmconv.bench.peers.onnxruntime import session_of
-from tvmconv.bench.timing import Timing, interleave, measure, timer, use_threads_of_tvm
+from tvmconv.bench.timing import Timing, interleave, measure, use_threads_of_tvm
 from tvmconv.network import build, import_model
 from tvmconv.runtime import convolving, operators
-from tvmconv.support.store import write_whole
-from tvmconv.targets import backend_on, device_facts, device_of, resolve_target
+from tvmconv.targets import backend_on, device_of, resolve_target
 from tvmconv.targets.threads import usable_cpus
 
 NETWORKS = ("resnet50", "mobilenet_v2", "squeezenet")
@@ -115,48 +111,40 @@ class Library:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", choices=["llvm", "cuda"], default="llvm")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="of `tvmconv bench network`")
-    parser.add_argument("--batches", help="for the networks; by default 1,2,8,32 on a CPU, 1,3,8,32,100 on a GPU")
-    parser.add_argument("--dtypes", help="by default float32 on a CPU, float32,float16 on a GPU")
-    parser.add_argument("--images", type=int, default=20, help="the number of image sizes for the U-Net")
-    parser.add_argument("--calls", type=int, default=100, help="the number of batches for the calls")
-    parser.add_argument("-j", "--jobs", type=int, default=usable_cpus(), help="the number of builds side by side")
-    parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
+    parser = options_of(
+        __doc__,
+        target={"llvm": "cpu", "cuda": "cuda"},
+        rounds=5,
+        networks=list(NETWORKS),
+        images=20,
+        calls=100,
+        jobs=usable_cpus(),
+    )
+    parser.add_argument("--batches", type=numbers, help="by default 1,2,8,32 on a CPU, 1,3,8,32,100 on a GPU")
+    parser.add_argument("--dtypes", type=words, help="by default float32 on a CPU, float32,float16 on a GPU")
     options = parser.parse_args()
-    device = "cuda" if options.target == "cuda" else "cpu"
-    device_of(resolve_target(options.target))
-    use_threads_of_tvm(resolve_target(options.target))
+    target, on_gpu = resolve_target(options.target), options.target == "cuda"
+    device = "cuda" if on_gpu else "cpu"
+    device_of(target)
+    use_threads_of_tvm(target)
     torch.backends.cudnn.allow_tf32 = False
-    batches = [
-        int(each) for each in (options.batches or ("1,3,8,32,100" if device == "cuda" else "1,2,8,32")).split(",")
-    ]
-    dtypes = (options.dtypes or ("float32,float16" if device == "cuda" else "float32")).split(",")
-    rows: list[dict[str, Any]] = []
-    report = {
-        "device": str(device_facts(options.target)),
-        "versions": {"tvmconv": __version__, "tvm": tvm.__version__, "torch": torch.__version__},
-        "rows": rows,
-    }
+    batches = options.batches or ([1, 3, 8, 32, 100] if on_gpu else [1, 2, 8, 32])
+    dtypes = options.dtypes or (["float32", "float16"] if on_gpu else ["float32"])
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         sizes = sorted((1, 3, *map(int, size)) for size in images(options.images))
         cases = [
             exported(name, dtype, Path(folder), [(batch, 3, 224, 224) for batch in sorted(batches)])
-            for name in filter(None, options.networks.split(","))
+            for name in options.networks
             for dtype in dtypes
         ]
         cases += [exported("unet", "float32", Path(folder), sizes)] if sizes else []
         start = time.perf_counter()
         libraries = all_built(cases, options.target, options.jobs)
-        report["build_seconds"] = time.perf_counter() - start
+        document = Document(options.output, options.target, build_seconds=time.perf_counter() - start)
         for row in measured(cases, libraries, device, dtypes, options.calls, options.rounds):
-            rows.append(row)
             times = {name: f"{1e3 * timing['median']:.3f}" for name, timing in row["times"].items()}
-            print(f"{row['name']} {row['dtype']} {row['shape']}: {times} ms, first {row['first']} s", flush=True)
-            if options.output:
-                write_whole(options.output, (json.dumps(report, indent=1) + "\n").encode())
+            text = f"{row['name']} {row['dtype']} {row['shape']}: {times} ms, first {row['first']} s"
+            document.add(row, text)
 
 
 def images(count: int) -> np.ndarray:
@@ -171,10 +159,8 @@ def exported(name: str, dtype: str, folder: Path, shapes: Sequence[Shape]) -> Ca
     module = (UNet() if name == "unet" else getattr(models, name)()).eval().to(getattr(torch, dtype))
     axes = {2: "height", 3: "width"} if name == "unet" else {0: "batch"}
     case = Case(name, dtype, module, folder / f"{name}-{dtype}.onnx", shapes)
-    example, names = (
-        torch.zeros(1, 3, 224, 224).to(getattr(torch, dtype)),
-        {"input_names": ["x"], "output_names": ["y"]},
-    )
+    example = torch.zeros(1, 3, 224, 224).to(getattr(torch, dtype))
+    names = {"input_names": ["x"], "output_names": ["y"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the export of old is to be replaced, and folds what the new one does not
         torch.onnx.export(module, (example,), str(case.path), **names, dynamic_axes={"x": axes}, dynamo=False)
@@ -208,7 +194,7 @@ def measured(
     dtypes: Sequence[str],
     calls: int,
     rounds: int,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield a row for each network and size, then for calls."""
     for case in cases:
         yield from of_network(case, libraries, device, rounds)
@@ -219,7 +205,7 @@ def measured(
 
 def of_network(
     case: Case, libraries: dict[tuple[Path, Shape | None], Library], device: str, rounds: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield a row for each shape of the input, of one network for all and one for each."""
 
     def image(shape: Shape) -> torch.Tensor:
@@ -242,23 +228,21 @@ def of_network(
         finished(known(x))
         memory[shape]["known"] = taken(device) - before
         contenders = {"open": opened, "known": known, peer_name: peer}
-        results = {name: call(x).float() for name, call in contenders.items()}
-        for name, y in results.items():
-            largest = float(y.abs().max())
-            assert (y - results["open"]).abs().max() <= CLOSE[case.dtype] * largest, f"{case.name} by {name}"
-        timers = {name: timer([partial(waited, call, x)], False, SECONDS[device]) for name, call in contenders.items()}
+        calls = {name: partial(waited, call, x) for name, call in contenders.items()}
+        require_alike({name: call() for name, call in calls.items()}, "open", CLOSE[case.dtype], case.name)
+        times = measure(calls, False, rounds, SECONDS[device])
         yield {
             "name": case.name,
             "dtype": case.dtype,
             "shape": shape,
             "first": first[shape],
-            "times": msgspec.to_builtins(interleave(timers, rounds)),
+            "times": msgspec.to_builtins(times),
             "build": {"open": library.seconds, "known": one.seconds},
             "file_bytes": {"open": library.path.stat().st_size, "known": one.path.stat().st_size},
             "memory": memory[shape],
             "kernels": {"open": library.kernels, "known": one.kernels},
         }
-        del known, contenders, results, timers
+        del known, contenders, calls, times
 
 
 def ran(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -267,8 +251,18 @@ def ran(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
-def waited(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
-    finished(call(x))
+def waited(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Return the result of a call that a GPU has computed to the end."""
+    y = call(x)
+    finished(y)
+    return y
+
+
+def require_alike(results: dict[str, torch.Tensor], known: str, close: float, what: str) -> None:
+    """Raise `AssertionError` for a result that differs from a known one by more than a share of its largest number."""
+    for name, y in results.items():
+        difference = float((y.float() - results[known].float()).abs().max())
+        assert difference <= close * float(y.abs().max()), f"{what} by {name}: {difference}"
 
 
 def finished(y: torch.Tensor) -> None:
@@ -288,7 +282,7 @@ def taken(device: str) -> int:
     return int(total - free)
 
 
-def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds: int) -> Iterator[dict[str, Any]]:
+def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds: int) -> Iterator[Row]:
     """Yield a row for calls with so many batches in a row, and one for some of these batches."""
     generator, dtype = torch.Generator().manual_seed(1), getattr(torch, workload.dtype)
     x = torch.randn(count, *workload.x_shape[1:], generator=generator).to(device, dtype)
@@ -325,10 +319,8 @@ def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds:
         image, sized = x[:batch], msgspec.structs.replace(workload, batch=batch)
         contenders["known"] = operators.compile(sized, backend_on(device).kind)
         calls = {name: partial(call, image, w) for name, call in contenders.items()}
-        results = {name: call().float() for name, call in calls.items()}
-        for name, y in results.items():
-            difference = float((y - results["known"]).abs().max())
-            assert difference <= CLOSE[workload.dtype] * float(y.abs().max()), f"{workload} by {name}: {difference}"
+        results = {name: call() for name, call in calls.items()}
+        require_alike(results, "known", CLOSE[workload.dtype], str(workload))
         timings = measure(calls, device == "cuda", rounds, SECONDS[device] / 5)
         yield {**row, "shape": image.shape, "first": None, "times": msgspec.to_builtins(timings)}
 

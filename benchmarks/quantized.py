@@ -11,30 +11,27 @@ agree, and of which int8 agrees with float32.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
 import torch
+from script import Document, Row, options_of
 
-from tvmconv import __version__, get_num_threads, set_num_threads
+from tvmconv import get_num_threads, set_num_threads
 from tvmconv.bench.networks.models import NETWORKS
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.bench.peers.onnxruntime import session_of
 from tvmconv.bench.timing import measure, use_threads_of_tvm
 from tvmconv.integrations.quantizing import FORMATS, quantize
 from tvmconv.network import Network, build, import_model
-from tvmconv.support.store import write_whole
-from tvmconv.targets import device_facts, resolve_target
+from tvmconv.targets import resolve_target
 
 DEFAULT = ("resnet50", "mobilenet_v2", "efficientnet_b0")
 SECONDS = 0.5
@@ -82,7 +79,7 @@ def in_float(network: Network) -> dict[str, str]:
     }
 
 
-def rows(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
+def rows(names: Sequence[str], rounds: int) -> Iterator[Row]:
     """Yield the results for each network."""
     target = resolve_target("llvm")
     use_threads_of_tvm(target)
@@ -93,7 +90,7 @@ def rows(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
             for form in FORMATS:
                 paths[form] = Path(folder, f"{form}.onnx")
                 noise = quantize(paths["float32"], paths[form], samples, form)
-            row: dict[str, Any] = {"name": name, "snr_db": noise[-1].ratio}
+            row: Row = {"name": name, "snr_db": noise[-1].ratio}
             contenders, exact = {}, []
             for form, path in paths.items():
                 network, session = build(import_model(path), target), session_of(path.read_bytes())
@@ -108,37 +105,26 @@ def rows(names: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
                 x = compared[0]["x"]
                 contenders[f"tvmconv {form}"] = partial(network, x)
                 contenders[f"onnxruntime {form}"] = partial(session.run, None, {"x": x})
-            row["times"] = {
-                each: msgspec.to_builtins(timing)
-                for each, timing in measure(contenders, False, rounds, SECONDS).items()
-            }
-            yield row
+            yield {**row, "times": msgspec.to_builtins(measure(contenders, False, rounds, SECONDS))}
+
+
+def described(row: Row) -> str:
+    """Return a row in words."""
+    lines = [f"\n{row['name']}: {row['snr_db']:.1f} dB of signal to noise"]
+    for each, timing in row["times"].items():
+        low, middle, high = (1e3 * timing[name] for name in ("low", "median", "high"))
+        lines.append(f"  {each:24} {middle:8.2f} ms ({low:.2f}-{high:.2f})")
+    lines += [f"  {form}: " + ", ".join(f"{key} {value}" for key, value in row[form].items()) for form in FORMATS]
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Measure and print; write the rows to a file where one is given, anew with each of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=DEFAULT, metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("-o", "--output", type=Path)
-    given = parser.parse_args()
-    if given.threads:
-        set_num_threads(given.threads)
-    facts = {"device": device_facts("llvm"), "threads": get_num_threads(), "version": __version__}
-    found: list[dict[str, Any]] = []
+    """Measure, print and write the rows."""
+    given = options_of(__doc__, names=DEFAULT, rounds=9, threads=get_num_threads()).parse_args()
+    set_num_threads(given.threads)
+    document = Document(given.output, "llvm", threads=given.threads, rounds=given.rounds)
     for row in rows(given.names, given.rounds):
-        found.append(row)
-        if given.output:
-            report = {**facts, "rounds": given.rounds, "rows": found}
-            write_whole(given.output, json.dumps(msgspec.to_builtins(report), indent=1).encode())
-        print(f"\n{row['name']}: {row['snr_db']:.1f} dB of signal to noise")
-        for each, timing in row["times"].items():
-            print(
-                f"  {each:24} {1e3 * timing['median']:8.2f} ms ({1e3 * timing['low']:.2f}-{1e3 * timing['high']:.2f})"
-            )
-        for form in FORMATS:
-            print(f"  {form}: " + ", ".join(f"{key} {value}" for key, value in row[form].items()))
+        document.add(row, described(row))
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@
     python benchmarks/recurrent_threads.py
 
 prints a row for each number of directions and of channels: the multiply-adds of a step of a direction, and the µs of a
-call of an LSTM in the ways of `tvmconv/network/recurrence/cpu.py`, the minimum of interleaved rounds.
+call of an LSTM in the ways of `tvmconv/network/passes/recurrences/cpu.py`, the minimum of interleaved rounds.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
+from script import options_of, print_fastest
 
 import tvmconv
 from tvmconv.network.passes.recurrences import cpu as recurrence_cpu
@@ -38,25 +38,14 @@ def network(directions: int, channels: int, steps: int, way: str) -> Callable[..
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--channels", type=int, nargs="+", default=[16, 24, 32, 64, 96, 128, 192, 256, 384, 512, 768])
-    parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=15)
-    given = parser.parse_args()
-    print("directions  channels  work of a step", *WAYS, sep="  ")
+    channels = [16, 24, 32, 64, 96, 128, 192, 256, 384, 512, 768]
+    given = options_of(__doc__, channels=channels, steps=64, rounds=15).parse_args()
     for directions in (1, 2):
         for channels in given.channels:
             x = np.random.default_rng(0).standard_normal((given.steps, 1, channels)).astype("float32")
-            networks = {way: network(directions, channels, given.steps, way) for way in WAYS}
-            best = dict.fromkeys(WAYS, float("inf"))
-            for _ in range(given.rounds):
-                for way, run in networks.items():
-                    run(x)
-                    begun = time.perf_counter()
-                    run(x)
-                    best[way] = min(best[way], time.perf_counter() - begun)
-            work = 4 * channels * channels
-            print(f"{directions:10d}  {channels:8d}  {work:14d}", *(f"{1e6 * each:9.0f}" for each in best.values()))
+            ways = {way: partial(network(directions, channels, given.steps, way), x) for way in WAYS}
+            case = {"directions": directions, "channels": channels, "work of a step": 4 * channels * channels}
+            print_fastest(case, ways, given.rounds)
 
 
 if __name__ == "__main__":

@@ -13,20 +13,18 @@ compared with PyTorch's in float64: "error" is the largest difference of tvmconv
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from script import Document, Row, error_of, options_of
 from torch.nn import functional
 
-from tvmconv import __version__
-from tvmconv.bench.timing import Timer, interleave, timer
+from tvmconv.bench.timing import measure
 from tvmconv.nn.functional import causal_conv1d
 
 CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -61,7 +59,7 @@ def contenders() -> dict[str, Convolve]:
     return found
 
 
-def measured(given: argparse.Namespace, dtype: str, order: str, activation: str | None) -> dict[str, Any]:
+def measured(given: argparse.Namespace, dtype: str, order: str, activation: str | None) -> Row:
     """Return the row of a convolution; raise `AssertionError` where a result is wrong."""
     (batch, channels, length), on_gpu = given.shape, torch.cuda.is_available()
     random = partial(torch.randn, device="cuda" if on_gpu else "cpu", dtype=getattr(torch, dtype))
@@ -72,31 +70,22 @@ def measured(given: argparse.Namespace, dtype: str, order: str, activation: str 
     errors = {}
     for name, convolve in contenders().items():
         calls[name] = partial(convolve, x, w, bias, activation)
-        errors[name] = float((calls[name]()[:1].double() - exact).abs().max() / exact.abs().max())
+        errors[name] = error_of(calls[name]()[:1], exact)
         assert errors[name] <= CLOSE[dtype], f"{name}, {dtype} {order}: wrong by {errors[name]}"
-    timers: dict[str, Timer] = {name: timer([call], on_gpu, SECONDS) for name, call in calls.items()}
+    times = measure(calls, on_gpu, given.rounds, SECONDS)
     name = f"{dtype}, ({', '.join(order)})" + (f", {activation}" if activation else "")
-    return {"name": name, "error": errors["tvmconv"], "times": msgspec.to_builtins(interleave(timers, given.rounds))}
+    return {"name": name, "error": errors["tvmconv"], "times": msgspec.to_builtins(times)}
 
 
 def main() -> None:
     """Measure, print and write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default=(8, 4096, 2048), type=lambda text: tuple(map(int, text.split(","))))
-    parser.add_argument("--dtypes", default=list(CLOSE), type=lambda text: text.split(","))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("-o", "--output", type=Path)
-    given = parser.parse_args()
+    given = options_of(__doc__, shape=[8, 4096, 2048], dtypes=list(CLOSE), rounds=5).parse_args()
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    about = {"device": device, "version": __version__, "torch": str(torch.__version__), "shape": given.shape}
-    found = []
+    document = Document(given.output, "cuda" if torch.cuda.is_available() else "llvm", shape=given.shape)
     for dtype, order, activation in product(given.dtypes, ("BDL", "BLD"), (None, "silu")):
-        found.append(row := measured(given, dtype, order, activation))
+        row = measured(given, dtype, order, activation)
         words = ", ".join(f"{name} {1e6 * timing['median']:.1f} µs" for name, timing in row["times"].items())
-        print(f"{row['name']}: {words}, error {row['error']:.1e}", flush=True)
-        if given.output:
-            given.output.write_text(json.dumps({**about, "rows": found}, indent=1))
+        document.add(row, f"{row['name']}: {words}, error {row['error']:.1e}")
 
 
 if __name__ == "__main__":

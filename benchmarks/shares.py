@@ -11,31 +11,23 @@ is the time of a copy of as many.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from math import prod
-from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import tvm
-from profiles import profile_of
+from script import Document, Row, built_until, copy_of, options_of, profile_of
 
-from tvmconv import __version__, load
+from tvmconv import load
 from tvmconv.bench.networks.models import NETWORKS, SIZE, SIZES
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.runtime.session import IN_CAPTURE
-from tvmconv.targets import device_facts
 from tvmconv.targets.threads import usable_cpus
 
 CALLS = 10
@@ -51,37 +43,19 @@ PRODUCT = re.compile(r"tvmconv_|.*(conv|matmul)")
 
 def main() -> None:
     """Measure, print and write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--precision", default="float16")
-    parser.add_argument("--seconds", type=float, default=220, help="after which nothing more is begun")
-    parser.add_argument("-j", "--jobs", type=int, default=max(1, usable_cpus() // AT_ONCE), help="builds side by side")
-    parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
+    jobs = max(1, usable_cpus() // AT_ONCE)
+    parser = options_of(__doc__, names=tuple(NETWORKS), batch=32, precision="float16", seconds=220.0, jobs=jobs)
     options = parser.parse_args()
-    end = time.perf_counter() + options.seconds
-    rows: list[dict[str, Any]] = []
-    report = {
-        "device": str(device_facts("cuda")),
-        "versions": {"tvmconv": __version__, "tvm": tvm.__version__, "torch": torch.__version__},
-        "rows": rows,
-    }
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        paths = {
-            name: pool.submit(built, name, options.batch, options.precision, f"{folder}/{name}.so")
-            for name in options.names
-        }
-        for name, path in paths.items():
-            try:
-                kernels = measured(load(path.result(max(0.0, end - time.perf_counter()))), images(name, options.batch))
-            except TimeoutError:
-                print(f"{name}: the time was over", flush=True)
-                continue
-            rows.append({"name": name, "batch": options.batch, "precision": options.precision, "kernels": kernels})
-            print(described(rows[-1]), flush=True)
-            if options.output:
-                options.output.write_text(json.dumps(report, indent=1) + "\n")
-        pool.shutdown(cancel_futures=True)
+    end, document = time.perf_counter() + options.seconds, Document(options.output, "cuda")
+    cases = {name: (name, options.batch, options.precision) for name in options.names}
+    for name, path in built_until(end, options.jobs, built, cases):
+        try:
+            kernels = measured(load(path()), images(name, options.batch))
+        except TimeoutError:
+            print(f"{name}: the time was over", flush=True)
+            continue
+        row = {"name": name, "batch": options.batch, "precision": options.precision, "kernels": kernels}
+        document.add(row, described(row))
 
 
 def images(name: str, batch: int) -> torch.Tensor:
@@ -97,7 +71,7 @@ def built(name: str, batch: int, precision: str, path: str) -> str:
     return path
 
 
-def measured(network: Network, x: torch.Tensor) -> list[dict[str, Any]]:
+def measured(network: Network, x: torch.Tensor) -> list[Row]:
     """Return the functions of a network with the times of their kernels, and those of copies, the longest first."""
     x = x.cuda()
     calls, nbytes = functions(network, x)
@@ -114,9 +88,7 @@ def measured(network: Network, x: torch.Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def described_function(
-    name: str, micros: float, calls: int, nbytes: int | None, copies: dict[int, float]
-) -> dict[str, Any]:
+def described_function(name: str, micros: float, calls: int, nbytes: int | None, copies: dict[int, float]) -> Row:
     """Return the numbers of a function; one that is not known is CUDA's own copy."""
     common = {"name": name, "calls": calls, "us": round(micros, 2)}
     if PRODUCT.match(name):
@@ -148,11 +120,7 @@ def functions(network: Network, x: torch.Tensor) -> tuple[Counter[str], dict[str
 
 def copy_times(sizes: set[int]) -> dict[int, float]:
     """Return the microseconds of copies that read and write so many bytes."""
-    found = {}
-    for size in sizes:
-        source = torch.empty(max(1, size // 2), dtype=torch.uint8, device="cuda")
-        found[size] = sum(micros for _, micros in profiled(partial(torch.empty_like(source).copy_, source)))
-    return found
+    return {size: sum(micros for _, micros in profiled(copy_of(size, "cuda"))) for size in sizes}
 
 
 def profiled(call: Callable[[], Any]) -> list[tuple[str, float]]:
@@ -163,9 +131,9 @@ def profiled(call: Callable[[], Any]) -> list[tuple[str, float]]:
     return [(same[0].name, median(each.time_range.elapsed_us() for each in same)) for same in each_call]
 
 
-def described(row: dict[str, Any]) -> str:
+def described(row: Row) -> str:
     """Return a row in words, with the functions that are slow beside a copy."""
-    kernels: Sequence[dict[str, Any]] = row["kernels"]
+    kernels: Sequence[Row] = row["kernels"]
     others = [each for each in kernels if "bytes" in each]
     total = sum(each["us"] for each in kernels)
     share = sum(each["us"] for each in others) / total

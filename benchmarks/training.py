@@ -18,7 +18,6 @@ comes "busy", the seconds of a step in which the GPU computes or copies; for the
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -27,22 +26,18 @@ from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import msgspec
 import torch
+from script import ORDERS, Document, Row, options_of, profile_of
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
-from tvmconv import __version__
 from tvmconv.bench.networks.models import convnext_tiny, mobilenet_v2
 from tvmconv.bench.networks.parts import Residual, conv_bn
 from tvmconv.bench.timing import interleave
 from tvmconv.nn import replace
-
-Row = dict[str, Any]
 
 WARM = 4
 """The first steps, in which kernels are compiled and CUDA graphs are captured."""
@@ -82,8 +77,6 @@ MODES: dict[str, Callable[[nn.Module], Any]] = {
     "reduce-overhead": partial(torch.compile, mode="reduce-overhead"),
 }
 
-ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-
 
 def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
     """Return the context of a forward pass in a type."""
@@ -122,11 +115,8 @@ def seconds_of(step: Callable[[], Any], steps: int, device: str) -> float:
 
 def busy_seconds(step: Callable[[], Any]) -> float:
     """Return the seconds of a step in which the GPU runs kernels, or copies; they run one after the other."""
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(TURN):
-            step()
-        torch.cuda.synchronize()
-    on_gpu = (event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA)
+    events = profile_of(step, TURN).events()
+    on_gpu = (event for event in events if event.device_type == torch.autograd.DeviceType.CUDA)
     return sum(event.time_range.elapsed_us() for event in on_gpu) / 1e6 / TURN
 
 
@@ -272,29 +262,24 @@ def words(row: Row) -> str:
 
 def main() -> None:
     """Measure, print and write the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    networks = ["digits", *NETWORKS]
-    parser.add_argument("--networks", default=networks, type=lambda text: text.split(","), help=",".join(networks))
-    parser.add_argument("--dtypes", default=["float16", "float32", "bfloat16"], type=lambda text: text.split(","))
-    parser.add_argument("--orders", default=list(ORDERS), type=lambda text: text.split(","), help=",".join(ORDERS))
-    parser.add_argument("--modes", default=list(MODES), type=lambda text: text.split(","), help=",".join(MODES))
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--size", type=int, default=224, help="the height and the width of an image")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=200, help="on digits")
-    parser.add_argument("--seconds", type=float, default=3600, help="the time after which no process is waited for")
-    parser.add_argument("-o", "--output", type=Path)
-    given = parser.parse_args()
-    name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
-    about = {"device": name, "version": __version__, "torch": str(torch.__version__)}
-    about |= {"batch": given.batch, "size": given.size, "steps": given.steps}
-    found: list[Row] = []
+    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu", "cuda"]
+    given = options_of(
+        __doc__,
+        device=dict.fromkeys(devices),
+        networks=["digits", *NETWORKS],
+        dtypes=["float16", "float32", "bfloat16"],
+        orders=list(ORDERS),
+        modes=list(MODES),
+        batch=32,
+        size=224,
+        rounds=9,
+        steps=200,
+        seconds=3600.0,
+    ).parse_args()
+    settings = {name: getattr(given, name) for name in ("batch", "size", "steps")}
+    document = Document(given.output, "cuda" if given.device == "cuda" else "llvm", **settings)
     for row in rows(given):
-        found.append(row)
-        print(words(row), flush=True)
-        if given.output:
-            given.output.write_text(json.dumps({**about, "rows": found}, indent=1))
+        document.add(row, words(row))
 
 
 if __name__ == "__main__":

@@ -22,15 +22,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import tvm
+from script import Document, Row, numbers, options_of
 
-from tvmconv import ConvWorkload, __version__
+from tvmconv import ConvWorkload
 from tvmconv.autotvm.measure import Stage
 from tvmconv.autotvm.measure.runner import chosen_devices
 from tvmconv.autotvm.record import load_from_file
-from tvmconv.targets import device_facts, resolve_target
+from tvmconv.autotvm.task import create
 
 HOST, KEY = "127.0.0.1", "farm"
 COMMAND = (sys.executable, "-c", "from tvmconv.cli import main; main()")
@@ -43,39 +42,25 @@ WARM_UP = 0.2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=45.0, help="for each way")
-    parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
-    parser.add_argument("--devices", help="numbers of GPUs, such as 0,1; by default all that are like the first")
-    parser.add_argument("--tuner", default="xgb", help="random tries the same configurations each way")
-    parser.add_argument("-o", "--output", type=Path, help="a JSON file to write")
+    parser = options_of(__doc__, target=WORKLOADS, seconds=45.0, tuner="xgb")
+    parser.add_argument("--devices", type=numbers, help="numbers of GPUs, such as 0,1; by default all like the first")
     options = parser.parse_args()
-    given = tuple(map(int, options.devices.split(","))) if options.devices else None
-    numbers = chosen_devices(options.target, given)
-    if not numbers:
+    devices = chosen_devices(options.target, tuple(options.devices) if options.devices else None)
+    if not devices:
         parser.error("there is no GPU here")
-    rows = []
-    for name, devices, by_rpc in ways(numbers):
-        rows.append({"way": name, **measured(options, devices, by_rpc)})
-        rows[-1]["times"] = round(rows[-1]["trials"] / rows[0]["trials"], 2)
-        rows[-1]["rate_times"] = round(rows[-1]["rate"] / rows[0]["rate"], 2)
-        print(
-            f"{name:24s} {rows[-1]['trials']:5d} trials ({rows[-1]['times']:.2f} times), "
-            f"{rows[-1]['rate']:6.2f} a second ({rows[-1]['rate_times']:.2f} times), failures {rows[-1]['failures']}",
-            flush=True,
+    workload = WORKLOADS[options.target]
+    about = {"workload": json.loads(workload.to_json()), "space": space_size(options.target)}
+    document = Document(options.output, options.target, **about, seconds=options.seconds, tuner=options.tuner)
+    for name, some, by_rpc in ways(devices):
+        row = measured(options, some, by_rpc)
+        first = document.rows[0] if document.rows else row
+        row |= {"way": name, "times": round(row["trials"] / first["trials"], 2)}
+        row["rate_times"] = round(row["rate"] / first["rate"], 2)
+        document.add(
+            row,
+            f"{name:24s} {row['trials']:5d} trials ({row['times']:.2f} times), {row['rate']:6.2f} a second "
+            f"({row['rate_times']:.2f} times), failures {row['failures']}",
         )
-    if options.output:
-        device = device_facts(options.target, numbers[0])
-        report = {
-            "workload": json.loads(WORKLOADS[options.target].to_json()),
-            "space": space_size(options.target),
-            "device": str(device),
-            "seconds": options.seconds,
-            "tuner": options.tuner,
-            "versions": {"tvmconv": __version__, "tvm": tvm.__version__},
-            "rows": rows,
-        }
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def ways(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
@@ -86,7 +71,7 @@ def ways(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], bool]
             yield f"{devices}, {'by RPC' if by_rpc else 'local'}", numbers[:count], by_rpc
 
 
-def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool) -> dict[str, Any]:
+def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool) -> Row:
     """Return the trials, the rate and the failures of a search of so many seconds on devices."""
     target, seconds = options.target, options.seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -155,9 +140,7 @@ def free_port() -> int:
 
 
 def space_size(target: str) -> int:
-    from tvmconv.autotvm.task import create
-
-    return len(create(WORKLOADS[target], resolve_target(target)).space.configs)
+    return len(create(WORKLOADS[target], target).space.configs)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-from metrics import DURATION, INSTRUCTIONS, ISSUE_SLOTS, L2, MEMORY, MULTIPLY_ADDS, read_kernels, stalled
+from metrics import (
+    DURATION,
+    INSTRUCTIONS,
+    ISSUE_SLOTS,
+    L2,
+    MEMORY,
+    MULTIPLY_ADDS,
+    Table,
+    read_kernels,
+    script,
+    stalled,
+)
 
-from tvmconv.cli import Commands
-from tvmconv.cli.console import note, print_table
+from tvmconv.cli.console import note
 from tvmconv.problem.errors import InvalidArgumentError
 
 SUITES = ("depthwise-tutorial", "depthwise-networks")
@@ -61,21 +70,15 @@ OTHERS = (
 """The metrics beside those of the table."""
 
 
-@click.group(cls=Commands)
-def main() -> None:
-    """Profile depthwise kernels."""
+METRICS = (
+    *(*SHARES.values(), INSTRUCTIONS, MULTIPLY_ADDS, WAVES),
+    *(stalled(name) for names in STALLS.values() for name in names),
+    *OTHERS,
+)
 
 
-@main.command()
-def metrics() -> None:
-    """Print the metrics for `ncu --metrics`."""
-    stalls = [stalled(name) for names in STALLS.values() for name in names]
-    click.echo(",".join((*SHARES.values(), INSTRUCTIONS, MULTIPLY_ADDS, WAVES, *stalls, *OTHERS)))
-
-
-@main.command()
 def run() -> None:
-    """Call each kernel on this machine's GPU, with the configuration that is tuned for it."""
+    """Call each kernel, with the configuration that is tuned for it."""
     import tvm
 
     import tvmconv
@@ -95,27 +98,22 @@ def run() -> None:
         device.sync()
 
 
-@main.command()
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def table(path: Path) -> None:
-    """Print a table from the output of `ncu --csv`; FILE may be compressed."""
+def table(path: Path) -> Table:
+    """Return a row for each workload, of its last call."""
     kernels = read_kernels(path)
     if len(kernels) != CALLS * len(WORKLOADS):
         raise InvalidArgumentError("file", str(path), f"{CALLS * len(WORKLOADS)} calls, not {len(kernels)}")
     told = [values for _, values in kernels[CALLS - 1 :: CALLS]]
-    print_table(
-        ["workload", *SHARES, "multiply-adds", "waves", "most waiting"],
+    return ["workload", *SHARES, "multiply-adds", "waves", "most waiting"], [
         [
-            [
-                f"{dtype} {name}",
-                *(f"{found[metric]:.0f}%" for metric in SHARES.values()),
-                f"{found[MULTIPLY_ADDS] / found[INSTRUCTIONS]:.0%}",
-                f"{found[WAVES]:.2g}",
-                waiting(found),
-            ]
-            for (dtype, name), found in zip(WORKLOADS, told, strict=True)
-        ],
-    )
+            f"{dtype} {name}",
+            *(f"{found[metric]:.0f}%" for metric in SHARES.values()),
+            f"{found[MULTIPLY_ADDS] / found[INSTRUCTIONS]:.0%}",
+            f"{found[WAVES]:.2g}",
+            waiting(found),
+        ]
+        for (dtype, name), found in zip(WORKLOADS, told, strict=True)
+    ]
 
 
 def waiting(found: dict[str, float]) -> str:
@@ -126,4 +124,4 @@ def waiting(found: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    script("Profile depthwise kernels.", METRICS, run, table)()

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
-import click
-from metrics import DURATION, ISSUE_SLOTS, L2, MEMORY, Kernel, read_kernels, stalled
+from metrics import DURATION, ISSUE_SLOTS, L2, MEMORY, Kernel, Table, read_kernels, script, stalled
 
-from tvmconv.cli import Commands
-from tvmconv.cli.console import note, print_table
+from tvmconv.cli.console import note
 from tvmconv.problem.errors import InvalidArgumentError
 
 SUITE, SPARSITY, BATCH = "sparse-paper", 0.9, 64
@@ -31,24 +29,15 @@ WAITING = "smsp__average_warp_latency_per_inst_issued.ratio"
 """The metric of the warps in a slot that issues, whatever they wait for."""
 
 
-@click.group(cls=Commands)
-def main() -> None:
-    """Profile sparse kernels and what they compete with."""
+METRICS = (DURATION, ISSUE_SLOTS, L2, MEMORY, stalled("no_instruction"), WAITING)
 
 
-@main.command()
-def metrics() -> None:
-    """Print the metrics for `ncu --metrics`."""
-    click.echo(",".join((DURATION, ISSUE_SLOTS, L2, MEMORY, stalled("no_instruction"), WAITING)))
-
-
-@main.command()
 def run() -> None:
-    """Call each contender on this machine's GPU, a call of each between the start and the stop of the profiler."""
+    """Call each contender, a call of each between the start and the stop of the profiler."""
     import torch
 
     from tvmconv.bench.peers import known_peers
-    from tvmconv.bench.peers.sparse import Sparse
+    from tvmconv.bench.peers.ours import Sparse
     from tvmconv.checking.pruning import operands_for
     from tvmconv.checking.suites import load_suite
     from tvmconv.problem import Problem
@@ -73,10 +62,8 @@ def run() -> None:
             torch.cuda.profiler.stop()
 
 
-@main.command()
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def table(path: Path) -> None:
-    """Print a table from the output of `ncu --csv`; FILE may be compressed."""
+def table(path: Path) -> Table:
+    """Return a row for each operator and contender."""
     from tvmconv.checking.suites import load_suite
 
     kernels = read_kernels(path)
@@ -100,7 +87,7 @@ def table(path: Path) -> None:
             rows.append(
                 [name, contender, str(len(group)), f"{microseconds:.1f}", *(f"{share:.0f}%" for share in shares)]
             )
-    print_table(["operator", "contender", "kernels", "µs", *columns], rows)
+    return ["operator", "contender", "kernels", "µs", *columns], rows
 
 
 def waiting_for_code(kernel: Kernel) -> float:
@@ -116,4 +103,4 @@ def over_time(kernels: list[Kernel], metric: str | Callable[[Kernel], float]) ->
 
 
 if __name__ == "__main__":
-    main()
+    script("Profile sparse kernels and what they compete with.", METRICS, run, table)()

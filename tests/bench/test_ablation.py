@@ -13,6 +13,7 @@ from tvmconv import ConvWorkload, targets
 from tvmconv.bench import ablation
 from tvmconv.bench.peers import Peer
 from tvmconv.bench.report import Row
+from tvmconv.bench.suite import How
 from tvmconv.bench.timing import Timing
 from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch import select, template_named
@@ -65,7 +66,7 @@ def test_configurations_compute_the_layer(algorithm: str) -> None:
 def test_measured_on_a_cpu(algorithm: str, brief: None) -> None:
     layer = POINTWISE if algorithm == "pointwise" else LAYER
     pytest.importorskip("torch")
-    found = ablation.measure_ablation("layer", layer, CPU, algorithm, rounds=1)
+    (found,) = ablation.measure_ablations({"layer": layer}, CPU, algorithm, How(rounds=1), lambda name: None)
     assert found.selection.name == f"cpu/{algorithm}"
     assert {"micro-kernel", "vectors"} <= found.without.keys() <= set(SWITCHES["llvm"])
     assert ("staging" in found.without) == (algorithm == "direct")  # the others have no windows, or none without it
@@ -80,10 +81,8 @@ H100_DIRECT = ("--target", "nvidia/nvidia-h100", "--rounds", 3, "--algorithm", "
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend a GPU on which every output of a thread saves time."""
 
-    def measured(
-        suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], rounds: int, cold: bool
-    ) -> Row:
-        assert (rounds, cold) == (3, False)
+    def measured(suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], how: How) -> Row:
+        assert how == How(rounds=3)
         costs: dict[str, Any] = {peer.name: 1e-3 / getattr(peer, "config").outputs for peer in peers}  # noqa: B009
         times = {name: Timing(cost, 0.9 * cost, 1.1 * cost) for name, cost in costs.items()}
         return Row(suite, name, str(workload), workload.flops, 1, "", times, {}, {})
@@ -126,11 +125,6 @@ def test_some_layers(gpu: None) -> None:
     result = tvmconv("bench", "ablation", "conv13", "--target", "nvidia/nvidia-h100")
     assert result.exit_code == 2
     assert "layer is 'conv13'; expected some of conv1, conv2" in result.stderr
-
-
-@pytest.mark.skipif(targets.has_gpu(), reason="there is a GPU here")
-def test_without_a_gpu() -> None:
-    assert tvmconv("bench", "ablation", "--target", "cuda").exit_code == 7
 
 
 def test_an_algorithm_that_there_is_not() -> None:

@@ -13,7 +13,7 @@ from tvmconv.bench import accuracy
 from tvmconv.bench.factors import DATA, decades, fma_sums, limits
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.compute import conv2d_reference
-from tvmconv.targets import device_facts, has_gpu, multiplies, resolve_target
+from tvmconv.targets import device_facts, multiplies, resolve_target
 from tvmconv.testing import random_operands
 
 NAMES = ["normal", "positive", "wide", "scattered", "with denormals", "tiny", "with spike"]
@@ -155,8 +155,3 @@ def test_data_have_the_limits_of_their_type(dtype: str) -> None:
 def test_twins_are_of_cuda() -> None:
     refused = tvmconv("bench", "accuracy", "--serial-twin")
     assert (refused.exit_code, "a CUDA target, with --serial-twin" in refused.stderr) == (2, True)
-
-
-@pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
-def test_without_a_gpu() -> None:
-    assert tvmconv("bench", "accuracy", "--target", "cuda").exit_code == 7

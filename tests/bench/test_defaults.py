@@ -22,7 +22,6 @@ from tvmconv.autotvm.record import load_from_file
 from tvmconv.bench.tuning import defaults
 from tvmconv.cli.bench.defaults import report
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets import has_gpu
 
 WORKLOADS = [ConvWorkload.depthwise((1, 4, size, size), (4, 1, 3, 3)) for size in (6, 7)]
 
@@ -234,13 +233,6 @@ def test_interrupted(tmp_path: Path, instant: Instant, monkeypatch: pytest.Monke
     assert result.exit_code == 130
     assert " over 1 workloads on " in result.stdout
     assert result.stderr.splitlines()[-2:] == [f"to go on: {shlex.join(['tvmconv', *arguments])}", "interrupted"]
-
-
-def test_without_a_gpu(tmp_path: Path) -> None:
-    if has_gpu():
-        pytest.skip("there is a GPU here")
-    result = tvmconv("bench", "defaults", "--target", "cuda", "--workloads", 1, "-o", tmp_path / "log.jsonl")
-    assert (result.exit_code, result.stdout) == (7, "")
 
 
 @pytest.mark.parametrize("seed", [6, 10])

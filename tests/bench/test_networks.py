@@ -243,15 +243,15 @@ def test_rows_before_an_error_are_printed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_names() -> None:
     with pytest.raises(InvalidArgumentError, match="network is 'vgg'; expected some of tiny"):
-        network.choose(["vgg"])
+        network.choose_networks(["vgg"])
     with pytest.raises(
         InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-float32, pytorch, "
     ):
-        network.choose_peers("pytorch,tensorflow")
+        network.choose_peers(["pytorch", "tensorflow"])
     assert [peer.name for peer in network.choose_peers(None)] == [
         "pytorch", "pytorch-tf32", "torch-compile", "onnxruntime", "tvm"
     ]  # fmt: skip
-    (half,) = network.choose_peers("pytorch-half")
+    (half,) = network.choose_peers(["pytorch-half"])
     assert half.obstacle(resolve_target("llvm")) == "with a precision of float16 or bfloat16"
     cuda = resolve_target({"kind": "cuda", "arch": "sm_90"})
     assert PEERS["onnxruntime"].obstacle(cuda) == "on a CPU"

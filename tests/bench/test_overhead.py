@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.shared.command_line import tvmconv, tvmconv_json
-from tvmconv import targets
 from tvmconv.bench import overhead
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime import operators
@@ -53,8 +52,3 @@ def test_the_workload_is_one_that_a_thread_computes_alone() -> None:
     workload = overhead.WORKLOAD
     assert isinstance(workload, ConvWorkload)
     assert not operators.compile(workload).selection.config.parallel
-
-
-@pytest.mark.skipif(targets.has_gpu(), reason="there is a GPU here")
-def test_no_gpu() -> None:
-    assert tvmconv("bench", "overhead", "--target", "cuda").exit_code == 7

@@ -134,7 +134,7 @@ def test_peers_for_gpus_and_the_slow_one() -> None:
     assert known_peers()["onnxruntime"].obstacle(plain, cuda) is not None
     assert "metaschedule" not in default_peers()
     with pytest.raises(InvalidArgumentError, match="peers is 'tensorflow'; expected some of tvmconv-plain"):
-        suite.choose_peers("pytorch,tensorflow")
+        suite.choose_peers(["pytorch", "tensorflow"], suite.How(1))
 
 
 def test_peers_for_integers() -> None:

@@ -10,12 +10,10 @@ import pytest
 
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload, sparse_conv2d
-from tvmconv.bench import sparsity, suite
-from tvmconv.bench.code import code_of
+from tvmconv.bench import suite
 from tvmconv.bench.peers import default_peers, known_peers
-from tvmconv.bench.peers.sparse import Sparse
-from tvmconv.bench.report import Row
-from tvmconv.bench.sparsity import crossover
+from tvmconv.bench.peers.ours import Sparse, code_of
+from tvmconv.bench.report import Row, crossover
 from tvmconv.bench.timing import Timing
 from tvmconv.checking import suites
 from tvmconv.checking.pruning import pruned
@@ -100,7 +98,7 @@ def test_suite(tiny: None) -> None:
 
 
 def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
-    assert not any(peer.name == "im2col-spmm" for peer in suite.choose_peers(None))
+    assert not any(peer.name == "im2col-spmm" for peer in suite.choose_peers(None, suite.How(1)))
     assert {"im2col-spmm", "im2col-gemm", "tvmconv-dense", "pytorch-tf32", "onnxruntime"} < set(
         default_peers(sparse=True)
     )
@@ -141,10 +139,11 @@ def test_crossover(ours: tuple[float, ...], expected: float | None) -> None:
 
 
 def test_sweep(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(suite_name: str, name: str, *others: Any, sparsity: float, **options: Any) -> Row:
-        return canned(sparsity, 1.5 - sparsity, 1.0)
+    def measured(suite_name: str, name: str, *others: Any) -> Row:
+        share = others[-1].sparsity
+        return canned(share, 1.5 - share, 1.0)
 
-    monkeypatch.setattr(sparsity, "measure_row", measured)
+    monkeypatch.setattr(suite, "measure_row", measured)
     options = ["bench", "sparsity", "even", "--peers", "pytorch"]
     report = tvmconv_json(*options)
     assert [row["sparsity"] for row in report["rows"]] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
@@ -153,5 +152,6 @@ def test_sweep(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[0].startswith("even: conv2d 2x4x8x8")
     assert lines[4] == "faster than pytorch from 90% zeros on"
     for shares in ("1", "-0.1", "a", "", "0.5;0.9"):
-        assert "sparsities is" in tvmconv(*options, "--sparsities", shares).stderr
+        told = f"'{shares}' is no list of shares such as 0,0.5,0.9"
+        assert told in tvmconv(*options, "--sparsities", shares).stderr
     assert tvmconv("bench", "sparsity", "nobody").exit_code == 2

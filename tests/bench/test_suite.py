@@ -215,8 +215,14 @@ def test_failures(tiny: None, options: list[str], code: int, message: str) -> No
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
-def test_without_a_gpu(tiny: None) -> None:
-    assert tvmconv("bench", "suite", "tiny", "--target", "cuda").exit_code == 7
+@pytest.mark.parametrize(
+    "command",
+    ["suite tiny", "networks", "sparsity", "tutorial", "ablation", "accuracy", "overhead", "defaults -o LOG"],
+)
+def test_without_a_gpu(command: str, tiny: None, tmp_path: Path) -> None:
+    arguments = [tmp_path / word if word == "LOG" else word for word in command.split()]
+    result = tvmconv("bench", *arguments, "--target", "cuda")
+    assert (result.exit_code, result.stdout) == (7, "")
 
 
 def test_missing_packages_are_named_before_anything_is_measured(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +231,7 @@ def test_missing_packages_are_named_before_anything_is_measured(tiny: None, monk
     monkeypatch.delitem(sys.modules, "tvmconv.bench.plot", raising=False)
     result = tvmconv("bench", "suite", "tiny", "--plot", "bars.png")
     assert (result.exit_code, "pip install 'tvmconv[plot]'" in result.stderr) == (1, True)
-    monkeypatch.setattr(import_module("tvmconv.cli.bench.report"), "find_spec", lambda name: None)
+    monkeypatch.setattr(import_module("tvmconv.cli.bench.run"), "find_spec", lambda name: None)
     result = tvmconv("bench", "suite", "tiny")
     assert (result.exit_code, "pip install 'tvmconv[torch]'" in result.stderr) == (1, True)
 
@@ -345,7 +351,7 @@ def test_sets_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_tune_tir(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"tuner": "tvmconv", "us": [1.0, 2.0, 3.0]}, {"tuner": "tune_tir", "us": None}]
-    monkeypatch.setattr("tvmconv.bench.tune_tir.race", lambda workload, target, seconds: rows)
+    monkeypatch.setattr("tvmconv.bench.tuning.tune_tir.race", lambda workload, target, seconds: rows)
     printed = tvmconv_json("bench", "tune-tir", "t64", "--seconds", 10)
     assert (printed["workload"], printed["rows"]) == ("depthwise 1x256x64x64 -> 256, 3x3 padding 1,1,1,1", rows)
     assert "tune_tir" in tvmconv("bench", "tune-tir", "t64").stdout

@@ -13,6 +13,7 @@ from tests.shared.command_line import tvmconv, tvmconv_json
 from tvmconv import targets
 from tvmconv.bench.peers import Peer
 from tvmconv.bench.report import Row
+from tvmconv.bench.suite import How
 from tvmconv.bench.timing import Timing
 from tvmconv.bench.tuning import tutorial
 from tvmconv.bench.tuning.tutorial import TABLES, Entry
@@ -92,10 +93,8 @@ def test_a_configuration_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend a GPU on which a configuration takes 4 µs for each of its columns; PyTorch fails on 5x5 kernels."""
 
-    def measured(
-        suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], rounds: int, cold: bool
-    ) -> Row:
-        assert (rounds, cold) == (3, False)
+    def measured(suite: str, name: str, workload: ConvWorkload, target: object, peers: list[Peer], how: How) -> Row:
+        assert how == How(rounds=3)
         costs = {"tvmconv": 2e-6, "pytorch": 8e-6, "copy": 3e-6, "copy-kernel": 1e-6}
         failed = {"pytorch": "out of memory"} if workload.kernel == (5, 5) else {}
         costs |= {peer.name: 4e-6 * peer.config.thread_x for peer in peers if isinstance(peer, tutorial.Configured)}
@@ -112,7 +111,7 @@ def test_tables(gpu: None) -> None:
     lines = result.stdout.splitlines()
     assert [line for line in lines if line.endswith(", µs")] == [f"{title}, µs" for title in TABLES]
     case = lines[lines.index("vthreads, µs") + 3]
-    assert case.split()[-11:] == ["32x32", "8x8", "1x4", "103.1", "4", "3.60-4.40", "2", "8", "1", "2", "4"]
+    assert case.split()[-11:] == ["32x32", "8x8", "1x4", "103.1", "4", "3.6-4.4", "2", "8", "1", "2", "4"]
     assert lines[-2].startswith("* TVM depthwise tutorial")
     assert lines[-1].startswith("the others: a GPU, warm caches, medians of 3 rounds; tvmconv ")
     failing = [str(workload) for workload in dict.fromkeys(entry.workload for entry in ENTRIES) if 5 in workload.kernel]
@@ -130,9 +129,6 @@ def test_json(gpu: None) -> None:
     assert fused["times"]["config"]["median"] == pytest.approx(4e-6 * fused["config"]["thread_x"])
 
 
-@pytest.mark.parametrize(("target", "code"), [("llvm", 2), ("cuda", 7)])
-def test_no_gpu(target: str, code: int) -> None:
-    if target == "cuda" and targets.has_gpu():
-        pytest.skip("there is a GPU here")
-    result = tvmconv("bench", "tutorial", "--target", target)
-    assert (result.exit_code, result.stdout) == (code, "")
+def test_is_about_gpus() -> None:
+    result = tvmconv("bench", "tutorial", "--target", "llvm")
+    assert (result.exit_code, result.stdout) == (2, "")

@@ -105,10 +105,10 @@ def test_command_line_and_benchmarks_offer_it(toy: None, tmp_path: Path) -> None
     plan = ["tune", "--workload", POINTWISE.to_json(), "--algorithm", "toy", "-o", tmp_path / "log", "--dry-run"]
     assert "cpu/toy" in str(tvmconv_json(*plan))
     from tvmconv.bench.peers import known_peers
-    from tvmconv.bench.suite import measure_row
+    from tvmconv.bench.suite import How, measure_row
 
     peers = [known_peers()[name] for name in ("tvmconv-depthwise", "tvmconv-toy")]
-    row = measure_row("tests", "pointwise", POINTWISE, CPU, peers, rounds=1, cold=False)
+    row = measure_row("tests", "pointwise", POINTWISE, CPU, peers, How(rounds=1))
     assert {"tvmconv", "tvmconv-depthwise", "tvmconv-toy"} <= row.times.keys()
 
 

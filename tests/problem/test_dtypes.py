@@ -16,7 +16,7 @@ import pytest
 import tvmconv
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload, autotvm
-from tvmconv.cli.inputs import fill, read_inputs
+from tvmconv.cli.models.inputs import fill, read_inputs
 from tvmconv.network import build
 from tvmconv.network.graph.layers import TensorSpec
 from tvmconv.problem.dtypes import DTYPES, FLOATS, NARROW, QUANTIZED, STORAGE_TYPES, is_floating

@@ -17,7 +17,7 @@ from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload, autotvm
 from tvmconv.bench.factors import rounded
-from tvmconv.cli.tune import find_tasks
+from tvmconv.cli.tune import Source
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
 from tvmconv.problem import Problem
@@ -249,8 +249,8 @@ def test_command_line_takes_it(tmp_path: Path) -> None:
     assert [task["precision"] for task in plan["tasks"]] == ["tf32", "tf32"]
     plan = tvmconv_json("tune", "--workload", WORKLOAD.to_json(), "-o", log, "--dry-run", *given)
     assert [task["precision"] for task in plan["tasks"]] == ["tf32"]
-    of_suite = find_tasks(None, "im2win-thesis", None, None, "float32", "llvm", "auto", None, "tf32", "forward", None)
-    assert {task.precision for task in of_suite} == {"tf32"}
+    of_suite = Source(None, "im2win-thesis", None, None, None, "auto", None, "tf32", "forward", "llvm", None)
+    assert {task.precision for task in of_suite.tasks()} == {"tf32"}
     shown = tvmconv_json("inspect", WORKLOAD.to_json(), *given)
     assert (shown["precision"], shown["reason"]) == ("tf32", "default configuration; precision tf32")
     assert f"{WORKLOAD}, precision tf32" in tvmconv("inspect", WORKLOAD.to_json(), *given).stdout

@@ -14,7 +14,7 @@ from tvmconv.problem.workload import ConvWorkload
 
 from .peers.ours import Configured
 from .report import Row
-from .suite import measure_row
+from .suite import How, measure_row
 from .timing import Timing
 
 SUITE = "im2win-thesis"
@@ -49,32 +49,23 @@ def measure_ablations(
     workloads: Mapping[str, ConvWorkload],
     target: tvm.target.Target,
     algorithm: str,
-    rounds: int,
+    how: How,
     started: Callable[[str], None],
 ) -> Iterator[Ablation]:
     """Measure the layers one by one; `started` is told the name of each before it begins.
 
-    `algorithm` is that of `tvmconv.compile`.
-
-    All configurations of a layer are checked, and take turns. Raises `WrongResultError` for a wrong result.
+    `algorithm` is that of `tvmconv.compile`. All configurations of a layer are checked, and take turns. Raises
+    `WrongResultError` for a wrong result.
     """
     for name, workload in workloads.items():
         started(f"{name}: {workload}")
-        yield measure_ablation(name, workload, target, algorithm, rounds)
-
-
-def measure_ablation(
-    name: str, workload: ConvWorkload, target: tvm.target.Target, algorithm: str, rounds: int
-) -> Ablation:
-    """Measure one layer."""
-    selection = select(Problem(workload), target, algorithm=algorithm)
-    space = selection.template.space(Problem(workload), target)
-    without = {
-        name: config
-        for name, config in selection.template.ablations(selection.config).items()
-        if config != selection.config and not space.violated(config)
-    }
-    configs = dict.fromkeys([selection.config, *without.values()])
-    _, chosen = selection.name.split("/")
-    peers = [Configured(config, chosen) for config in configs]
-    return Ablation(selection, without, measure_row(SUITE, name, workload, target, peers, rounds, cold=False))
+        selection = select(Problem(workload), target, algorithm=algorithm)
+        space = selection.template.space(Problem(workload), target)
+        without = {
+            name: config
+            for name, config in selection.template.ablations(selection.config).items()
+            if config != selection.config and not space.violated(config)
+        }
+        _, chosen = selection.name.split("/")
+        peers = [Configured(config, chosen) for config in dict.fromkeys([selection.config, *without.values()])]
+        yield Ablation(selection, without, measure_row(SUITE, name, workload, target, peers, how))

@@ -35,7 +35,9 @@ def draw(report: Report, path: Path) -> None:
     figure = Figure(figsize=(max(10, 3 + 1.1 * len(report.rows)), 12), layout="constrained")
     figure.suptitle(f"{report.device}, {report.cache} caches, medians of {report.rounds} rounds")
     upper, lower = figure.subplots(2)
-    multiples = [{name: time.median / row.limit for name, time in row.times.items()} for row in report.rows]
+    multiples = [
+        {name: time.median / row.limit for name, time in row.times.items()} for row in report.rows if row.limit
+    ]
     _bars(upper, [row.name for row in report.rows], multiples, found, colours)
     upper.set_ylabel("time of a call, as a multiple of a copy's")
     _roofline(lower, report.rows, report.roofs, colours)

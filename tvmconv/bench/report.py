@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.precision import DEFAULT
-from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import DeviceFacts, backend_named
 
-from .code import Code
 from .memory import Memory
-from .peers import LIMITS, OURS
-from .timing import Timing, times_as_long
+from .peers import LIMITS, OURS, known_peers
+from .peers.ours import Code
+from .timing import Timing, micro, times_as_long
+
+T = TypeVar("T")
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
+
+SPARSITIES = tuple(step / 10 for step in range(10))
+"""The shares of zeros in figure 11 of the sparse code-generation paper."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -58,8 +61,10 @@ class Row(msgspec.Struct, frozen=True):
         return self.times.get(OURS.name)
 
     @property
-    def limit(self) -> float:
-        """The seconds of the faster copy."""
+    def limit(self) -> float | None:
+        """The seconds of the faster copy; None in reports from before both were measured."""
+        if not all(limit.name in self.times for limit in LIMITS):
+            return None
         return min(self.times[limit.name].median for limit in LIMITS)
 
     def times_faster(self, peer: str) -> float | None:
@@ -130,7 +135,60 @@ def versions(kind: str) -> dict[str, str]:
 class Compared(Protocol):
     """A row of times beside peers."""
 
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def skipped(self) -> dict[str, str]: ...
+
+    @property
+    def failed(self) -> dict[str, str]: ...
+
     def times_faster(self, peer: str) -> float | None: ...
+
+
+def peers_of(rows: Sequence[Row]) -> list[str]:
+    """Return the peers that have run on a row: those of today in their order, then others."""
+    ran = {name for row in rows for name in row.times} - {OURS.name, *(limit.name for limit in LIMITS)}
+    known = known_peers()
+    return [*(name for name in known if name in ran), *sorted(ran - known.keys())]
+
+
+def figures(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | None]]]:
+    """Return headers and cells of the table of tvmconv's times and rates beside the copies, and of peers' ratios."""
+    peers = peers_of(rows)
+    headers = ["name", "µs", "spread", "GFLOP/s", "GB/s", "copy, µs", "% of copy", *(f"x {peer}" for peer in peers)]
+    return headers, [[row.name, *_ours(row), *map(row.times_faster, peers)] for row in rows]
+
+
+def _ours(row: Row) -> list[str | float | None]:
+    copy = None if row.limit is None else micro(row.limit)
+    if row.ours is None:
+        return [None, None, None, None, copy, None]
+    seconds = row.ours.median
+    share = None if row.limit is None else 100 * row.limit / seconds
+    return [micro(seconds), row.ours.spread, row.flops / seconds / 1e9, row.bytes / seconds / 1e9, copy, share]
+
+
+def absent(rows: Iterable[Compared]) -> dict[tuple[str, str, str], list[str]]:
+    """Return the names of the rows that a peer is missing in, by the peer, "skipped" or "failed", and the reason."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for kind, reasons in (("skipped", row.skipped), ("failed", row.failed)):
+            for peer, reason in reasons.items():
+                found.setdefault((peer, kind, reason), []).append(row.name)
+    return found
+
+
+def crossover(rows: Iterable[Row], peer: str) -> float | None:
+    """Return the share of zeros from which tvmconv is faster than a peer; None where it is slower at the largest."""
+    found = None
+    for row in sorted(rows, key=lambda row: row.sparsity or 0.0, reverse=True):
+        ratio = row.times_faster(peer)
+        if ratio is None or ratio <= 1:
+            return found
+        found = row.sparsity
+    return found
 
 
 def geometric_means(rows: Iterable[Compared], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
@@ -138,8 +196,7 @@ def geometric_means(rows: Iterable[Compared], peers: Iterable[str]) -> dict[str,
 
     Peers without such rows are left out.
     """
-    ratios = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
-    return {peer: (geometric_mean(found), len(found)) for peer, found in ratios.items() if found}
+    return _means(geometric_mean, rows, lambda row, peer: row.times_faster(peer), peers)
 
 
 def memory_means(rows: Iterable[Row], contender: str, peers: Iterable[str]) -> dict[str, tuple[float, int]]:
@@ -147,15 +204,22 @@ def memory_means(rows: Iterable[Row], contender: str, peers: Iterable[str]) -> d
 
     Peers without such rows are left out.
     """
-    shares = {
-        peer: [
-            ours / theirs
-            for row in rows
-            if (ours := row.memory_of(contender)) is not None and (theirs := row.memory_of(peer)) is not None
-        ]
-        for peer in peers
-    }
-    return {peer: (fmean(found), len(found)) for peer, found in shares.items() if found}
+
+    def share(row: Row, peer: str) -> float | None:
+        ours, theirs = row.memory_of(contender), row.memory_of(peer)
+        return None if ours is None or theirs is None else ours / theirs
+
+    return _means(fmean, rows, share, peers)
+
+
+def _means(
+    mean: Callable[[Sequence[float]], float],
+    rows: Iterable[T],
+    ratio: Callable[[T, str], float | None],
+    peers: Iterable[str],
+) -> dict[str, tuple[float, int]]:
+    found = {peer: [value for row in rows if (value := ratio(row, peer)) is not None] for peer in peers}
+    return {peer: (mean(values), len(values)) for peer, values in found.items() if values}
 
 
 def read_report(path: Path) -> Report:
@@ -169,21 +233,16 @@ def read_report(path: Path) -> Report:
 
 
 def require_comparable(
-    old: Report,
-    workloads: Mapping[tuple[str, str], ConvWorkload],
-    device: DeviceFacts | None,
-    cache: str,
-    sparsity: float | None = None,
-    precision: str = DEFAULT,
+    old: Report, problems: Mapping[tuple[str, str], Problem], device: DeviceFacts | None, cache: str
 ) -> None:
-    """Raise `InvalidArgumentError` for a report of other conditions, or with none of the workloads.
+    """Raise `InvalidArgumentError` for a report of other conditions, or with none of the problems.
 
-    Conditions are the device, its threads and the state of the caches; a workload's key is its suite and its name.
+    Conditions are the device, its threads and the state of the caches; a problem's key is its suite and its name.
     """
     then, now = (f"{facts}, {state} caches" for facts, state in ((old.device, old.cache), (device, cache)))
     if then != now:
         raise InvalidArgumentError("compare", then, f"a report measured as this run is: {now}")
-    keys = {(*names, str(Problem(workload, sparsity, precision))) for names, workload in workloads.items()}
+    keys = {(*names, str(problem)) for names, problem in problems.items()}
     if not any(row.key in keys for row in old.rows if row.ours):
         raise InvalidArgumentError("compare", [row.name for row in old.rows], "a report with a workload of this run")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,12 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime.arrays import to_numpy, to_torch
 from tvmconv.targets import backend_of
 
-from .choices import choose, split_names
-from .code import code_of
+from . import choose
 from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import LIMITS, default_peers, known_peers
 from .peers.copies import Copy
-from .peers.ours import Tvmconv
+from .peers.ours import Sparse, Tvmconv, code_of
 from .peers.peer import Call, Operands, Peer
-from .peers.sparse import Sparse
 from .report import Row
 from .timing import Timer, interleave, sets_beyond_cache, timer, use_threads_of_tvm
 
@@ -42,59 +41,60 @@ They are those of x, of w and of the scale, and of the values before the scale, 
 """
 
 
-def choose_peers(names: str | None, sparse: bool = False, precision: str = DEFAULT) -> list[Peer]:
-    """Return the peers in text such as "pytorch,tvm"; the default ones for the kind of weight if there is no text."""
-    chosen = default_peers(sparse) if names is None else split_names(names)
-    return list(choose(known_peers(precision), chosen, "peers").values())
+@dataclass(frozen=True)
+class How:
+    """The options that say how a workload is measured, and as which problem."""
+
+    rounds: int
+    cold: bool = False
+    """True for other arrays in each call, none of which is in a cache."""
+    memory: bool = False
+    sparsity: float | None = None
+    """The share of zeros in the weight, with which tvmconv is its sparse kernel; None for its dense one."""
+    precision: str = DEFAULT
+    """The precision of tvmconv."""
+
+    def problem(self, workload: ConvWorkload) -> Problem:
+        return Problem(workload, self.sparsity, self.precision)
 
 
-def measure_suites(
+def choose_peers(names: Sequence[str] | None, how: How) -> list[Peer]:
+    """Return the peers of these names, or without names the default ones for the kind of weight."""
+    chosen = default_peers(how.sparsity is not None) if names is None else names
+    return list(choose(known_peers(how.precision), chosen, "peers").values())
+
+
+def measure_rows(
     workloads: Mapping[tuple[str, str], ConvWorkload],
     target: tvm.target.Target,
     peers: Sequence[Peer],
-    rounds: int,
-    cold: bool,
-    memory: bool,
+    hows: Sequence[How],
     started: Callable[[str], None],
-    sparsity: float | None = None,
-    precision: str = DEFAULT,
 ) -> Iterator[Row]:
     """Measure workloads one by one, whose keys are a suite and a name; `started` is told each before it begins.
-
-    With a sparsity, weights have that share of zeros, and tvmconv is its sparse kernels. The precision is tvmconv's.
 
     PyTorch and all other libraries have as many threads on a CPU as TVM.
     """
     use_threads_of_tvm(target)
     for (suite, name), workload in workloads.items():
-        started(f"{suite} {name}: {workload}")
-        yield measure_row(suite, name, workload, target, peers, rounds, cold, memory, sparsity, precision)
+        for how in hows:
+            started(f"{suite} {name}: {how.problem(workload)}")
+            yield measure_row(suite, name, workload, target, peers, how)
 
 
 def measure_row(
-    suite: str,
-    name: str,
-    workload: ConvWorkload,
-    target: tvm.target.Target,
-    peers: Sequence[Peer],
-    rounds: int,
-    cold: bool,
-    memory: bool = False,
-    sparsity: float | None = None,
-    precision: str = DEFAULT,
+    suite: str, name: str, workload: ConvWorkload, target: tvm.target.Target, peers: Sequence[Peer], how: How
 ) -> Row:
     """Measure a workload of a suite beside its peers and the copies, on arrays that all of them share.
-
-    With a sparsity the weight has that share of zeros, and tvmconv is its sparse kernel. The precision is tvmconv's.
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
     backend = backend_of(target)
     on_gpu, device = backend.on_gpu, backend.device_type
-    problem = Problem(workload, sparsity, precision)
+    problem = how.problem(workload)
     arrays = operands_for(problem)
-    ours = Tvmconv(precision) if sparsity is None else Sparse()
-    count = sets_beyond_cache(workload.bytes_moved, on_gpu) if cold else 1
+    ours = Tvmconv(how.precision) if how.sparsity is None else Sparse()
+    count = sets_beyond_cache(workload.bytes_moved, on_gpu) if how.cold else 1
     sets = [_tensors(arrays, device) for _ in range(count)]
     timers: dict[str, Timer] = {}
     workspaces: dict[str, int] = {}
@@ -108,7 +108,7 @@ def measure_row(
         try:
             calls = peer.prepare(workload, target, sets)
             check(peer, workload, calls[0])
-            if memory and peer not in LIMITS:
+            if how.memory and peer not in LIMITS:
                 workspaces[peer.name] = (
                     workspace_on_gpu(calls[0]) if on_gpu else workspace_on_cpu(peer, workload, target)
                 )
@@ -130,11 +130,11 @@ def measure_row(
         flops=workload.flops,
         bytes=workload.bytes_moved,
         selection=_reason(ours, problem, target) if ours.name in timers else None,
-        times=interleave(timers, rounds),
+        times=interleave(timers, how.rounds),
         skipped=skipped,
         failed=failed,
-        memory=Memory({name: formula(workload) for name, formula in FORMULAS.items()}, workspaces) if memory else None,
-        sparsity=sparsity,
+        memory=Memory({name: each(workload) for name, each in FORMULAS.items()}, workspaces) if how.memory else None,
+        sparsity=how.sparsity,
         code=code_of(ours.operator) if isinstance(ours, Sparse) and ours.name in timers else None,
     )
 

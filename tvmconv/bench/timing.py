@@ -28,6 +28,17 @@ class Timing:
     low: float
     high: float
 
+    @property
+    def spread(self) -> str:
+        """The extremes in microseconds."""
+        return f"{micro(self.low)}-{micro(self.high)}"
+
+
+def micro(seconds: float) -> float:
+    """Return microseconds in four digits, or whole ones."""
+    value = 1e6 * seconds
+    return round(value) if value >= 1000 else float(f"{value:.4g}")
+
 
 def times_as_long(times: Mapping[str, Timing], peer: str, ours: str) -> float | None:
     """Return the ratio of the peer's median time to ours; None unless both have run."""

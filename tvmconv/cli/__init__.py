@@ -16,16 +16,16 @@ from tvmconv.problem.errors import TvmconvError
 from tvmconv.support.version import __version__
 
 from .bench import bench
-from .build import build
 from .doctor import doctor
-from .inspect import inspect
 from .interrupts import INTERRUPTED, interrupts, raise_interrupt
 from .log import log
-from .quantize import quantize
+from .models.build import build
+from .models.inspect import inspect
+from .models.quantize import quantize
+from .models.run import run
+from .models.tasks import tasks
 from .report import report
 from .rpc import rpc
-from .run import run
-from .tasks import tasks
 from .tune import tune
 from .verify import verify
 

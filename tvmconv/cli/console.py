@@ -27,7 +27,10 @@ def json_document(data: Any) -> bytes:
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles: Sequence[str] = ()) -> None:
-    """Print rows below their headers, numbers to the right; `styles`, one for each row, colour a terminal alone."""
+    """Print rows below their headers, numbers to the right; a cell of None is empty.
+
+    `styles`, one for each row, colour a terminal alone.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -39,7 +42,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], styles
     cells = [list(row) for row in rows]
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
     for i, header in enumerate(headers):
-        numbers = bool(cells) and all(isinstance(row[i], int | float) for row in cells)
+        numbers = bool(cells) and all(isinstance(row[i], int | float | None) for row in cells)
         table.add_column(header, justify="right" if numbers else "left", overflow="fold")
     for i, row in enumerate(cells):
         table.add_row(*(Text(_cell(value)) for value in row), style=styles[i] if styles else None)
@@ -59,7 +62,14 @@ def note(message: str) -> None:
     click.echo(message, err=True)
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number before a noun, such as "2 files"."""
+    return f"{number} {noun}{'s' * (number > 1)}"
+
+
 def _cell(value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool | str):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)

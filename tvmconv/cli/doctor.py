@@ -5,15 +5,13 @@ from __future__ import annotations
 import click
 
 from .console import print_json, print_table, progress
-from .options import json_option
+from .options import JSON, command
 
 STYLES = {"ok": "", "missing": "dim", "wrong": "bold red"}
 
 
-@click.command()
-@json_option
-@click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+@command()
+def doctor(as_json: bool = JSON) -> None:
     """Check what this machine has for tvmconv, and say how to get the rest.
 
     The exit code is 1 if something required is missing or wrong; optional parts do not count.
@@ -37,4 +35,4 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         if names:
             click.echo()
             print_table(["to get", "do"], [[", ".join(wanted), remedy] for remedy, wanted in names.items()])
-    ctx.exit(0 if is_healthy(checks) else 1)
+    click.get_current_context().exit(0 if is_healthy(checks) else 1)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import note, print_json, print_table
-from .options import INPUT_FILE, OutputFile, json_option
+from .console import count, note, print_json, print_table
+from .options import INPUT_FILE, JSON, argument, command, option, output, plot
 
 if TYPE_CHECKING:
     from tvmconv.autotvm.tidy import Made
@@ -18,25 +18,13 @@ if TYPE_CHECKING:
 
 STATUSES = ("ok", "build error", "build timeout", "runtime error", "crash", "run timeout", "wrong answer")
 
-log_argument = click.argument("path", metavar="LOG", type=INPUT_FILE)
-output_option = click.option(
-    "-o", "--output", type=OutputFile(), metavar="OUT", help="Write to OUT, and leave LOG as it is."
-)
+LOG_FILE = argument(metavar="LOG", type=INPUT_FILE)
+LOG_FILES = argument(metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
+ELSEWHERE = output("Write to OUT, and leave LOG as it is.", metavar="OUT")
 
 
-@click.group()
-def log() -> None:
-    """Look into tuning logs, and tidy them.
-
-    Logs are plain or have a name that ends in .gz. A file is replaced whole or not at all, and `tvmconv tune` may be
-    adding to it meanwhile.
-    """
-
-
-@log.command()
-@click.argument("paths", metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
-@json_option
-def best(paths: Sequence[Path], as_json: bool) -> None:
+@command()
+def best(paths: tuple[Path, ...] = LOG_FILES, as_json: bool = JSON) -> None:
     """Show the best configurations.
 
     There is one for each workload, target and device, as measured again at the end of its tuning. It is compared with
@@ -54,7 +42,7 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
         if record is None:
             continue
         found.append(record)
-        gain = "" if default is None else default.cost / record.cost
+        gain = None if default is None else default.cost / record.cost
         rows.append([*making(made), 1e6 * record.cost, gain, knobs_text(record)])
     if as_json:
         print_json({"records": found})
@@ -64,13 +52,14 @@ def best(paths: Sequence[Path], as_json: bool) -> None:
         note("no records of trials that worked")
 
 
-@log.command()
-@log_argument
-@click.option("--workload", metavar="TEXT", help="Show only workloads with this in their description.")
-@click.option("--status", type=click.Choice(STATUSES), help="Show only trials that ended so.")
-@click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw the best so far against the trials.")
-@json_option
-def show(path: Path, workload: str | None, status: str | None, plot: Path | None, as_json: bool) -> None:
+@command()
+def show(
+    path: Path = LOG_FILE,
+    workload: str | None = option("Show only workloads with this in their description.", metavar="TEXT"),
+    status: str | None = option("Show only trials that ended so.", type=click.Choice(STATUSES)),
+    plot: Path | None = plot("Draw the best so far against the trials."),
+    as_json: bool = JSON,
+) -> None:
     """List trials, and count them.
 
     The counts are of how the trials ended, of devices, and of versions.
@@ -97,29 +86,20 @@ def show(path: Path, workload: str | None, status: str | None, plot: Path | None
     print_table(
         ["#", "workload", "stage", "status", "µs", "configuration", "reason"],
         [
-            [
-                number,
-                str(record.problem),
-                record.stage.value,
-                record.status.value,
-                1e6 * record.cost,
-                knobs_text(record),
-                record.reason or "",
-            ]
+            [number, str(record.problem), record.stage.value, record.status.value, *_ended(record)]
             for number, record in enumerate(records, 1)
         ],
     )
     for title, counted in (("records", counts), ("devices", devices), ("versions", versions)):
-        click.echo(f"{title}: {'; '.join(f'{count} {what}' for what, count in counted.most_common())}")
+        click.echo(f"{title}: {'; '.join(f'{number} {what}' for what, number in counted.most_common())}")
     for record in held.under_way:
         click.echo(f"without an end: {record.problem}, {knobs_text(record)}")
 
 
-@log.command()
-@click.argument("paths", metavar="LOG...", type=INPUT_FILE, nargs=-1, required=True)
-@click.option("-o", "--output", type=OutputFile(), metavar="OUT", required=True, help="The log to write.")
-@json_option
-def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
+@command()
+def merge(
+    paths: tuple[Path, ...] = LOG_FILES, output: Path = output("The log to write.", metavar="OUT"), as_json: bool = JSON
+) -> None:
     """Put several logs together.
 
     OUT has the records of all of them, each once, in the order of time; what it had before stays in it.
@@ -130,11 +110,8 @@ def merge(paths: Sequence[Path], output: Path, as_json: bool) -> None:
     write(output, lambda there: merged([there, *logs]), sum(len(held.records) for held in logs), as_json)
 
 
-@log.command()
-@log_argument
-@output_option
-@json_option
-def prune(path: Path, output: Path | None, as_json: bool) -> None:
+@command()
+def prune(path: Path = LOG_FILE, output: Path | None = ELSEWHERE, as_json: bool = JSON) -> None:
     """Drop records that cannot be used.
 
     They are trials that failed or have no end, and records of other versions of TVM or of a schedule. Records of
@@ -143,15 +120,12 @@ def prune(path: Path, output: Path | None, as_json: bool) -> None:
     """
     from tvmconv.autotvm.tidy import pruned, unknown
 
-    for name, count in unknown(tidy(path, output, pruned, as_json)).items():
-        note(f"{path}: kept {count} record{'s' * (count > 1)} of {name}, which is not known here")
+    for name, number in unknown(tidy(path, output, pruned, as_json)).items():
+        note(f"{path}: kept {count(number, 'record')} of {name}, which is not known here")
 
 
-@log.command()
-@log_argument
-@output_option
-@json_option
-def compact(path: Path, output: Path | None, as_json: bool) -> None:
+@command()
+def compact(path: Path = LOG_FILE, output: Path | None = ELSEWHERE, as_json: bool = JSON) -> None:
     """Keep the records that decide.
 
     They are those of the best configurations, and of the default, to show the gain. `tvmconv log best` shows the
@@ -160,6 +134,15 @@ def compact(path: Path, output: Path | None, as_json: bool) -> None:
     from tvmconv.autotvm.tidy import compacted
 
     tidy(path, output, compacted, as_json)
+
+
+@click.group(commands=[best, show, merge, prune, compact])
+def log() -> None:
+    """Look into tuning logs, and tidy them.
+
+    Logs are plain or have a name that ends in .gz. A file is replaced whole or not at all, and `tvmconv tune` may be
+    adding to it meanwhile.
+    """
 
 
 def tidy(path: Path, output: Path | None, kept: Callable[[Log], list[Record]], as_json: bool) -> Sequence[Record]:
@@ -200,6 +183,10 @@ def tell_skipped(path: Path, skipped: Mapping[str, int]) -> None:
 def making(made: Made) -> list[object]:
     """Describe the making of a kernel: workload, schedule, target, device, version of TVM."""
     return [str(made.problem), f"{made.template} {made.version}", made.processor, made.device, made.tvm]
+
+
+def _ended(record: Record) -> list[object]:
+    return [1e6 * record.cost, knobs_text(record), record.reason]
 
 
 def versions_text(record: Record) -> str:

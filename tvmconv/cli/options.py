@@ -1,20 +1,94 @@
-"""Options and arguments that several commands share."""
+"""Commands whose parameters declare their options, and the options that several commands share.
+
+`rounds: int = option("The number of rounds.", default=9)` is the option `--rounds`, a positive number. A parameter
+that is a dataclass stands for the options that its fields declare.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from inspect import signature
 from math import isnan
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, cast, get_args, get_type_hints
 
 import click
 
 from tvmconv.problem import DIRECTIONS, FORWARD
+from tvmconv.problem.dtypes import DTYPES
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, WORDS
 from tvmconv.targets.threads import set_num_threads
 
-Shapes = dict[str, list[int | str]]
-"""The shapes of inputs, by name, with text for open sizes."""
+POSITIVE = click.IntRange(min=1)
+
+INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declaration of an option, or of an argument, of click."""
+
+    help: str | None
+    flags: tuple[str, ...] = ()
+    """The flags; without a long one that is the parameter's name."""
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def parameter(self, name: str, kind: Any) -> click.Parameter:
+        """Return the parameter of click for one with a type: a bool is a flag, an int positive, None is allowed."""
+        types = set(get_args(kind)) - {NoneType} if NoneType in get_args(kind) else {kind}
+        if self.help is None:
+            return click.Argument([name], **self.more)
+        more = {"help": self.help, **self.more}
+        if types == {bool}:
+            more["is_flag"] = True
+        elif types == {int}:
+            more.setdefault("type", POSITIVE)
+        if types == {kind} and not more.keys() & {"is_flag", "default", "multiple"}:
+            more["required"] = True
+        is_long = any(flag.startswith("--") for flag in self.flags)
+        flags = self.flags if is_long else (*self.flags, f"--{name.replace('_', '-')}")
+        return click.Option([name, *flags], **more)
+
+
+def option(text: str, *flags: str, **more: Any) -> Any:
+    """Return the declaration of an option with a text for its help, and with what `click.Option` takes."""
+    return Declared(text, flags, more)
+
+
+def argument(**more: Any) -> Any:
+    """Return the declaration of an argument, with what `click.Argument` takes."""
+    return Declared(None, more=more)
+
+
+def command(*effects: click.Option) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command of a function, with options whose effect is all that they have."""
+
+    def decorated(function: Callable[..., None]) -> click.Command:
+        groups = {name: hint for name, hint in get_type_hints(function).items() if is_dataclass(hint)}
+
+        def run(**given: Any) -> None:
+            for name, options in groups.items():
+                given[name] = cast(Any, options)(**{each.name: given.pop(each.name) for each in fields(options)})
+            function(**given)
+
+        run.__doc__ = function.__doc__
+        parameters = [*_parameters(function), *effects]
+        return click.command(function.__name__.replace("_", "-"), params=parameters)(run)
+
+    return decorated
+
+
+def _parameters(of: Callable[..., Any]) -> Iterator[click.Parameter]:
+    """Yield the parameters of a function, and of the dataclasses among its parameters, in their order."""
+    hints = get_type_hints(of)
+    for name, parameter in signature(of).parameters.items():
+        if is_dataclass(hints[name]):
+            yield from _parameters(cast(Any, hints[name]))
+        else:
+            yield parameter.default.parameter(name, hints[name])
 
 
 class OutputFile(click.Path):
@@ -33,16 +107,17 @@ class OutputFile(click.Path):
         return path
 
 
-class Positives(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has none
-    """Positive integers in text such as "1,32"."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has none
+    """Text that a function parses; it raises ValueError for text that the complaint is about."""
 
-    name = "integers"
+    def __init__(self, name: str, parse: Callable[[str], Any], complaint: str) -> None:
+        self.name, self.parse, self.complaint = name, parse, complaint
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        texts = [text.strip() for text in str(value).split(",")]
-        if not all(text.isdecimal() and int(text) for text in texts):
-            self.fail(f"{value!r} is no list of positive integers such as 1,32", param, ctx)
-        return list(dict.fromkeys(map(int, texts)))
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.parse(value.strip()) if isinstance(value, str) else value
+        except ValueError:
+            self.fail(f"{value!r} {self.complaint}", param, ctx)
 
 
 class Algorithm(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has none
@@ -73,26 +148,31 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def address(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+def matched(pattern: str, text: str) -> re.Match[str]:
+    """Return the match of a whole text; raise ValueError where it does not match."""
+    if (match := re.fullmatch(pattern, text)) is None:
+        raise ValueError(text)
+    return match
+
+
+def names(text: str) -> list[str]:
+    """Parse the names in text such as "pytorch,tvm"."""
+    return [name.strip() for name in text.split(",")]
+
+
+def address(text: str) -> tuple[str, int]:
     """Parse the host and the port in text such as "127.0.0.1:9190"."""
-    if value is None:
-        return None
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise click.BadParameter(f"{value!r} is not of the form HOST:PORT", ctx, param)
-    return host, int(port)
+    match = matched(r"(.+):(\d+)", text)
+    if not 0 < int(match[2]) < 2**16:
+        raise ValueError(text)
+    return match[1], int(match[2])
 
 
-def input_shapes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Shapes | None:
-    """Parse the shapes in texts such as "x:[1,3,224,224]" or "x:[n<=64,3,8,8]", by name; return None for no text."""
-    shapes = {}
-    for text in value:
-        found = re.fullmatch(r"(.+):\[([\w\s<=,]+)\]", text.strip())
-        if found is None:
-            raise click.BadParameter(f"{text!r} is not of the form NAME:[1,3,224,224]", ctx, param)
-        sizes = [size.strip() for size in found[2].split(",")]
-        shapes[found[1]] = [int(size) if size.isdecimal() else size for size in sizes]
-    return shapes or None
+def input_shape(text: str) -> tuple[str, list[int | str]]:
+    """Parse the name and the shape in text such as "x:[1,3,224,224]" or "x:[n<=64,3,8,8]"."""
+    match = matched(r"(.+):\[([\w\s<=,]+)\]", text)
+    sizes = [size.strip() for size in match[2].split(",")]
+    return match[1], [int(size) if size.isdecimal() else size for size in sizes]
 
 
 def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
@@ -104,80 +184,98 @@ def apply_records(ctx: click.Context, param: click.Parameter, value: Path | None
 
 
 def use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
-    """Let TVM compute with so many threads."""
+    """Let TVM compute with a number of threads."""
     if value is not None:
         set_num_threads(value)
 
 
-POSITIVE = click.IntRange(min=1)
+NAMES = Parsed("names", names, "is no list of names")
+ADDRESS = Parsed("address", address, "is not of the form HOST:PORT")
+SHARE = click.FloatRange(0, 1, max_open=True)
 
-INPUT_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+JSON = option("Print data as JSON on stdout, and nothing else.", "--json")
 
-model_argument = click.argument("model", type=INPUT_FILE)
+TARGET = option("The target: llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.", default="llvm")
 
-input_shapes_option = click.option(
+MODEL = argument(type=INPUT_FILE)
+
+Shapes = dict[str, list[int | str]]
+"""The shapes of inputs, by name, with text for open sizes."""
+
+INPUT_SHAPES = option(
+    "The shape of an input of MODEL, for sizes that it leaves open, or to leave some open, as in "
+    "x:[n,3,224,224] or x:[n<=64,3,224,224]; once for each such input.",
     "--input-shapes",
-    "shapes",
     multiple=True,
     metavar="NAME:[N,...]",
-    callback=input_shapes,
-    help="The shape of an input of MODEL, for sizes that it leaves open, or to leave some open, as in "
-    "x:[n,3,224,224] or x:[n<=64,3,224,224]; once for each such input.",
+    type=Parsed("shape", input_shape, "is not of the form NAME:[1,3,224,224]"),
+    callback=lambda ctx, param, value: dict(value) or None,
 )
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on stdout, and nothing else.")
-
-target_option = click.option(
-    "--target",
-    default="llvm",
-    help="The target: llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.",
-)
-
-precision_option = click.option(
-    "--precision",
+PRECISION = option(
+    "What is promised of results with float32 operands: strict, as sums of fused multiply-adds; float32, as "
+    "frameworks have it; tf32, with factors rounded to TF32.",
     type=click.Choice(WORDS),
     default=DEFAULT,
-    help="What is promised of results with float32 operands: strict, as sums of fused multiply-adds; float32, as "
-    "frameworks have it; tf32, with factors rounded to TF32.",
 )
 
-direction_option = click.option(
-    "--direction",
-    type=click.Choice(DIRECTIONS),
-    default=FORWARD,
-    help="What is computed: a convolution, or the gradient of a depthwise one by its input or by its weight.",
-)
-
-network_precision_option = click.option(
-    "--precision",
+NETWORK_PRECISION = option(
+    "What is promised of a network in float32: that of `tvmconv inspect` for its convolutions and linear layers; "
+    "float16 or bfloat16, with their factors, and tensors between them, in half precision, and sums in float32.",
     type=click.Choice(NETWORK_WORDS),
     default=DEFAULT,
-    help="What is promised of a network in float32: that of `tvmconv inspect` for its convolutions and linear layers; "
-    "float16 or bfloat16, with their factors, and tensors between them, in half precision, and sums in float32.",
 )
 
-check_indices_option = click.option(
+DIRECTION = option(
+    "What is computed: a convolution, or the gradient of a depthwise one by its input or by its weight.",
+    type=click.Choice(DIRECTIONS),
+    default=FORWARD,
+)
+
+CHECK_INDICES = option(
+    "Bring indices that are out of range into range, and do not look for them: a call takes a little less.",
     "--no-check-indices",
-    "check_indices",
-    is_flag=True,
     flag_value=False,
     default=True,
-    help="Bring indices that are out of range into range, and do not look for them: a call takes a little less.",
 )
 
-threads_option = click.option(
-    "--threads",
+SEED = option("The seed of what is random.", type=click.IntRange(min=0), default=0)
+
+DTYPE = click.Choice(DTYPES)
+
+threads_option = click.Option(
+    ["--threads"],
     type=POSITIVE,
     expose_value=False,
     callback=use_threads,
     help="The number of threads on a CPU, for all contenders alike.  [default: one for each physical core]",
 )
 
-records_option = click.option(
-    "--tuning-records",
+records_option = click.Option(
+    ["--tuning-records"],
     type=INPUT_FILE,
     metavar="LOG",
     expose_value=False,
     callback=apply_records,
     help="Use the best configurations of a log of `tvmconv tune`, before those that tvmconv has.",
 )
+
+
+def algorithm(text: str) -> Any:
+    """Return the declaration of the option for an algorithm."""
+    return option(text, type=Algorithm(), default="auto")
+
+
+def rounds(default: int) -> Any:
+    """Return the declaration of the option for the number of rounds."""
+    return option("The number of times that each contender is timed.", default=default)
+
+
+def output(text: str, suffix: str | None = None, metavar: str = "FILE") -> Any:
+    """Return the declaration of the option for the file to write."""
+    return option(text, "-o", type=OutputFile(suffix), metavar=metavar)
+
+
+def plot(text: str) -> Any:
+    """Return the declaration of the option for a plot."""
+    return option(text, type=OutputFile(".png"), metavar="FILE.png")

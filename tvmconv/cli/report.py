@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import click
+from tvmconv.support.store import write_whole
 
-from .console import note, print_json
-from .options import INPUT_FILE, OutputFile, json_option
+from .console import count, note, print_json
+from .options import INPUT_FILE, JSON, argument, command, option, output
 
 
-@click.command()
-@click.argument("paths", nargs=-1, required=True, type=INPUT_FILE, metavar="FILE...")
-@click.option(
-    "-o", "--output", type=OutputFile(".html"), required=True, metavar="REPORT.html", help="The page to write."
-)
-@click.option("--title", default="tvmconv report", help="The title of the page.")
-@json_option
-def report(paths: tuple[Path, ...], output: Path, title: str, as_json: bool) -> None:
+@command()
+def report(
+    paths: tuple[Path, ...] = argument(nargs=-1, required=True, type=INPUT_FILE, metavar="FILE..."),
+    output: Path = output("The page to write.", ".html", "REPORT.html"),
+    title: str = option("The title of the page.", default="tvmconv report"),
+    as_json: bool = JSON,
+) -> None:
     """Turn benchmarks and tuning logs into one HTML page that needs nothing else.
 
     FILE is a tuning log, plain or compressed, or what a command has printed with --json, `tvmconv bench` for one. The
@@ -29,13 +27,9 @@ def report(paths: tuple[Path, ...], output: Path, title: str, as_json: bool) -> 
     from tvmconv.bench.html.page import page
 
     sources = [read(path) for path in paths]
-    html = page(title, sources)
-    with TemporaryDirectory(dir=output.parent) as folder:  # the page appears whole or not at all
-        written = Path(folder, output.name)
-        written.write_text(html, encoding="utf-8")
-        written.replace(output)
+    write_whole(output, page(title, sources).encode())
     if as_json:
         kinds = {source.name: type(source.content).__name__.lower() for source in sources}
         print_json({"output": str(output), "files": kinds})
     else:
-        note(f"{output}: {len(sources)} file{'s' * (len(sources) > 1)}, {output.stat().st_size / 1024:.0f} KiB")
+        note(f"{output}: {count(len(sources), 'file')}, {output.stat().st_size / 1024:.0f} KiB")

@@ -10,63 +10,42 @@ import click
 from tvmconv.targets.cuda import WITHOUT_CUDA
 
 from .console import note, print_json
-from .options import address, json_option
+from .options import ADDRESS, JSON, command, option
 
 if TYPE_CHECKING:
     from tvmconv.autotvm.rpc import Service
 
 PORT = click.IntRange(1, 65535)
 
-host_option = click.option(
-    "--host",
-    default="127.0.0.1",
-    help="The address to listen on; 0.0.0.0 for other machines, all of which must be trusted.",
+HOST = option(
+    "The address to listen on; 0.0.0.0 for other machines, all of which must be trusted.", default="127.0.0.1"
 )
 
 
-@click.group()
-def rpc() -> None:
-    """Tune on several devices, of this machine or others: a tracker, and a server for each device.
-
-    Both run until Ctrl-C or SIGTERM. `tvmconv tune --rpc-tracker HOST:PORT --rpc-key KEY` makes use of them.
-    """
-
-
-@rpc.command()
-@host_option
-@click.option("--port", type=PORT, default=9190)
-@json_option
-def tracker(host: str, port: int, as_json: bool) -> None:
+@command()
+def tracker(
+    host: str = HOST, port: int = option("The port to listen on.", type=PORT, default=9190), as_json: bool = JSON
+) -> None:
     """Keep the list of servers, and hand them out."""
     from tvmconv.autotvm.rpc import tracker
 
     serve({"tracker": tracker(host, port)}, host, as_json)
 
 
-@rpc.command()
-@click.option(
-    "--tracker", required=True, callback=address, metavar="HOST:PORT", help="The address of `tvmconv rpc tracker`."
-)
-@click.option("--key", required=True, help="The name of devices of this kind, such as h100.")
-@host_option
-@click.option("--port", type=PORT, default=9091, help="The first port to try.")
-@click.option("--port-end", type=PORT, help="The first port not to try.  [default: 100 after the first to try]")
-@click.option(
-    "--device",
-    "devices",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="The number of a GPU; give it several times for a server each.  [default: the first]",
-)
-@json_option
+@command()
 def server(
-    tracker: tuple[str, int],
-    key: str,
-    host: str,
-    port: int,
-    port_end: int | None,
-    devices: tuple[int, ...],
-    as_json: bool,
+    tracker: tuple[str, int] = option("The address of `tvmconv rpc tracker`.", type=ADDRESS, metavar="HOST:PORT"),
+    key: str = option("The name of devices of this kind, such as h100."),
+    host: str = HOST,
+    port: int = option("The first port to try.", type=PORT, default=9091),
+    port_end: int | None = option("The first port not to try.  [default: 100 after the first to try]", type=PORT),
+    devices: tuple[int, ...] = option(
+        "The number of a GPU; give it several times for a server each.  [default: the first]",
+        "--device",
+        type=click.IntRange(min=0),
+        multiple=True,
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Check and time kernels on this machine for whoever asks the tracker.
 
@@ -83,6 +62,14 @@ def server(
         for device in devices or (None,)
     }
     serve(services, host, as_json)
+
+
+@click.group(commands=[tracker, server])
+def rpc() -> None:
+    """Tune on several devices, of this machine or others: a tracker, and a server for each device.
+
+    Both run until Ctrl-C or SIGTERM. `tvmconv tune --rpc-tracker HOST:PORT --rpc-key KEY` makes use of them.
+    """
 
 
 def serve(services: dict[str, Service], host: str, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets.threads import usable_cpus
 
 from .console import note, print_json, progress
-from .options import POSITIVE, Algorithm, Seconds, json_option, target_option
+from .options import JSON, SEED, TARGET, Seconds, algorithm, command, option
 
 if TYPE_CHECKING:
     from tvmconv.testing.conformance import How, Outcome
@@ -26,39 +26,21 @@ QUIET_SECONDS = 10.0
 """The seconds between two lines of progress where there is no terminal."""
 
 
-@click.command()
-@target_option
-@click.option(
-    "--count", type=POSITIVE, default=200, help="The number of random ones; a longer list begins with the same."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the convolutions.")
-@click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, their threads one by one.")
-@click.option("--bounds", is_flag=True, help="On a CPU: turn each access past an array into a crash.")
-@click.option("--open", "opened", is_flag=True, help="Leave sizes open in all convolutions, not in some.")
-@click.option(
-    "--algorithm",
-    type=Algorithm(),
-    default="auto",
-    help="The algorithm of all convolutions, such as winograd; auto: any, and sparse weights.",
-)
-@click.option("--case", metavar="JSON", help="Try this case alone, from the line that a failure prints.")
-@click.option(
-    "--timeout", type=Seconds(), default=300.0, help="The seconds that one convolution may take: twins are slow."
-)
-@click.option("--parallel", type=POSITIVE, help="The number of worker processes.  [default: one a core]")
-@json_option
+@command()
 def verify(
-    target: str,
-    count: int,
-    seed: int,
-    twin: bool,
-    bounds: bool,
-    opened: bool,
-    algorithm: str,
-    case: str | None,
-    timeout: float,
-    parallel: int | None,
-    as_json: bool,
+    target: str = TARGET,
+    count: int = option("The number of random ones; a longer list begins with the same.", default=200),
+    seed: int = SEED,
+    twin: bool = option("Run CUDA kernels on the CPU, their threads one by one.", "--serial-twin"),
+    bounds: bool = option("On a CPU: turn each access past an array into a crash."),
+    opened: bool = option("Leave sizes open in all convolutions, not in some.", "--open"),
+    algorithm: str = algorithm("The algorithm of all convolutions, such as winograd; auto: any, and sparse weights."),
+    case: str | None = option("Try this case alone, from the line that a failure prints.", metavar="JSON"),
+    timeout: float = option(
+        "The seconds that one convolution may take: twins are slow.", type=Seconds(), default=300.0
+    ),
+    parallel: int | None = option("The number of worker processes.  [default: one a core]"),
+    as_json: bool = JSON,
 ) -> None:
     """Compare kernels of random convolutions, and of templates' examples, with the float64 reference.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from math import ceil, floor, log10
 
-from .markup import Markup, join, tag
+from .markup import Markup, tag
 
 WIDTH, LEFT, RIGHT, BOTTOM, TOP = 400, 44, 12, 30, 10
 COLOURS = 11
@@ -106,9 +106,10 @@ def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Char
         parts.append(_text(left - 6, y + thick * len(row) / 2 + 4, label[:LONGEST], "end"))
         for name, value in row.items():
             start, end = sorted((x(1.0), x(value)))
-            bar = tag("rect", tag("title", f"{label}, {name}: {value:.3g}"), x=start, y=y, width=max(end - start, 1.0))
+            title = tag("title", f"{label}, {name}: {value:.3g}")
             colour = _colour(first + names.index(name))
-            parts.append(_with(bar, height=thick - 1, class_=f"f {colour}"))
+            size = {"height": thick - 1, "class_": f"f {colour}", "x": start, "y": y, "width": max(end - start, 1.0)}
+            parts.append(tag("rect", title, **size))
             parts.append(_text(end + 3, y + thick - 2, f"{value:.3g}", "start", "tiny"))
             y += thick
         y += row_gap
@@ -183,7 +184,7 @@ def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: 
         ]
     parts.append(_text((LEFT + WIDTH) / 2, height - 4, axes[0], "middle"))
     middle = (height - BOTTOM) / 2
-    parts.append(_with(_text(0, 0, axes[1], "middle"), transform=f"translate(9 {middle}) rotate(-90)"))
+    parts.append(_text(0, 0, axes[1], "middle", transform=f"translate(9 {middle}) rotate(-90)"))
     return parts
 
 
@@ -191,15 +192,8 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     return tag("line", x1=x1, y1=round(y1, 1), x2=x2, y2=round(y2, 1), class_=kind)
 
 
-def _text(x: float, y: float, content: str, anchor: str, kind: str | None = None) -> Markup:
-    return tag("text", content, x=round(x, 1), y=round(y, 1), text_anchor=anchor, class_=kind)
-
-
-def _with(element: Markup, **attributes: object) -> Markup:
-    """Return an element with more attributes."""
-    opened = tag("x", **attributes).removeprefix("<x").removesuffix("></x>")
-    name, rest = element.split(" ", 1)
-    return join([Markup(name), Markup(opened), Markup(" " + rest)])
+def _text(x: float, y: float, content: str, anchor: str, kind: str | None = None, **more: object) -> Markup:
+    return tag("text", content, **more, x=round(x, 1), y=round(y, 1), text_anchor=anchor, class_=kind)
 
 
 def _colour(number: int) -> str:

@@ -9,36 +9,33 @@ import msgspec
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 
-from .files import Source
 from .markup import Cell, Markup, facts, section, table, tag
 
 Figures = dict[str, Any]
 TIMING = {"median", "low", "high"}
 
 
-def documents(source: Source, found: list[Figures]) -> Markup:
+def documents(title: str, found: list[Figures]) -> Markup:
     """Return the section of documents; lines with the same names are one table."""
     if len(found) == 1:
-        return section(source.name, *_document(found[0]))
+        return section(title, *_document(found[0]))
     alike: dict[tuple[str, ...], list[Figures]] = {}
     for line in found:
         alike.setdefault(tuple(line), []).append(line)
-    return section(source.name, *(_records(lines) for lines in alike.values()))
+    return section(title, *(_records(lines) for lines in alike.values()))
 
 
 def _document(document: Figures) -> list[Markup]:
     parts: list[Markup] = []
     single: list[tuple[str, Cell]] = []
     for name, value in document.items():
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            nested = [item for item in value if any(_is_records(inner) for inner in item.values())]
-            if nested:
-                for item in nested:
-                    parts += [tag("h3", str(item.get("title", name))), *_document(item)]
-            else:
-                parts += [tag("h3", name.replace("_", " ")), _records(value)]
-        else:
+        if not _is_records(value):
             single += _flat(name, value).items()
+        elif nested := [item for item in value if any(map(_is_records, item.values()))]:
+            for item in nested:
+                parts += [tag("h3", str(item.get("title", name))), *_document(item)]
+        else:
+            parts += [tag("h3", name.replace("_", " ")), _records(value)]
     return [facts(single), *parts]
 
 

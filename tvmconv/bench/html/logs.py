@@ -14,14 +14,13 @@ from tvmconv.dispatch.record import Log, Record
 from tvmconv.dispatch.trial import Stage, Status
 
 from . import charts
-from .files import Source
 from .markup import Cell, Markup, details, facts, join, section, table, tag
 
 REASONS = 12
 """The number of different reasons of failures that are listed."""
 
 
-def tuning(source: Source, log: Log) -> Markup:
+def tuning(title: str, log: Log) -> Markup:
     """Return the section of a log."""
     groups = by_making(log.records)
     skipped = ", ".join(f"{count} {kind}" for kind, count in log.skipped.items())
@@ -51,7 +50,7 @@ def tuning(source: Source, log: Log) -> Markup:
         "best configuration",
         "device",
     ]
-    return section(source.name, head, _convergence(groups), means, table(headers, rows), _failures(log.records))
+    return section(title, head, _convergence(groups), means, table(headers, rows), _failures(log.records))
 
 
 def _row(made: Made, records: Sequence[Record]) -> list[Cell]:

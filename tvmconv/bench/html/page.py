@@ -44,10 +44,10 @@ def page(title: str, sources: Sequence[Source]) -> str:
 
 def _section(source: Source) -> Markup:
     if isinstance(source.content, Report):
-        return benchmark(source, source.content)
+        return benchmark(source.name, source.content)
     if isinstance(source.content, Log):
-        return tuning(source, source.content)
-    return documents(source, source.content)
+        return tuning(source.name, source.content)
+    return documents(source.name, source.content)
 
 
 def _environment(sources: Sequence[Source]) -> Markup:
@@ -57,21 +57,17 @@ def _environment(sources: Sequence[Source]) -> Markup:
         if isinstance(source.content, Report):
             report = source.content
             versions = ", ".join(f"{package} {version}" for package, version in report.versions.items())
-            rows.append([source.name, str(report.device), report.device.driver, _target(report), versions])
+            target = [report.target.get(name) for name in ("kind", "arch", "mcpu")]
+            words = " ".join(str(value) for value in target if value)
+            rows.append([source.name, str(report.device), report.device.driver, words, versions])
         elif isinstance(source.content, Log):
             made = {
-                (one.device, one.processor, one.tvm): records
-                for one, records in by_making(source.content.records).items()
+                (each.device, each.processor, each.tvm): records[-1]
+                for each, records in by_making(source.content.records).items()
             }
-            for (device, processor, tvm), records in made.items():
-                driver = records[-1].device.driver
-                ours = records[-1].versions
-                rows.append([source.name, device, driver, processor, f"apache-tvm {tvm}, tvmconv {ours.tvmconv}"])
+            for (device, processor, tvm), last in made.items():
+                packages = f"apache-tvm {tvm}, tvmconv {last.versions.tvmconv}"
+                rows.append([source.name, device, last.device.driver, processor, packages])
     if not rows:
         return Markup()
     return section("Environment", table(["file", "device", "driver", "target", "versions"], rows))
-
-
-def _target(report: Report) -> str:
-    known = (report.target.get(name) for name in ("kind", "arch", "mcpu"))
-    return " ".join(str(value) for value in known if value)

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from typing import Any, NamedTuple, cast
 
 import tvm
@@ -24,7 +22,15 @@ from tvmconv.problem.precision import DEFAULT, HALVES
 from tvmconv.runtime.storage import export
 from tvmconv.targets import backend_of, device_of
 
-from ..peers.onnxruntime import session_of
+from ..peers.onnxruntime import bound
+from ..peers.peer import not_installed
+from ..peers.pytorch import (
+    compiled,
+    compiler_obstacle,
+    strict_and_fastest,
+    with_tf32_convolutions,
+    with_tf32_products,
+)
 from ..timing import Call
 
 
@@ -95,8 +101,7 @@ class PyTorch(Contender):
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
         import torch
 
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False
+        strict_and_fastest()
         torch.backends.cuda.matmul.allow_tf32 = False
         placed = deepcopy(module).to(x.device)
         return Prepared(_without_gradients(self._forward(placed), x), partial(torch.save, placed.state_dict()), x)
@@ -128,17 +133,7 @@ class Tf32(PyTorch):
         return super().prepare(module, x, target)._replace(multiplied=frozenset(["tf32"]))
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
-        import torch
-
-        def forward(x: Any) -> Any:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-                torch.backends.cuda.matmul.allow_tf32 = True
-                try:
-                    return module(x)
-                finally:
-                    torch.backends.cuda.matmul.allow_tf32 = False
-
-        return forward
+        return with_tf32_convolutions(with_tf32_products(module))
 
 
 @dataclass(frozen=True)
@@ -154,16 +149,10 @@ class Compiled(PyTorch):
         return self.mode is None
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
-        if backend_of(target).on_gpu and find_spec("triton") is None:
-            return "triton is not installed"
-        return None if which("g++") or which("clang++") else "it needs a C++ compiler"
+        return compiler_obstacle(target)
 
     def _forward(self, module: Any) -> Callable[[Any], Any]:
-        import torch
-
-        torch._dynamo.reset()
-        compiled: Callable[[Any], Any] = torch.compile(module, mode=self.mode)
-        return compiled
+        return compiled(module, self.mode)
 
 
 @dataclass(frozen=True)
@@ -206,35 +195,21 @@ class Half(Compiled):
 
 
 class OnnxRuntime(Contender):
-    """ONNX Runtime on a CPU, on as many threads as PyTorch has; its arrays are bound, so that nothing is copied."""
+    """ONNX Runtime on a CPU, on as many threads as PyTorch has."""
 
     name = "onnxruntime"
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
-        if backend_of(target).on_gpu:
-            return "on a CPU"
-        missing = [package for package in ("onnx", "onnxruntime") if find_spec(package) is None]
-        return f"{' and '.join(missing)} not installed" if missing else None
+        return "on a CPU" if backend_of(target).on_gpu else not_installed("onnx", "onnxruntime")
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        import numpy as np
         import torch
 
         buffer = io.BytesIO()
         # The exporter through TorchScript, which needs no further package.
         torch.onnx.export(module, (x,), buffer, input_names=["x"], output_names=["y"], dynamo=False)
         model = buffer.getvalue()
-        session = session_of(model)
-        output = torch.empty(session.get_outputs()[0].shape)
-        binding = session.io_binding()
-        binding.bind_input("x", "cpu", 0, np.float32, tuple(x.shape), x.data_ptr())
-        binding.bind_output("y", "cpu", 0, np.float32, tuple(output.shape), output.data_ptr())
-
-        def call() -> Any:
-            session.run_with_iobinding(binding)
-            return output
-
-        return Prepared(call, lambda path: path.write_bytes(model), x)
+        return Prepared(bound(model, x), lambda path: path.write_bytes(model), x)
 
 
 class Tvm(Contender):

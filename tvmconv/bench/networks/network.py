@@ -23,7 +23,7 @@ from tvmconv.problem.errors import TvmconvError, WrongResultError
 from tvmconv.problem.precision import DEFAULT, HALVES
 from tvmconv.targets import backend_of
 
-from .. import choices
+from .. import choose
 from ..timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
 from .ahead import Case, Task, build_side_by_side, built, cold_and_warm, release
 from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Half, Prepared, Tvmconv
@@ -83,18 +83,18 @@ class NetworkRow(msgspec.Struct, frozen=True):
         return times_as_long(self.times, peer, OURS.name)
 
 
-def choose(names: Sequence[str]) -> Sequence[str]:
+def choose_networks(names: Sequence[str]) -> Sequence[str]:
     """Return the networks of these names, or the default ones if there are none."""
     from .models import NETWORKS
 
-    choices.choose(NETWORKS, names, "network")
+    choose(NETWORKS, names, "network")
     return names or NAMES
 
 
-def choose_peers(names: str | None, precision: str = DEFAULT) -> list[Contender]:
-    """Return the peers in text such as "pytorch,tvm"; if there is no text all that can take part in a precision."""
+def choose_peers(names: Sequence[str] | None, precision: str = DEFAULT) -> list[Contender]:
+    """Return the peers of these names; without names all that can take part in a precision."""
     known = {name: replace(peer, dtype=precision) if isinstance(peer, Half) else peer for name, peer in PEERS.items()}
-    chosen = choices.choose(known, [] if names is None else choices.split_names(names), "peers").values()
+    chosen = choose(known, names or (), "peers").values()
     if names is not None:
         return list(chosen)
     others = [peer for peer in chosen if precision in HALVES or not isinstance(peer, Half)]

@@ -1,4 +1,4 @@
-"""Peers that are timed beside tvmconv: one file for each library, with one or more `Peer`s."""
+"""Peers that are timed beside tvmconv."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from tvmconv.problem import FORWARD
 from tvmconv.problem.precision import DEFAULT
 
 from .copies import Copy
-from .gemm import Gemm
-from .im2col import Im2colGemm
-from .metaschedule import MetaSchedule
 from .onnxruntime import OnnxRuntime
-from .ours import Algorithm, ChannelsLast, Plain, Tvmconv
+from .ours import Algorithm, ChannelsLast, Dense, Plain, Tvmconv
 from .peer import Peer
-from .pytorch import Compiled, PyTorch
-from .sparse import Dense, Im2colSpmm, Structured
-from .tvm import Tvm
+from .products import Gemm, Im2colGemm, Im2colSpmm
+from .pytorch import Compiled, PyTorch, Structured
+from .tvm import MetaSchedule, Tvm
 
 OURS = Tvmconv()
 LIMITS = (Copy("copy", by_kernel=False), Copy("copy-kernel", by_kernel=True))

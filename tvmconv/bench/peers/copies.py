@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,11 @@ class Copy(Peer):
     by_kernel: bool
     """True for an elementwise kernel instead of the device's own copy, which is slow for some sizes."""
 
-    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        return None
-
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
         return [self.call(workload.bytes_moved, operands["x"].device) for operands in sets]
 
-    def call(self, nbytes: int, device: Any) -> Callable[[], Any]:
-        """Return a copy that moves so many bytes."""
+    def call(self, nbytes: int, device: Any) -> Call:
+        """Return a copy that moves a number of bytes."""
         import torch
 
         source = torch.randn(-(-nbytes // 2 // LINE) * LINE // 4, device=device)

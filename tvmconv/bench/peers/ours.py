@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tvmconv.dispatch import algorithms_for
 from tvmconv.problem import Problem
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import cuda, cuda_arch, kernel_cache
 
-from .peer import Call, Operands, Peer
+from .peer import Call, Function, Operands
 
 if TYPE_CHECKING:
     import tvm
 
+    from tvmconv.runtime.sparse.operator import SparseOperator
 
-class Tvmconv(Peer):
+
+class Tvmconv(Function):
     """tvmconv with the configuration of a log that it ships, or with the default."""
 
     name = "tvmconv"
@@ -30,14 +36,10 @@ class Tvmconv(Peer):
     def __init__(self, precision: str = DEFAULT) -> None:
         self.precision = precision
 
-    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        return None
-
-    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+    def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
         from tvmconv.runtime import operators
 
-        operator = operators.compile(workload, target, self.config, self.algorithm, self.precision)
-        return [partial(operator, **operands) for operands in sets]
+        return operators.compile(workload, target, self.config, self.algorithm, self.precision)
 
     def unit(self, workload: ConvWorkload) -> float:
         return 0.0
@@ -77,20 +79,19 @@ class ChannelsLast(Tvmconv):
         known = algorithms_for(Problem(workload.in_nhwc(), precision=self.precision), target)
         return None if known else "for tensor cores, and depthwise convolutions on a GPU"
 
-    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        from tvmconv.runtime import operators
+    def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        operator = super().forward(workload.in_nhwc(), target)
 
-        operator = operators.compile(workload.in_nhwc(), target, None, "auto", self.precision)
-
-        def call(operands: Operands) -> Any:
+        def call(**operands: Any) -> Any:
             return operator(**operands).permute(0, 3, 1, 2)
 
+        return call
+
+    def converted(self, workload: ConvWorkload, operands: Operands) -> Operands:
         moved = ("x", "residual") if workload.is_depthwise else ("x", "w", "residual")
-        last = [
-            {name: each.permute(0, 2, 3, 1).contiguous() if name in moved else each for name, each in operands.items()}
-            for operands in sets
-        ]
-        return [partial(call, operands) for operands in last]
+        return {
+            name: each.permute(0, 2, 3, 1).contiguous() if name in moved else each for name, each in operands.items()
+        }
 
 
 class Plain(Tvmconv):
@@ -99,13 +100,79 @@ class Plain(Tvmconv):
     name = "tvmconv-plain"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if workload.epilogue == Epilogue():
-            return "the convolution has no epilogue to leave out"
-        return super().obstacle(workload, target)
+        return "the convolution has no epilogue to leave out" if workload.epilogue == Epilogue() else None
 
-    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        plain = [{name: operands[name] for name in ("x", "w")} for operands in sets]
-        return super().prepare(self.computes(workload), target, plain)
+    def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        return super().forward(self.computes(workload), target)
+
+    def converted(self, workload: ConvWorkload, operands: Operands) -> Operands:
+        return {name: operands[name] for name in ("x", "w")}
 
     def computes(self, workload: ConvWorkload) -> ConvWorkload:
         return workload.without_epilogue()
+
+
+class Dense(Tvmconv):
+    """tvmconv's dense kernel, which multiplies by zeros as by any number."""
+
+    name = "tvmconv-dense"
+
+
+class Sparse(Tvmconv):
+    """tvmconv with the weight compiled in; it takes the place of tvmconv's dense kernel."""
+
+    operator: SparseOperator
+    """The operator that was prepared last."""
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        from tvmconv.runtime.sparse.convolution import sparse_conv2d
+
+        w = sets[0]["w"].reshape(workload.out_channels, -1, *workload.kernel)
+        made = sparse_conv2d(
+            w,
+            workload.stride,
+            workload.padding,
+            workload.dilation,
+            workload.groups,
+            sets[0].get("scale"),
+            sets[0].get("shift"),
+            workload.epilogue.residual,
+            (workload.epilogue.row.name, *workload.epilogue.parameters),
+            target=target,
+        )
+        self.operator = made.operator(workload.x_shape, workload.dtype)
+        return [partial(self.operator, operands["x"], operands.get("residual")) for operands in sets]
+
+
+class Code(msgspec.Struct, frozen=True):
+    """The code that a weight was compiled into; `ptx_bytes` and `cubin_bytes` are of CUDA alone."""
+
+    sparsity: float
+    nonzeros: int
+    blocks: int
+    launches: int
+    template: int
+    """The number of multiply-adds of a thread in the template, for all blocks of output channels."""
+    removed: int
+    left: int
+    instructions: int
+    """The number of instructions in the machine code."""
+    ptx_bytes: int
+    cubin_bytes: int
+
+
+def code_of(operator: SparseOperator) -> Code:
+    """Describe the code of a compiled operator, whose PTX is compiled for this."""
+    images, texts = [], []
+    if sources := operator.sources():
+        arch = cuda_arch(operator.target)
+        images = kernel_cache.compile_all(sources, arch)
+        with ThreadPoolExecutor() as pool:
+            texts = list(pool.map(lambda source: cuda.to_ptx(source, arch), sources))
+    counts = ("sparsity", "nonzeros", "blocks", "launches", "removed", "left", "instructions")
+    return Code(
+        **{name: getattr(operator.report, name) for name in counts},
+        template=operator.report.multiply_adds,
+        ptx_bytes=sum(map(len, texts)),
+        cubin_bytes=sum(map(len, images)),
+    )

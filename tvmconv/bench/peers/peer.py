@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tvmconv.problem.precision import DEFAULT
@@ -29,9 +31,9 @@ class Peer(ABC):
     takes_integers: ClassVar[bool] = False
     """True if it can be asked for convolutions of integers at all."""
 
-    @abstractmethod
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         """Return the reason why it cannot take part; None where it can."""
+        return None
 
     @abstractmethod
     def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
@@ -51,3 +53,25 @@ class Peer(ABC):
         In float32 some bits are left to algorithms such as Winograd's, which sum less exactly.
         """
         return 2.0**-20 if workload.dtype == "float32" else workload.storage.unit
+
+
+class Function(Peer):
+    """A peer that is one function of all sets of operands."""
+
+    @abstractmethod
+    def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        """Return the function, which takes the operands that `converted` returns, by their names."""
+
+    def converted(self, workload: ConvWorkload, operands: Operands) -> Operands:
+        """Return the operands in the layout and the precision that the function takes."""
+        return operands
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        forward = self.forward(workload, target)
+        return [partial(forward, **self.converted(workload, operands)) for operands in sets]
+
+
+def not_installed(*packages: str) -> str | None:
+    """Return an obstacle that names those of some packages that are missing, if any."""
+    missing = [package for package in packages if find_spec(package) is None]
+    return f"{', '.join(missing)} not installed" if missing else None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
 from shutil import which
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from tvmconv.problem.activations import clip
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of
 
-from .peer import Call, Operands, Peer
+from .peer import Call, Function, Operands, not_installed
 
 if TYPE_CHECKING:
     import tvm
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 TEN_BITS = 2.0**-10
 """The relative rounding error of float16 and TF32, if a conversion cuts bits off."""
 
+FLOAT32_ON_GPU = "for float32 on a GPU"
+"""The obstacle of what is TF32 or float16 in a GPU's tensor cores."""
+
 
 @dataclass(frozen=True)
-class PyTorch(Peer):
+class PyTorch(Function):
     """Eager PyTorch, with cuDNN's own search for the fastest algorithm: an epilogue comes operation by operation."""
 
     name: str = "pytorch"
@@ -32,44 +35,53 @@ class PyTorch(Peer):
     half: bool = False
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if (self.tf32 or self.half) and (not backend_of(target).on_gpu or workload.dtype != "float32"):
-            return "for float32 on a GPU"
-        return None
+        narrow = self.tf32 or self.half
+        return FLOAT32_ON_GPU if narrow and not (backend_of(target).on_gpu and workload.dtype == "float32") else None
 
-    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        import torch
+    def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        strict_and_fastest()
+        forward = convolution(workload)
+        return with_tf32_convolutions(forward) if self.tf32 else forward
 
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = False
-        converted = [self._convert(padded(workload, operands)) for operands in sets]
-        forward = self._forward(workload, target)
-        return [partial(forward, **operands) for operands in converted]
-
-    def unit(self, workload: ConvWorkload) -> float:
-        return TEN_BITS if self.tf32 or self.half else super().unit(workload)
-
-    def _convert(self, operands: Operands) -> Operands:
+    def converted(self, workload: ConvWorkload, operands: Operands) -> Operands:
         import torch
 
         dtype = torch.float16 if self.half else operands["x"].dtype
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         return {
             name: tensor.to(dtype, memory_format=layout) if tensor.dim() == 4 else tensor.to(dtype)
-            for name, tensor in operands.items()
+            for name, tensor in padded(workload, operands).items()
         }
 
-    def _forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
-        import torch
+    def unit(self, workload: ConvWorkload) -> float:
+        return TEN_BITS if self.tf32 or self.half else super().unit(workload)
 
-        forward = convolution(workload)
-        if not self.tf32:
-            return forward
 
-        def with_tf32(**operands: Any) -> Any:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-                return forward(**operands)
+@dataclass(frozen=True)
+class Structured(PyTorch):
+    """PyTorch with half of the input channels, of the filters, or of both gone: a dense convolution, only smaller."""
 
-        return with_tf32
+    channels: bool = False
+    filters: bool = False
+
+    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
+        if workload.groups > 1 or (self.channels and workload.in_channels % 2) or workload.out_channels % 2:
+            return "for channels that can be halved"
+        return super().obstacle(workload, target)
+
+    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
+        smaller = self.computes(workload)
+        shapes = {name: shape for name, (shape, _) in smaller.operands.items()}
+        halves = [
+            {name: each[tuple(map(slice, shapes[name]))].contiguous() for name, each in operands.items()}
+            for operands in sets
+        ]
+        return super().prepare(smaller, target, halves)
+
+    def computes(self, workload: ConvWorkload) -> ConvWorkload:
+        in_channels = workload.in_channels // (2 if self.channels else 1)
+        out_channels = workload.out_channels // (2 if self.filters else 1)
+        return msgspec.structs.replace(workload, in_channels=in_channels, out_channels=out_channels)
 
 
 @dataclass(frozen=True)
@@ -83,17 +95,60 @@ class Compiled(PyTorch):
     name: str = "torch-compile"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if backend_of(target).on_gpu and find_spec("triton") is None:
-            return "triton is not installed"
-        return None if which("g++") or which("clang++") else "it needs a C++ compiler"
+        return compiler_obstacle(target)
 
-    def _forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
-        import torch
-
-        torch._dynamo.reset()  # after some shapes it would leave the function as it is
+    def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
+        strict_and_fastest()
         mode = "max-autotune-no-cudagraphs" if backend_of(target).on_gpu and workload.groups == 1 else None
-        compiled: Callable[..., Any] = torch.compile(convolution(workload), mode=mode)
-        return compiled
+        return compiled(convolution(workload), mode)
+
+
+def strict_and_fastest() -> None:
+    """Let cuDNN search for the fastest algorithm, in strict float32."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def with_tf32_convolutions(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another while cuDNN may compute in TF32."""
+    import torch
+
+    def with_tf32(*tensors: Any, **operands: Any) -> Any:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+            return forward(*tensors, **operands)
+
+    return with_tf32
+
+
+def with_tf32_products(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another while cuBLAS may compute in TF32."""
+    import torch
+
+    def with_tf32(*tensors: Any, **operands: Any) -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            return forward(*tensors, **operands)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
+
+    return with_tf32
+
+
+def compiler_obstacle(target: tvm.target.Target) -> str | None:
+    """Return what is in the way of `torch.compile` for a target."""
+    missing = not_installed("triton") if backend_of(target).on_gpu else None
+    return missing or (None if which("g++") or which("clang++") else "it needs a C++ compiler")
+
+
+def compiled(function: Callable[..., Any], mode: str | None) -> Callable[..., Any]:
+    """Return a function of tensors, or a module, as `torch.compile` compiles it when it is called first."""
+    import torch
+
+    torch._dynamo.reset()  # after some shapes it would leave the function as it is
+    compiled: Callable[..., Any] = torch.compile(function, mode=mode)
+    return compiled
 
 
 def padded(workload: ConvWorkload, operands: Operands) -> Operands:

@@ -21,7 +21,7 @@ from ..peers import LIMITS, OURS
 from ..peers.ours import Configured
 from ..peers.pytorch import PyTorch
 from ..report import Row
-from ..suite import measure_row
+from ..suite import How, measure_row
 
 SOURCE = "TVM depthwise tutorial (Y. Hu, 2017): GTX 1080, TensorFlow 1.2"
 
@@ -120,7 +120,7 @@ def measure_tables(target: tvm.target.Target, rounds: int) -> dict[ConvWorkload,
         configs.setdefault(entry.workload, {})[entry.config] = None
     return {
         workload: measure_row(
-            "tutorial", str(workload), workload, target, [*map(Configured, own), PYTORCH], rounds, cold=False
+            "tutorial", str(workload), workload, target, [*map(Configured, own), PYTORCH], How(rounds)
         )
         for workload, own in configs.items()
     }

@@ -10,22 +10,21 @@ import click
 import msgspec
 
 from ..console import note, print_json, print_table
-from ..options import POSITIVE, Algorithm, json_option, target_option
-from .report import collect, conditions, require_torch
+from ..options import JSON, TARGET, algorithm, argument, command, option, rounds
+from .run import begin, collected
 
 if TYPE_CHECKING:
     from tvmconv.bench.ablation import Ablation
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="[LAYER]...")
-@target_option
-@click.option("--batch", type=POSITIVE, help="The batch, instead of the thesis's 128 on a GPU and 1 on a CPU.")
-@click.option("--algorithm", type=Algorithm(), default="auto", help="The algorithm of the layers.")
-@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each kernel is timed.")
-@json_option
+@command()
 def ablation(
-    names: tuple[str, ...], target: str, batch: int | None, algorithm: str, rounds: int, as_json: bool
+    names: tuple[str, ...] = argument(nargs=-1, metavar="[LAYER]..."),
+    target: str = TARGET,
+    batch: int | None = option("The batch, instead of the thesis's 128 on a GPU and 1 on a CPU."),
+    algorithm: str = algorithm("The algorithm of the layers."),
+    rounds: int = rounds(9),
+    as_json: bool = JSON,
 ) -> None:
     """Measure the layers of the im2win thesis, or some of them, without each optimization in turn.
 
@@ -33,54 +32,48 @@ def ablation(
     packed weight, or what a CPU has of the like; "without" is the speed that is left, in percent. Results are checked
     first; times are medians of rounds in which all kernels of a layer take turns, with warm caches.
     """
-    require_torch("tvmconv bench ablation")
+    run = begin("ablation", target, rounds)
 
+    from tvmconv.bench import choose
     from tvmconv.bench.ablation import SUITE, measure_ablations
-    from tvmconv.bench.choices import choose
-    from tvmconv.bench.report import versions
+    from tvmconv.bench.suite import How
     from tvmconv.checking.suites import load_suite
-    from tvmconv.targets import device_facts, device_of, resolve_target
 
-    resolved = resolve_target(target)
-    device_of(resolved)
-    kind = resolved.kind.name
-    workloads = choose(load_suite(SUITE, kind, batch), names, "layer")
-    found, ended = collect(measure_ablations(workloads, resolved, algorithm, rounds, note))
-    device, packages = device_facts(kind), versions(kind)
-    if as_json:
-        rows = [
-            {
-                "name": each.row.name,
-                "workload": each.row.workload,
-                "flops": each.row.flops,
-                "template": each.selection.name,
-                "config": msgspec.to_builtins(each.selection.config),
-                "time": each.whole,
-                "without": {
-                    name: {"config": msgspec.to_builtins(config), "time": each.times[name]}
-                    for name, config in each.without.items()
-                },
-            }
-            for each in found
-        ]
-        print_json({"device": device, "versions": packages, "rounds": rounds, "suite": SUITE, "rows": rows})
-    else:
-        _print(found)
-        click.echo(conditions(device, packages, rounds))
-    if ended:
-        raise ended
+    workloads = choose(load_suite(SUITE, run.kind, batch), names, "layer")
+    with collected(measure_ablations(workloads, run.target, algorithm, How(rounds), note)) as (found, _):
+        if as_json:
+            print_json({**run.facts, "suite": SUITE, "rows": [_record(each) for each in found]})
+        else:
+            _print(found)
+            click.echo(run)
+
+
+def _record(ablation: Ablation) -> dict[str, object]:
+    return {
+        "name": ablation.row.name,
+        "workload": ablation.row.workload,
+        "flops": ablation.row.flops,
+        "template": ablation.selection.name,
+        "config": msgspec.to_builtins(ablation.selection.config),
+        "time": ablation.whole,
+        "without": {
+            name: {"config": msgspec.to_builtins(config), "time": ablation.times[name]}
+            for name, config in ablation.without.items()
+        },
+    }
 
 
 def _print(found: Sequence[Ablation]) -> None:
     names = list(dict.fromkeys(name for each in found for name in each.without))
+    shares = [{name: 100 * share for name, share in each.shares.items()} for each in found]
     print_table(
         ["name", "template", "µs", "GFLOP/s", *(f"% without {name}" for name in names)],
         [
             [each.row.name, each.selection.name, 1e6 * each.whole.median, each.row.flops / each.whole.median / 1e9]
-            + [100 * each.shares[name] if name in each.shares else "" for name in names]
-            for each in found
+            + [of_layer.get(name) for name in names]
+            for each, of_layer in zip(found, shares, strict=True)
         ],
     )
-    means = {name: [each.shares[name] for each in found if name in each.shares] for name in names}
-    texts = [f"{100 * geometric_mean(shares):.3g}% without {name} ({len(shares)})" for name, shares in means.items()]
+    means = {name: [of_layer[name] for of_layer in shares if name in of_layer] for name in names}
+    texts = [f"{geometric_mean(values):.3g}% without {name} ({len(values)})" for name, values in means.items()]
     click.echo(f"geometric means (of so many): {', '.join(texts)}")

@@ -11,18 +11,19 @@ import click
 from tvmconv.problem.errors import InvalidArgumentError
 
 from ..console import note, print_json, print_table
-from ..options import json_option, target_option
-from .report import collect
+from ..options import JSON, TARGET, command, option
+from .run import collected
 
 if TYPE_CHECKING:
     from tvmconv.bench.accuracy import Errors, Row
 
 
-@click.command()
-@target_option
-@click.option("--serial-twin", "twin", is_flag=True, help="Run CUDA kernels on the CPU, without PyTorch.")
-@json_option
-def accuracy(target: str, twin: bool, as_json: bool) -> None:
+@command()
+def accuracy(
+    target: str = TARGET,
+    twin: bool = option("Run CUDA kernels on the CPU, without PyTorch.", "--serial-twin"),
+    as_json: bool = JSON,
+) -> None:
     """Measure how exact convolutions are in each type and precision, on several kinds of data.
 
     Errors are those beside a float64 reference, largest / root mean square over the outputs, in roundings of the type
@@ -41,16 +42,14 @@ def accuracy(target: str, twin: bool, as_json: bool) -> None:
     kind = "llvm" if twin else resolved.kind.name
     if not twin:
         device_of(resolved)
-    rows, ended = collect(measure_accuracy(resolved, twin, note))
-    facts = {"target": json.loads(str(resolved)), "serial_twin": twin}
     device, packages = device_facts(kind), versions(kind)
-    if as_json:
-        print_json({**facts, "device": device, "versions": packages, "rows": rows})
-    else:
-        _print(rows)
-        click.echo(f"{device}; {', '.join(f'{package} {version}' for package, version in packages.items())}")
-    if ended:
-        raise ended
+    facts = {"target": json.loads(str(resolved)), "serial_twin": twin, "device": device, "versions": packages}
+    with collected(measure_accuracy(resolved, twin, note)) as (rows, _):
+        if as_json:
+            print_json({**facts, "rows": rows})
+        else:
+            _print(rows)
+            click.echo(f"{device}; {', '.join(f'{package} {version}' for package, version in packages.items())}")
 
 
 def _print(rows: Sequence[Row]) -> None:
@@ -67,9 +66,9 @@ def _print(rows: Sequence[Row]) -> None:
     click.echo(", ".join(f"{name} by {template}" for name, template in sorted(templates)))
 
 
-def _cell(errors: Errors | None) -> str:
+def _cell(errors: Errors | None) -> str | None:
     if errors is None:
-        return ""
+        return None
     if errors.largest is None or errors.rms is None:
         return "not finite"
     return f"{errors.largest:.3g} / {errors.rms:.3g}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.problem.dtypes import DTYPES
 from tvmconv.problem.errors import InvalidArgumentError, NoValidConfigurationError
 
 from ..console import note, print_json, print_table
 from ..interrupts import interrupts
 from ..log import knobs_text
-from ..options import POSITIVE, OutputFile, json_option, precision_option, target_option
-from ..tune import FINISHING
-from ..tune.report import tell_log
+from ..options import DTYPE, JSON, PRECISION, SEED, TARGET, command, option, output
+from ..tune.report import FINISHING, raise_if_pressed, tell_log
 
 if TYPE_CHECKING:
     from tvmconv.bench.tuning.defaults import Gap
@@ -30,42 +26,18 @@ WORST = 10
 """The number of workloads that the table shows."""
 
 
-@click.command()
-@target_option
-@click.option(
-    "--workloads",
-    "count",
-    type=POSITIVE,
-    default=100,
-    help="The number of workloads; a longer list begins with the same.",
-)
-@click.option(
-    "--dense", is_flag=True, help="Take convolutions whose channels meet, some in groups, for depthwise ones."
-)
-@click.option(
-    "--dtype", type=click.Choice(DTYPES), default="float32", help="The type; the shapes are the same for each."
-)
-@precision_option
-@click.option(
-    "--all-algorithms", is_flag=True, help="Tune each algorithm: the best may be of another than the default."
-)
-@click.option(
-    "--trials", type=POSITIVE, default=32, help="Trials of each workload and algorithm, including those that LOG has."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the workloads and of the search.")
-@click.option("-o", "--output", "log", type=OutputFile(), required=True, metavar="LOG", help="The log to append to.")
-@json_option
+@command()
 def defaults(
-    target: str,
-    count: int,
-    dense: bool,
-    dtype: str,
-    precision: str,
-    all_algorithms: bool,
-    trials: int,
-    seed: int,
-    log: Path,
-    as_json: bool,
+    target: str = TARGET,
+    workloads: int = option("The number of workloads; a longer list begins with the same.", default=100),
+    dense: bool = option("Take convolutions whose channels meet, some in groups, for depthwise ones."),
+    dtype: str = option("The type; the shapes are the same for each.", type=DTYPE, default="float32"),
+    precision: str = PRECISION,
+    all_algorithms: bool = option("Tune each algorithm: the best may be of another than the default."),
+    trials: int = option("Trials of each workload and algorithm, including those that LOG has.", default=32),
+    seed: int = SEED,
+    output: Path = output("The log to append to.", metavar="LOG"),
+    as_json: bool = JSON,
 ) -> None:
     """Compare default configurations with tuned ones, over random workloads.
 
@@ -82,30 +54,29 @@ def defaults(
 
     tasks = [
         task
-        for workload in random_workloads(count, seed, dense, dtype)
+        for workload in random_workloads(workloads, seed, dense, dtype)
         for task in tasks_of(workload, target, precision, all_algorithms)
     ]
     if not tasks:
         kind = "dense" if dense else "depthwise"
-        raise InvalidArgumentError("dtype", dtype, f"a type of {kind} convolutions that an algorithm takes on {target}")
+        expected = f"a type of {kind} convolutions that an algorithm takes on {target}"
+        raise InvalidArgumentError("dtype", dtype, expected)
     option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
     with closing(option), interrupts(lambda: os.write(2, FINISHING)) as pressed:
         device = option.device(tasks[0])
-        tell_log(log, tasks, device)
-        tune_tasks(tasks, log, option, trials=trials * len(tasks), seed=seed, stop=lambda: bool(pressed))
-    found = gaps(tasks, load_from_file(log).records, device)
+        tell_log(output, tasks, device)
+        tune_tasks(tasks, output, option, trials=trials * len(tasks), seed=seed, stop=lambda: bool(pressed))
+    found = gaps(tasks, load_from_file(output).records, device)
     taken = dict.fromkeys(task.workload for task in tasks)
-    facts = {"device": device, "target": str(tasks[0].target), "workloads": count, "trials": trials, "seed": seed}
-    facts |= {"left_out": count - len(taken), "dense": dense, "dtype": dtype, "precision": precision}
+    facts = {"device": device, "target": str(tasks[0].target), "workloads": workloads, "trials": trials, "seed": seed}
+    facts |= {"left_out": workloads - len(taken), "dense": dense, "dtype": dtype, "precision": precision}
     report(found, facts, as_json)
-    if pressed:
-        note(f"to go on: {shlex.join(['tvmconv', *sys.argv[1:]])}")
-        raise KeyboardInterrupt
+    raise_if_pressed(pressed)
     measured = {gap.workload for gap in found}
     if failed := [each for each in taken if each not in measured]:
         raise NoValidConfigurationError(
             f"the default configuration failed on {len(failed)} of {len(taken)} workloads, the first of them "
-            f"{failed[0]}; `tvmconv log show {log}`"
+            f"{failed[0]}; `tvmconv log show {output}`"
         )
 
 
@@ -125,15 +96,8 @@ def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
     print_table(
         ["workload", "space", "default µs", "best µs", "times", "default configuration", "best configuration"],
         [
-            [
-                str(gap.workload),
-                gap.space,
-                1e6 * gap.default.cost,
-                1e6 * gap.best.cost,
-                gap.times,
-                f"{gap.default.template} {knobs_text(gap.default)}",
-                f"{gap.best.template} {knobs_text(gap.best)}",
-            ]
+            [str(gap.workload), gap.space, 1e6 * gap.default.cost, 1e6 * gap.best.cost, gap.times]
+            + [f"{record.template} {knobs_text(record)}" for record in (gap.default, gap.best)]
             for gap in found[:WORST]
         ],
     )
@@ -147,14 +111,12 @@ def report(found: Sequence[Gap], facts: dict[str, Any], as_json: bool) -> None:
 
 
 def _record(gap: Gap) -> dict[str, object]:
+    both = {"default": gap.default, "best": gap.best}
     return {
         "workload": gap.workload,
         "space": gap.space,
-        "default_seconds": gap.default.cost,
-        "best_seconds": gap.best.cost,
+        **{f"{which}_seconds": record.cost for which, record in both.items()},
         "times": gap.times,
-        "default_template": gap.default.template,
-        "best_template": gap.best.template,
-        "default": gap.default.knobs,
-        "best": gap.best.knobs,
+        **{f"{which}_template": record.template for which, record in both.items()},
+        **{which: record.knobs for which, record in both.items()},
     }

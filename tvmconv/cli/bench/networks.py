@@ -10,68 +10,65 @@ import click
 
 from ..console import note, print_json, print_table
 from ..options import (
-    POSITIVE,
-    OutputFile,
-    Positives,
-    json_option,
-    network_precision_option,
-    target_option,
+    JSON,
+    NAMES,
+    NETWORK_PRECISION,
+    SHARE,
+    TARGET,
+    Parsed,
+    argument,
+    command,
+    matched,
+    option,
+    output,
+    plot,
+    rounds,
     threads_option,
 )
-from .report import collect, conditions, kept, require_torch
+from .report import print_absent
+from .run import begin, collected, kept
 
 if TYPE_CHECKING:
     from tvmconv.bench.networks.network import NetworkRow
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@target_option
-@threads_option
-@click.option(
-    "--batch", "batches", type=Positives(), default="1", metavar="N,M", help="The numbers of images in a call."
-)
-@click.option(
-    "--size",
-    type=click.IntRange(min=64),
-    help="The height and width of the images.  [default: 224; 299 for inception_v3]",
-)
-@click.option(
-    "--sparsity",
-    type=click.FloatRange(0, 1, max_open=True),
-    metavar="S",
-    help="The share of each layer's weights that is zero, the smallest ones; tvmconv's dense kernels take part, too.",
-)
-@click.option("--peers", metavar="A,B", help="Measure only these peers.  [default: all that can take part]")
-@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
-@network_precision_option
-@click.option(
-    "--jobs",
-    type=POSITIVE,
-    default=1,
-    metavar="N",
-    help="First build for all rows in so many processes at once, such as one for each two processors; 1 for none.",
-)
-@click.option("--builds", is_flag=True, help="Time each build in new processes, too: with nothing kept, and again.")
-@click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw bars of the times.")
-@click.option(
-    "-o", "--output", type=OutputFile(), metavar="FILE", help="Write the JSON document here, anew after each network."
-)
-@json_option
+def positives(text: str) -> list[int]:
+    """Parse the positive integers in text such as "1,32"."""
+    return [int(matched(r"0*[1-9]\d*", each.strip())[0]) for each in dict.fromkeys(text.split(","))]
+
+
+POSITIVES = Parsed("integers", positives, "is no list of positive integers such as 1,32")
+
+
+@command(threads_option)
 def networks(
-    names: tuple[str, ...],
-    target: str,
-    batches: list[int],
-    size: int | None,
-    sparsity: float | None,
-    peers: str | None,
-    rounds: int,
-    precision: str,
-    jobs: int,
-    builds: bool,
-    plot: Path | None,
-    output: Path | None,
-    as_json: bool,
+    names: tuple[str, ...] = argument(nargs=-1, metavar="[NAME]..."),
+    target: str = TARGET,
+    batches: list[int] = option(
+        "The numbers of images in a call.", "--batch", type=POSITIVES, default="1", metavar="N,M"
+    ),
+    size: int | None = option(
+        "The height and width of the images.  [default: 224; 299 for inception_v3]", type=click.IntRange(min=64)
+    ),
+    sparsity: float | None = option(
+        "The share of each layer's weights that is zero, the smallest; tvmconv's dense kernels take part, too.",
+        type=SHARE,
+        metavar="S",
+    ),
+    peers: list[str] | None = option(
+        "Measure only these.  [default: all that can take part]", type=NAMES, metavar="A,B"
+    ),
+    rounds: int = rounds(9),
+    precision: str = NETWORK_PRECISION,
+    jobs: int = option(
+        "First build for all rows in so many processes at once, such as one for each two processors; 1 for none.",
+        default=1,
+        metavar="N",
+    ),
+    builds: bool = option("Time each build in new processes, too: with nothing kept, and again."),
+    plot: Path | None = plot("Draw bars of the times."),
+    output: Path | None = output("Write the JSON document here, anew after each network."),
+    as_json: bool = JSON,
 ) -> None:
     """Time whole networks, by default five, beside others that run the same module of torch.
 
@@ -88,57 +85,43 @@ def networks(
     Many rows are quicker with --jobs: networks and kernels of torch-compile are built side by side before any row is
     measured, so "build" stays empty. --builds measures that instead, in new processes, "cold" and "warm".
     """
-    require_torch("tvmconv bench networks")
+    run = begin("networks", target, rounds)
 
-    from tvmconv.bench.networks.network import choose, choose_peers, measure_networks
-    from tvmconv.bench.report import versions
-    from tvmconv.targets import device_facts, device_of, resolve_target
+    from tvmconv.bench.networks.network import choose_networks, choose_peers, measure_networks
 
     if plot is not None:
         from tvmconv.bench.plot import draw_networks
-    resolved = resolve_target(target)
-    device_of(resolved)
-    kind = resolved.kind.name
     chosen = choose_peers(peers, precision)
-    device, packages = device_facts(kind), versions(kind)
 
     def report(rows: list[NetworkRow]) -> object:
-        return {"device": device, "versions": packages, "rounds": rounds, "rows": rows}
+        return {**run.facts, "rows": rows}
 
     measured = measure_networks(
-        choose(names), resolved, chosen, rounds, batches, size, sparsity, note, precision, jobs, builds
+        choose_networks(names), run.target, chosen, rounds, batches, size, sparsity, note, precision, jobs, builds
     )
-    if output is not None:
-        measured = kept(measured, output, report)
+    measured = kept(measured, output, report)
     if not as_json:
-        click.echo(conditions(device, packages, rounds))
-    rows, ended = collect(measured if as_json else _printed(measured))
-    if plot is not None and rows:
-        draw_networks(rows, f"{device}, medians of {rounds} rounds", plot)
-    if as_json:
-        print_json(report(rows))
-    elif len(rows) > 1:
-        _print_means(rows)
-    if ended:
-        raise ended
+        click.echo(run)
+    with collected(measured if as_json else _printed(measured)) as (rows, _):
+        if plot is not None and rows:
+            draw_networks(rows, f"{run.device}, medians of {rounds} rounds", plot)
+        if as_json:
+            print_json(report(rows))
+        elif len(rows) > 1:
+            _print_means(rows)
 
 
 def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
-    """Yield the rows, each printed as soon as it is there."""
+    """Yield the rows, each of which is printed before."""
     for row in rows:
         zeros = "" if row.sparsity is None else f", {100 * row.sparsity:g}% zeros"
         word = f", precision {row.precision}" if row.top1 else ""
         click.echo(f"\n{row.name}, {row.batch} x 3 x {row.size} x {row.size}{zeros}{word}")
         columns = _columns(row)
-        print_table(
-            ["", *columns],
-            [[name, *(cell.get(name, "") for cell in columns.values())] for name in row.times],
-        )
+        print_table(["", *columns], [[name, *(cells.get(name) for cells in columns.values())] for name in row.times])
         kernels = ", ".join(f"{count} by {kernel}" for kernel, count in row.kernels.items())
         click.echo(f"convolutions of tvmconv: {kernels}")
-        for kind, absent in (("skipped", row.skipped), ("failed", row.failed)):
-            for name, reason in absent.items():
-                click.echo(f"{name} {kind}: {reason}")
+        print_absent([row])
         yield row
 
 
@@ -152,12 +135,15 @@ def _columns(row: NetworkRow) -> dict[str, dict[str, object]]:
         "error": {name: f"{error:.1e}" for name, error in row.errors.items()},
         "dB": {name: f"{ratio:.1f}" for name, ratio in row.ratios.items()},
         "top-1, %": {name: float(f"{100 * share:.4g}") for name, share in row.top1.items()},
-        "build, s": {name: round(seconds, 1) for name, seconds in row.build_seconds.items()},
-        "cold, s": {name: round(seconds, 1) for name, seconds in row.cold_seconds.items()},
-        "warm, s": {name: round(seconds, 1) for name, seconds in row.warm_seconds.items()},
-        "memory, MB": {name: round(size / 1e6, 1) for name, size in row.memory.items()},
-        "file, MB": {name: round(size / 1e6, 1) for name, size in row.file_bytes.items()},
     }
+    for title, unit, values in (
+        ("build, s", 1, row.build_seconds),
+        ("cold, s", 1, row.cold_seconds),
+        ("warm, s", 1, row.warm_seconds),
+        ("memory, MB", 1e6, row.memory),
+        ("file, MB", 1e6, row.file_bytes),
+    ):
+        columns[title] = {name: round(value / unit, 1) for name, value in values.items()}
     return {title: cells for title, cells in columns.items() if cells}
 
 

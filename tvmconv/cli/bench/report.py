@@ -1,63 +1,26 @@
-"""Functions that the commands under `tvmconv bench` share, and the printing of a report by `tvmconv bench suite`."""
+"""Printing of reports: the tables of `tvmconv bench suite`, and those that other commands share."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from tvmconv.problem.errors import MissingPackageError, RegressionError
-from tvmconv.support.store import write_whole
+from tvmconv.problem.errors import RegressionError
 
-from ..console import json_document, print_table
+from ..console import print_table
 
 if TYPE_CHECKING:
-    from tvmconv.bench.report import Change, Report, Row
-    from tvmconv.bench.timing import Timing
-    from tvmconv.targets import DeviceFacts
+    from tvmconv.bench.report import Change, Compared, Report, Row
 
-T = TypeVar("T")
+    from .run import Run
 
 
-def require_torch(command: str) -> None:
-    """Raise `MissingPackageError` where torch, which a command measures beside, is not installed."""
-    if find_spec("torch") is None:
-        raise MissingPackageError("torch", "torch", command)
-
-
-def collect(rows: Iterable[T]) -> tuple[list[T], BaseException | None]:
-    """Return all rows, or those before the error or Ctrl-C that ended them, and that: it must not cost a long run."""
-    found: list[T] = []
-    try:
-        found.extend(rows)
-    except (Exception, KeyboardInterrupt) as ended:
-        return found, ended
-    return found, None
-
-
-def kept(rows: Iterable[T], path: Path, report: Callable[[list[T]], object]) -> Iterator[T]:
-    """Yield rows; with each the file has the report of all until then, whole, whatever ends the run."""
-    found: list[T] = []
-    for row in rows:
-        found.append(row)
-        write_whole(path, json_document(report(found)))
-        yield row
-
-
-def conditions(device: DeviceFacts | None, versions: Mapping[str, str], rounds: int, cache: str = "warm") -> str:
-    """Describe the conditions that figures depend on, in a line."""
-    packages = ", ".join(f"{package} {version}" for package, version in versions.items())
-    return f"{device}, {cache} caches, medians of {rounds} rounds; {packages}"
-
-
-def print_report(report: Report) -> None:
+def print_report(report: Report, run: Run) -> None:
     """Print a table for each suite, with its geometric means and absent peers, and the means over all suites."""
-    click.echo(conditions(report.device, report.versions, report.rounds, report.cache))
+    click.echo(run)
     suites = list(dict.fromkeys(row.suite for row in report.rows))
     for suite in suites:
         rows = [row for row in report.rows if row.suite == suite]
@@ -66,7 +29,7 @@ def print_report(report: Report) -> None:
         _print_means(rows)
         _print_memory(rows)
         print_code(rows)
-        _print_absent(rows)
+        print_absent(rows)
     if len(suites) > 1:
         click.echo("\nall suites")
         _print_means(report.rows)
@@ -74,44 +37,31 @@ def print_report(report: Report) -> None:
 
 def _print_rows(rows: Sequence[Row]) -> None:
     """Print ratios to tvmconv, or times where tvmconv has not all of the rows."""
-    peers = _peers(rows)
+    from tvmconv.bench.report import figures, peers_of
+    from tvmconv.bench.timing import micro
+
     if all(row.ours for row in rows):
-        headers = ["name", "µs", "spread", "GFLOP/s", "GB/s", "copy, µs", "% of copy", *(f"x {peer}" for peer in peers)]
-        print_table(headers, [[*_ours(row), *(_cell(row.times_faster(peer)) for peer in peers)] for row in rows])
+        print_table(*figures(rows))
         return
-    contenders = [name for name in ("tvmconv", *peers) if any(name in row.times for row in rows)]
+    contenders = [name for name in ("tvmconv", *peers_of(rows)) if any(name in row.times for row in rows)]
     print_table(
         ["name", "copy, µs", *(f"{name}, µs" for name in contenders)],
         [
-            [row.name, _micro(row.limit)]
-            + [_micro(row.times[name].median) if name in row.times else "" for name in contenders]
+            [row.name, row.limit and micro(row.limit)]
+            + [micro(row.times[name].median) if name in row.times else None for name in contenders]
             for row in rows
         ],
     )
 
 
-def _ours(row: Row) -> list[object]:
-    assert row.ours is not None
-    seconds = row.ours.median
-    return [
-        row.name,
-        _micro(seconds),
-        _spread(row.ours),
-        row.flops / seconds / 1e9,
-        row.bytes / seconds / 1e9,
-        _micro(row.limit),
-        100 * row.limit / seconds,
-    ]
-
-
 def _print_means(rows: Sequence[Row]) -> None:
-    from tvmconv.bench.report import geometric_means
+    from tvmconv.bench.report import geometric_means, peers_of
 
-    ours = [row.limit / row.ours.median for row in rows if row.ours]
+    ours = [row.limit / row.ours.median for row in rows if row.ours and row.limit is not None]
     if not ours:
         return
     means = [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"]
-    means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, _peers(rows)).items()]
+    means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, peers_of(rows)).items()]
     click.echo(f"geometric means (of so many): {', '.join(means)}")
 
 
@@ -129,7 +79,7 @@ def _print_memory(rows: Sequence[Row]) -> None:
         ["name", "operands and output", *(f"{name}*" for name in formulas), *contenders],
         [
             [row.name, row.bytes / 1e6, *(memory.formulas[name] / 1e6 for name in formulas)]
-            + [memory.measured[name] / 1e6 if name in memory.measured else "" for name in contenders]
+            + [memory.measured[name] / 1e6 if name in memory.measured else None for name in contenders]
             for row, memory in measured
         ],
     )
@@ -151,48 +101,38 @@ def print_code(rows: Sequence[Row]) -> None:
         ["name", "% zeros", "non-zeros", "template", "removed", "left", "instructions", "PTX, KB", "cubin, KB"],
         [
             [
-                name,
-                100 * code.sparsity,
-                code.nonzeros,
-                code.template,
-                code.removed,
-                code.left,
-                code.instructions,
-                code.ptx_bytes / 1000,
-                code.cubin_bytes / 1000,
+                *(name, 100 * code.sparsity, code.nonzeros, code.template, code.removed, code.left, code.instructions),
+                *(code.ptx_bytes / 1000, code.cubin_bytes / 1000),
             ]
             for name, code in found
         ],
     )
 
 
-def _print_absent(rows: Sequence[Row]) -> None:
+def print_absent(rows: Sequence[Compared]) -> None:
     """Print the peers that took no part, or failed, and in which rows if not in all."""
-    reasons = defaultdict[str, list[str]](list)
-    for row in rows:
-        for kind, absent in (("skipped", row.skipped), ("failed", row.failed)):
-            for peer, reason in absent.items():
-                reasons[f"{peer} {kind}: {reason}"].append(row.name)
-    for reason, names in reasons.items():
-        click.echo(reason if len(names) == len(rows) else f"{reason} ({', '.join(names)})")
+    from tvmconv.bench.report import absent
+
+    for (peer, kind, reason), names in absent(rows).items():
+        where = "" if len(names) == len(rows) else f" ({', '.join(names)})"
+        click.echo(f"{peer} {kind}: {reason}{where}")
 
 
 def print_changes(changes: Sequence[Change]) -> None:
     """Print tvmconv's times before and now."""
+    from tvmconv.bench.timing import micro
+
     click.echo("\ncompared with the older report")
     print_table(
         ["suite", "name", "µs before", "spread", "µs now", "spread", "now / before"],
         [
             [
-                change.suite,
-                change.name,
-                _micro(change.old.median),
-                _spread(change.old),
-                _micro(change.new.median),
-                _spread(change.new),
-                change.ratio,
+                each.suite,
+                each.name,
+                *(cell for t in (each.old, each.new) for cell in (micro(t.median), t.spread)),
+                each.ratio,
             ]
-            for change in changes
+            for each in changes
         ],
     )
     mean = geometric_mean(change.ratio for change in changes)
@@ -201,34 +141,15 @@ def print_changes(changes: Sequence[Change]) -> None:
 
 def require_no_regression(changes: Sequence[Change], allowed: float) -> None:
     """Raise `RegressionError` with the workloads that take longer than before by more than the allowed share."""
+    from tvmconv.bench.timing import micro
+
     slower = [change for change in changes if change.is_regression(allowed)]
     if slower:
         rows = ", ".join(
-            f"{change.name} ({_micro(change.new.median)} µs, before {_micro(change.old.median)})" for change in slower
+            f"{change.name} ({micro(change.new.median)} µs, before {micro(change.old.median)})" for change in slower
         )
         raise RegressionError(f"slower than before by more than {100 * allowed:g}%: {rows}")
 
 
-def _peers(rows: Sequence[Row]) -> list[str]:
-    """Return the peers that have run on a row, in their order."""
-    from tvmconv.bench.peers import known_peers
-
-    return [name for name in known_peers() if any(name in row.times for row in rows)]
-
-
 def _less(share: float) -> str:
     return "less" if share <= 1 else "more"
-
-
-def _micro(seconds: float) -> float:
-    """Return microseconds in four digits, or whole ones."""
-    micro = 1e6 * seconds
-    return round(micro) if micro >= 1000 else float(f"{micro:.4g}")
-
-
-def _spread(timing: Timing) -> str:
-    return f"{_micro(timing.low)}-{_micro(timing.high)}"
-
-
-def _cell(ratio: float | None) -> float | str:
-    return "" if ratio is None else ratio

@@ -7,35 +7,41 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tvmconv.problem.errors import InvalidArgumentError
-
 from ..console import note, print_json, print_table
-from ..options import POSITIVE, json_option, target_option
-from .report import collect, conditions, print_code, require_torch
+from ..options import JSON, NAMES, TARGET, Parsed, argument, command, option, rounds
+from .report import print_code
+from .run import begin, collected
 
 if TYPE_CHECKING:
     from tvmconv.bench.report import Row
-    from tvmconv.problem.workload import ConvWorkload
 
 SUITE = "sparse-paper"
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="[OPERATOR]...")
-@target_option
-@click.option("--batch", type=POSITIVE, help="The batch, instead of 64 on a GPU and 1 on a CPU.")
-@click.option("--sparsities", metavar="A,B", help="The shares of zeros.  [default: 0 to 0.9 in steps of 0.1]")
-@click.option("--peers", metavar="A,B", default="pytorch,pytorch-tf32", help="The peers, as for `tvmconv bench suite`.")
-@click.option("--rounds", type=POSITIVE, default=5, help="The number of times that each contender is timed.")
-@json_option
+def shares(text: str) -> list[float]:
+    """Parse the shares in text such as "0,0.5"."""
+    found = [float(part) for part in text.split(",")]
+    if not all(0 <= share < 1 for share in found):
+        raise ValueError(text)
+    return found
+
+
+SHARES = Parsed("shares", shares, "is no list of shares such as 0,0.5,0.9")
+
+
+@command()
 def sparsity(
-    names: tuple[str, ...],
-    target: str,
-    batch: int | None,
-    sparsities: str | None,
-    peers: str,
-    rounds: int,
-    as_json: bool,
+    names: tuple[str, ...] = argument(nargs=-1, metavar="[OPERATOR]..."),
+    target: str = TARGET,
+    batch: int | None = option("The batch, instead of 64 on a GPU and 1 on a CPU."),
+    sparsities: list[float] | None = option(
+        "The shares of zeros.  [default: 0 to 0.9 in steps of 0.1]", type=SHARES, metavar="A,B"
+    ),
+    peers: list[str] = option(
+        "The peers, as for `tvmconv bench suite`.", type=NAMES, metavar="A,B", default="pytorch,pytorch-tf32"
+    ),
+    rounds: int = rounds(5),
+    as_json: bool = JSON,
 ) -> None:
     """Measure operators of the sparse code-generation paper, or some of them, over shares of zeros.
 
@@ -43,73 +49,48 @@ def sparsity(
     tvmconv is faster. Zeros are at random places. Results are checked first; times are medians of rounds in which all
     take turns, with warm caches.
     """
-    require_torch("tvmconv bench sparsity")
+    run = begin("sparsity", target, rounds)
 
-    from tvmconv.bench.choices import choose
-    from tvmconv.bench.report import versions
-    from tvmconv.bench.sparsity import STEPS, crossover, measure_sparsities
-    from tvmconv.bench.suite import choose_peers
+    from tvmconv.bench import choose
+    from tvmconv.bench.report import SPARSITIES, crossover
+    from tvmconv.bench.suite import How, choose_peers, measure_rows
     from tvmconv.checking.suites import load_suite
-    from tvmconv.targets import device_facts, device_of, resolve_target
 
-    resolved = resolve_target(target)
-    kind = resolved.kind.name
-    device_of(resolved)
-    chosen = choose_peers(peers, sparse=True)
-    shares = STEPS if sparsities is None else _shares(sparsities)
-    wanted = choose(load_suite(SUITE, kind, batch), names, "operator")
-    found, ended = collect(measure_sparsities(SUITE, wanted, resolved, chosen, shares, rounds, note))
-    rows = {name: [row for row in found if row.name == name] for name in wanted}
-    rows = {name: own for name, own in rows.items() if len(own) == len(shares)}
-    crossovers = {name: {peer.name: crossover(own, peer.name) for peer in chosen} for name, own in rows.items()}
-    device, packages = device_facts(kind), versions(kind)
-    if as_json:
-        facts = {"device": device, "versions": packages, "rounds": rounds, "suite": SUITE}
-        print_json({**facts, "rows": found, "crossovers": crossovers})
-    else:
-        _print(rows, crossovers, wanted)
-        click.echo(conditions(device, packages, rounds))
-    if ended:
-        raise ended
+    hows = [How(rounds, sparsity=share) for share in sparsities or SPARSITIES]
+    chosen = choose_peers(peers, hows[0])
+    wanted = choose(load_suite(SUITE, run.kind, batch), names, "operator")
+    workloads = {(SUITE, name): workload for name, workload in wanted.items()}
+    with collected(measure_rows(workloads, run.target, chosen, hows, note)) as (found, _):
+        rows = {name: [row for row in found if row.name == name] for name in wanted}
+        rows = {name: own for name, own in rows.items() if len(own) == len(hows)}
+        crossovers = {name: {peer.name: crossover(own, peer.name) for peer in chosen} for name, own in rows.items()}
+        if as_json:
+            print_json({**run.facts, "suite": SUITE, "rows": found, "crossovers": crossovers})
+        else:
+            for name, own in rows.items():
+                click.echo(f"{name}: {wanted[name]}")
+                _print(own, crossovers[name])
+            click.echo(run)
 
 
-def _print(
-    rows: Mapping[str, Sequence[Row]],
-    crossovers: Mapping[str, Mapping[str, float | None]],
-    workloads: Mapping[str, ConvWorkload],
-) -> None:
+def _print(rows: Sequence[Row], crossovers: Mapping[str, float | None]) -> None:
     from tvmconv.bench.peers import OURS
 
-    peers = dict.fromkeys(peer for found in crossovers.values() for peer in found)
-    present = [peer for peer in peers if any(peer in row.times for own in rows.values() for row in own)]
-    for name, own in rows.items():
-        click.echo(f"{name}: {workloads[name]}")
-        print_table(
-            ["% zeros", "µs", *(f"x {peer}" for peer in present)],
-            [
-                [100 * (row.sparsity or 0), 1e6 * row.ours.median if row.ours else ""]
-                + [row.times_faster(peer) or "" for peer in present]
-                for row in own
-            ],
-        )
-        for row in own:
-            if reason := row.skipped.get(OURS.name):
-                click.echo(f"no kernel with {100 * (row.sparsity or 0):g}% zeros: {reason}")
-        found = {peer: crossovers[name][peer] for peer in present}
-        click.echo(", ".join(f"faster than {peer} {_from(share)}" for peer, share in found.items()))
-        print_code(own)
-        click.echo()
+    found = {peer: share for peer, share in crossovers.items() if any(peer in row.times for row in rows)}
+    print_table(
+        ["% zeros", "µs", *(f"x {peer}" for peer in found)],
+        [
+            [100 * (row.sparsity or 0), row.ours and 1e6 * row.ours.median, *map(row.times_faster, found)]
+            for row in rows
+        ],
+    )
+    for row in rows:
+        if reason := row.skipped.get(OURS.name):
+            click.echo(f"no kernel with {100 * (row.sparsity or 0):g}% zeros: {reason}")
+    click.echo(", ".join(f"faster than {peer} {_from(share)}" for peer, share in found.items()))
+    print_code(rows)
+    click.echo()
 
 
 def _from(share: float | None) -> str:
     return "nowhere" if share is None else f"from {100 * share:g}% zeros on"
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    try:
-        shares = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        shares = ()
-    if not shares or not all(0 <= share < 1 for share in shares):
-        raise InvalidArgumentError("sparsities", text, "shares such as 0,0.5,0.9")
-    return shares

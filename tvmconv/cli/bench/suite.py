@@ -3,91 +3,79 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tvmconv.checking.suites import load_suite
-from tvmconv.problem.dtypes import DTYPES, QUANTIZED
+from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.support.store import write_whole
 
 from ..console import json_document, note, print_json
-from ..options import INPUT_FILE, POSITIVE, OutputFile, json_option, precision_option, target_option, threads_option
-from .report import collect, kept, print_changes, print_report, require_no_regression, require_torch
+from ..options import (
+    DTYPE,
+    INPUT_FILE,
+    JSON,
+    NAMES,
+    PRECISION,
+    SHARE,
+    TARGET,
+    Parsed,
+    argument,
+    command,
+    matched,
+    option,
+    output,
+    plot,
+    rounds,
+    threads_option,
+)
+from .report import print_changes, print_report, require_no_regression
+from .run import begin, collected, kept
 
 if TYPE_CHECKING:
     from tvmconv.bench.report import Report, Roofs, Row
 
 
-def share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+def share(text: str) -> float:
     """Parse the share in text such as "5%"."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)%?", value.strip())
-    if match is None:
-        raise click.BadParameter(f"{value!r} is not of the form 5%", ctx, param)
-    return float(match[1]) / 100
+    return float(matched(r"(\d+(?:\.\d+)?)%?", text)[1]) / 100
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@target_option
-@threads_option
-@click.option("--batch", type=POSITIVE, help="The batch, instead of the suite's.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float32")
-@click.option(
-    "--sparsity",
-    type=click.FloatRange(0, 1, max_open=True),
-    metavar="S",
-    help="The share of zeros in the weights: tvmconv takes its sparse kernels, with other peers by default.",
-)
-@precision_option
-@click.option(
-    "--epilogue", is_flag=True, help="Add scale, shift and ReLU to each convolution; integers are stored as such."
-)
-@click.option(
-    "--peers", metavar="A,B", help="Measure only these peers, and the copies.  [default: all but metaschedule]"
-)
-@click.option(
-    "--cold", is_flag=True, help="Use other arrays in each call, so that none is in the GPU's L2, or a CPU's L3."
-)
-@click.option("--rounds", type=POSITIVE, default=9, help="The number of times that each contender is timed.")
-@click.option("--memory", is_flag=True, help="Measure the memory that each takes, too; on a CPU this needs Linux.")
-@click.option("--plot", type=OutputFile(".png"), metavar="FILE.png", help="Draw bars and a roofline.")
-@click.option("--compare", type=INPUT_FILE, metavar="OLD.json", help="Compare tvmconv with what --json printed before.")
-@click.option(
-    "--fail-on-regress", callback=share, metavar="P%", help="With --compare: the share of speed that may be lost."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=OutputFile(),
-    metavar="FILE",
-    help="Write the JSON document here, anew after each convolution.",
-)
-@json_option
+@command(threads_option)
 def suite(
-    names: tuple[str, ...],
-    target: str,
-    batch: int | None,
-    dtype: str,
-    sparsity: float | None,
-    precision: str,
-    epilogue: bool,
-    peers: str | None,
-    cold: bool,
-    rounds: int,
-    memory: bool,
-    plot: Path | None,
-    compare: Path | None,
-    fail_on_regress: float | None,
-    output: Path | None,
-    as_json: bool,
+    names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="NAME..."),
+    target: str = TARGET,
+    batch: int | None = option("The batch, instead of the suite's."),
+    dtype: str = option("The type of operands.", type=DTYPE, default="float32"),
+    sparsity: float | None = option(
+        "The share of zeros in the weights: tvmconv takes its sparse kernels, with other peers by default.",
+        type=SHARE,
+        metavar="S",
+    ),
+    precision: str = PRECISION,
+    epilogue: bool = option("Add scale, shift and ReLU to each convolution; integers are stored as such."),
+    peers: list[str] | None = option(
+        "Measure only these peers, and the copies.  [default: all but metaschedule]", type=NAMES, metavar="A,B"
+    ),
+    cold: bool = option("Use other arrays in each call, so that none is in the GPU's L2, or a CPU's L3."),
+    rounds: int = rounds(9),
+    memory: bool = option("Measure the memory that each takes, too; on a CPU this needs Linux."),
+    plot: Path | None = plot("Draw bars and a roofline."),
+    compare: Path | None = option(
+        "Compare tvmconv with what --json printed before.", type=INPUT_FILE, metavar="OLD.json"
+    ),
+    fail_on_regress: float | None = option(
+        "With --compare: the share of speed that may be lost.",
+        type=Parsed("share", share, "is not of the form 5%"),
+        metavar="P%",
+    ),
+    output: Path | None = output("Write the JSON document here, anew after each convolution."),
+    as_json: bool = JSON,
 ) -> None:
     """Time the convolutions of suites beside other libraries, and beside a copy of the same bytes.
 
@@ -108,66 +96,51 @@ def suite(
         raise click.UsageError("--memory goes with dense weights")
     if sparsity is not None and precision != DEFAULT:
         raise click.UsageError("--precision goes with dense weights")
-    require_torch("tvmconv bench suite")
+    run = begin("suite", target, rounds, "cold" if cold else "warm")
 
     import msgspec
 
     from tvmconv.bench.memory import can_measure
-    from tvmconv.bench.report import Report, changes, read_report, require_comparable, versions
+    from tvmconv.bench.report import Report, changes, read_report, require_comparable
     from tvmconv.bench.roofs import measure_roofs
-    from tvmconv.bench.suite import choose_peers, measure_suites
-    from tvmconv.targets import backend_of, device_facts, device_of, resolve_target
+    from tvmconv.bench.suite import How, choose_peers, measure_rows
+    from tvmconv.targets import backend_of
 
     if plot is not None:
         from tvmconv.bench.plot import draw
-    resolved = resolve_target(target)
-    device_of(resolved)
-    kind, cache = resolved.kind.name, "cold" if cold else "warm"
-    device = device_facts(kind)
-    assert device is not None  # device_of has found it
-    chosen = choose_peers(peers, sparsity is not None, precision)
+    how = How(rounds, cold, memory, sparsity, precision)
+    chosen = choose_peers(peers, how)
     tail: dict[str, Any] = {"epilogue": Epilogue(scale=True, shift=True, low=0.0)} if epilogue else {}
     if epilogue and dtype in QUANTIZED:
         tail["out_dtype"] = dtype
     workloads = {
         (suite, name): msgspec.structs.replace(workload, **tail)
         for suite in names
-        for name, workload in load_suite(suite, kind, batch, dtype).items()
+        for name, workload in load_suite(suite, run.kind, batch, dtype).items()
     }
-    if memory and not can_measure(backend_of(resolved).on_gpu):
+    if how.memory and not can_measure(backend_of(run.target).on_gpu):
         raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
     old = read_report(compare) if compare else None
     if old:
-        require_comparable(old, workloads, device, cache, sparsity, precision)
-    packages = versions(kind)
+        require_comparable(old, {key: how.problem(each) for key, each in workloads.items()}, run.device, run.cache)
 
     def report_of(rows: list[Row], roofs: Roofs | None = None) -> Report:
-        return Report(
-            target=json.loads(str(resolved)),
-            device=device,
-            versions=packages,
-            cache=cache,
-            rounds=rounds,
-            roofs=roofs,
-            rows=rows,
-        )
+        return Report(json.loads(str(run.target)), run.device, run.versions, run.cache, run.rounds, roofs, rows)
 
-    measured = measure_suites(workloads, resolved, chosen, rounds, cold, memory, note, sparsity, precision)
-    rows, ended = collect(measured if output is None else kept(measured, output, report_of))
-    report = report_of(rows, None if ended else measure_roofs(resolved))
-    found = changes(report.rows, old) if old else []
-    if plot and not ended:
-        draw(report, plot)
-    document = {**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)}
-    if output is not None:
-        write_whole(output, json_document(document))
-    if as_json:
-        print_json(document)
-    else:
-        print_report(report)
-        if found:
-            print_changes(found)
-    if ended:
-        raise ended
+    measured = measure_rows(workloads, run.target, chosen, [how], note)
+    with collected(kept(measured, output, report_of)) as (rows, ended):
+        report = report_of(rows, None if ended else measure_roofs(run.target))
+        found = changes(report.rows, old) if old else []
+        if plot and not ended:
+            draw(report, plot)
+        document = {**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)}
+        if output is not None:
+            write_whole(output, json_document(document))
+        if as_json:
+            print_json(document)
+        else:
+            print_report(report, run)
+            if found:
+                print_changes(found)
     if fail_on_regress is not None:
         require_no_regression(found, fail_on_regress)

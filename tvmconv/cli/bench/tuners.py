@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from ..console import print_json, print_table, progress
-from ..options import INPUT_FILE, POSITIVE, json_option
+from ..options import INPUT_FILE, JSON, argument, command, option
 
 
-@click.command()
-@click.argument("logs", nargs=-1, required=True, type=INPUT_FILE, metavar="LOG...")
-@click.option("--seeds", type=POSITIVE, default=20, help="The number of runs of each tuner.")
-@json_option
-def tuners(logs: tuple[Path, ...], seeds: int, as_json: bool) -> None:
+@command()
+def tuners(
+    logs: tuple[Path, ...] = argument(nargs=-1, required=True, type=INPUT_FILE, metavar="LOG..."),
+    seeds: int = option("The number of runs of each tuner.", default=20),
+    as_json: bool = JSON,
+) -> None:
     """Count the trials that each tuner needs to find a configuration within 5% of the best of a space.
 
     Each LOG holds a trial of every configuration of its workloads, and is replayed. A tuner starts from nothing, but
@@ -31,9 +32,10 @@ def tuners(logs: tuple[Path, ...], seeds: int, as_json: bool) -> None:
     print_table(
         ["workload", "space", "within 5%", "tuner", "trials", "lower quartile", "upper quartile", "% of the space"],
         [
-            [row["workload"], row["space"], row["good"], row["tuner"]]
-            + [row[quartile] for quartile in ("median", "lower", "upper")]
-            + [100 * row["share"]]
+            [
+                *(row[name] for name in ("workload", "space", "good", "tuner", "median", "lower", "upper")),
+                100 * row["share"],
+            ]
             for row in rows
         ],
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -20,6 +22,16 @@ if TYPE_CHECKING:
     from tvmconv.dispatch.task import Task
     from tvmconv.problem import Problem
     from tvmconv.targets import DeviceFacts
+
+
+FINISHING = b"finishing the trial under way; Ctrl-C again ends at once\n"
+
+
+def raise_if_pressed(pressed: Sequence[int]) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed during a search, after the command that goes on is told."""
+    if pressed:
+        note(f"to go on: {shlex.join(['tvmconv', *sys.argv[1:]])}")
+        raise KeyboardInterrupt
 
 
 def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> None:
@@ -88,8 +100,8 @@ def print_summaries(summaries: dict[int, Summary], log: Path, device: DeviceFact
                 str(summary.task.problem),
                 _micros(summary.default_cost),
                 _micros(summary.best_cost),
-                _gain(summary) or "",
-                "" if summary.spread is None else f"{summary.spread:.1%}",
+                _gain(summary),
+                None if summary.spread is None else f"{summary.spread:.1%}",
                 summary.trials,
                 ", ".join(f"{count} {status.value}" for status, count in summary.failures.items()),
             ]
@@ -108,8 +120,8 @@ def _described(problem: Problem | Call) -> dict[str, object]:
     return problem._asdict() if isinstance(problem, tuple) else msgspec.structs.asdict(problem)
 
 
-def _micros(cost: float) -> float | str:
-    return 1e6 * cost if cost < inf else ""
+def _micros(cost: float) -> float | None:
+    return 1e6 * cost if cost < inf else None
 
 
 def _gain(summary: Summary) -> float | None:

@@ -6,29 +6,27 @@ from pathlib import Path
 
 import click
 
-from .console import print_json, print_table, progress
-from .options import INPUT_FILE, OutputFile, json_option, model_argument
+from ..console import print_json, print_table, progress
+from ..options import INPUT_FILE, JSON, MODEL, command, option, output
 
 
-@click.command()
-@model_argument
-@click.option(
-    "--data",
-    type=INPUT_FILE,
-    required=True,
-    metavar="FILE.npz",
-    help="Samples of the inputs: an array for each, whose first axis goes through the samples.",
-)
-@click.option("-o", "--output", type=OutputFile(".onnx"), required=True, metavar="FILE.onnx", help="The file to write.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("qdq", "qoperator")),
-    default="qdq",
-    help="The form of the result: operators between QuantizeLinear and DequantizeLinear, or such as QLinearConv.",
-)
-@json_option
-def quantize(model: Path, data: Path, output: Path, form: str, as_json: bool) -> None:
+@command()
+def quantize(
+    model: Path = MODEL,
+    data: Path = option(
+        "Samples of the inputs: an array for each, whose first axis goes through the samples.",
+        type=INPUT_FILE,
+        metavar="FILE.npz",
+    ),
+    output: Path = output("The file to write.", ".onnx", "FILE.onnx"),
+    form: str = option(
+        "The form of the result: operators between QuantizeLinear and DequantizeLinear, or such as QLinearConv.",
+        "--format",
+        type=click.Choice(("qdq", "qoperator")),
+        default="qdq",
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Quantize MODEL, an ONNX file in float32, with the ranges that samples of its inputs have.
 
     ONNX Runtime does it: weights become int8 with a scale for each output channel, other tensors uint8. What it

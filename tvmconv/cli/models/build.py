@@ -9,47 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import print_json, print_table, progress
-from .options import (
-    OutputFile,
+from ..console import print_json, print_table, progress
+from ..options import (
+    CHECK_INDICES,
+    INPUT_SHAPES,
+    JSON,
+    MODEL,
+    NETWORK_PRECISION,
+    TARGET,
     Shapes,
-    check_indices_option,
-    input_shapes_option,
-    json_option,
-    model_argument,
-    network_precision_option,
+    command,
+    option,
+    output,
     records_option,
-    target_option,
 )
 
 if TYPE_CHECKING:
     from tvmconv.network import Layer
 
 
-@click.command()
-@model_argument
-@click.option("-o", "--output", type=OutputFile(".so"), required=True, metavar="FILE.so", help="The file to write.")
-@target_option
-@input_shapes_option
-@records_option
-@click.option(
-    "--sparse",
-    type=click.Choice(("auto", "always", "never")),
-    default="auto",
-    help="The weights to compile into their kernels, where nothing is left of their zeros.",
-)
-@network_precision_option
-@check_indices_option
-@json_option
+@command(records_option)
 def build(
-    model: Path,
-    output: Path,
-    target: str,
-    shapes: Shapes | None,
-    sparse: str,
-    precision: str,
-    check_indices: bool,
-    as_json: bool,
+    model: Path = MODEL,
+    output: Path = output("The file to write.", ".so", "FILE.so"),
+    target: str = TARGET,
+    shapes: Shapes | None = INPUT_SHAPES,
+    sparse: str = option(
+        "The weights to compile into their kernels, where nothing is left of their zeros.",
+        type=click.Choice(("auto", "always", "never")),
+        default="auto",
+    ),
+    precision: str = NETWORK_PRECISION,
+    check_indices: bool = CHECK_INDICES,
+    as_json: bool = JSON,
 ) -> None:
     """Compile MODEL, an ONNX or .pt2 file, into one library, and list what runs each of its convolutions.
 
@@ -83,21 +75,18 @@ def build(
 
 def _merged(layers: tuple[Layer, ...]) -> list[dict[str, Any]]:
     """Return the layers as records; those that compute the same with the same kernel are counted in one."""
-    merged: dict[tuple[str, str, str], dict[str, Any]] = {}
+    same: dict[tuple[str, str, str], list[Layer]] = {}
     for layer in layers:
-        key = layer.convolution.description, layer.kernel, layer.reason
-        record = merged.setdefault(
-            key,
-            {
-                "description": layer.convolution.description,
-                "workload": layer.convolution.workload,
-                "kernel": layer.kernel,
-                "config": layer.config,
-                "reason": layer.reason,
-                "count": 0,
-                "names": [],
-            },
-        )
-        record["count"] += 1
-        record["names"].append(layer.convolution.name)
-    return list(merged.values())
+        same.setdefault((layer.convolution.description, layer.kernel, layer.reason), []).append(layer)
+    return [
+        {
+            "description": description,
+            "workload": first.convolution.workload,
+            "kernel": kernel,
+            "config": first.config,
+            "reason": reason,
+            "count": len([first, *others]),
+            "names": [layer.convolution.name for layer in (first, *others)],
+        }
+        for (description, kernel, reason), (first, *others) in same.items()
+    ]

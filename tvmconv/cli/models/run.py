@@ -16,16 +16,19 @@ import click
 from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.problem.precision import DEFAULT
 
-from .console import note, print_json, print_table, progress
-from .options import (
+from ..console import note, print_json, print_table, progress
+from ..options import (
+    CHECK_INDICES,
     INPUT_FILE,
-    POSITIVE,
-    OutputFile,
+    INPUT_SHAPES,
+    JSON,
+    NETWORK_PRECISION,
+    SEED,
     Shapes,
-    check_indices_option,
-    input_shapes_option,
-    json_option,
-    network_precision_option,
+    argument,
+    command,
+    option,
+    output,
     records_option,
 )
 
@@ -44,54 +47,35 @@ PROGRAM = ".pt2"
 """The ending of the names of files of `torch.export.save`."""
 
 
-@click.command()
-@click.argument("file", metavar="FILE|MODEL", type=INPUT_FILE)
-@click.option(
-    "-i", "--inputs", type=INPUT_FILE, metavar="X.npz", help="The inputs by name; those that the file lacks are filled."
-)
-@click.option(
-    "-o", "--outputs", type=OutputFile(".npz"), metavar="Y.npz", help="The file to write the outputs to, by name."
-)
-@click.option(
-    "--fill-mode",
-    type=click.Choice(["random", "ones"]),
-    default="random",
-    help="The filling of inputs; random is normal numbers, and 0 or 1 for integers and booleans.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="The seed of the random inputs.")
-@click.option(
-    "--target", help="The target to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]"
-)
-@click.option("--verify", type=click.Choice(["onnxruntime"]), help="Compare the outputs of MODEL with this runtime's.")
-@click.option("--print-time", is_flag=True, help="Measure the time, without the copies from and to a GPU.")
-@click.option("--repeat", type=POSITIVE, default=10, help="With --print-time or --profile: the number of measurements.")
-@click.option("--number", type=POSITIVE, default=1, help="With --print-time: the number of runs in each measurement.")
-@click.option(
-    "--profile",
-    is_flag=True,
-    help="Measure the time of each kernel, one after the other; on a GPU with its launch, and without CUDA graphs.",
-)
-@network_precision_option
-@check_indices_option
-@input_shapes_option
-@records_option
-@json_option
+@command(records_option)
 def run(
-    file: Path,
-    inputs: Path | None,
-    outputs: Path | None,
-    fill_mode: str,
-    seed: int,
-    target: str | None,
-    verify: str | None,
-    print_time: bool,
-    repeat: int,
-    number: int,
-    profile: bool,
-    precision: str,
-    check_indices: bool,
-    shapes: Shapes | None,
-    as_json: bool,
+    file: Path = argument(metavar="FILE|MODEL", type=INPUT_FILE),
+    inputs: Path | None = option(
+        "The inputs by name; those that the file lacks are filled.", "-i", type=INPUT_FILE, metavar="X.npz"
+    ),
+    outputs: Path | None = output("The file to write the outputs to, by name.", ".npz", "Y.npz"),
+    fill_mode: str = option(
+        "The filling of inputs; random is normal numbers, and 0 or 1 for integers and booleans.",
+        type=click.Choice(["random", "ones"]),
+        default="random",
+    ),
+    seed: int = SEED,
+    target: str | None = option(
+        "The target to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]"
+    ),
+    verify: str | None = option(
+        "Compare the outputs of MODEL with this runtime's.", type=click.Choice(["onnxruntime"])
+    ),
+    print_time: bool = option("Measure the time, without the copies from and to a GPU."),
+    repeat: int = option("With --print-time or --profile: the number of measurements.", default=10),
+    number: int = option("With --print-time: the number of runs in each measurement.", default=1),
+    profile: bool = option(
+        "Measure the time of each kernel, one after the other; on a GPU with its launch, and without CUDA graphs."
+    ),
+    precision: str = NETWORK_PRECISION,
+    check_indices: bool = CHECK_INDICES,
+    shapes: Shapes | None = INPUT_SHAPES,
+    as_json: bool = JSON,
 ) -> None:
     """Run FILE, a library of `tvmconv build`, or MODEL, an ONNX or .pt2 file, and describe its outputs.
 
@@ -181,9 +165,9 @@ def load_network(
     given = None if precision == DEFAULT else precision
     unchecked = None if check_indices else "not"
     options = (("target", target), ("verify", verify), ("precision", given), ("check_indices", unchecked))
-    for option, value in options:
+    for name, value in options:
         if value is not None:
-            raise InvalidArgumentError(option, value, "none with a library: that takes the ONNX model")
+            raise InvalidArgumentError(name, value, "none with a library: that takes the ONNX model")
     from tvmconv.network.loading import load
 
     with progress(f"loading {file.name}"):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import note, print_json, print_table, progress
-from .options import Shapes, input_shapes_option, json_option, model_argument
+from ..console import note, print_json, print_table, progress
+from ..options import INPUT_SHAPES, JSON, MODEL, Shapes, command
 
 if TYPE_CHECKING:
     from tvmconv.network import Convolution
@@ -23,11 +23,8 @@ class Task:
     names: list[str]
 
 
-@click.command()
-@model_argument
-@input_shapes_option
-@json_option
-def tasks(model: Path, shapes: Shapes | None, as_json: bool) -> None:
+@command()
+def tasks(model: Path = MODEL, shapes: Shapes | None = INPUT_SHAPES, as_json: bool = JSON) -> None:
     """List the convolutions of MODEL, an ONNX or .pt2 file, equal ones merged: what they cost, and who has a kernel.
 
     Linear layers of matrices are among them, as convolutions of one element. FLOPs are two for each multiply-add; the

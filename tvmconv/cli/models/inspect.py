@@ -14,16 +14,18 @@ from tvmconv.problem.precision import WORDS
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import BACKENDS, backend_of, resolve_target
 
-from .console import print_json, print_table, progress
-from .options import (
-    POSITIVE,
+from ..console import print_json, print_table, progress
+from ..options import (
+    DIRECTION,
+    INPUT_SHAPES,
+    JSON,
+    NETWORK_PRECISION,
+    TARGET,
     Shapes,
-    direction_option,
-    input_shapes_option,
-    json_option,
-    network_precision_option,
+    argument,
+    command,
+    option,
     records_option,
-    target_option,
 )
 from .tasks import find_tasks
 
@@ -33,34 +35,23 @@ if TYPE_CHECKING:
     from tvmconv.runtime.operator import Operator
 
 
-@click.command()
-@click.argument("subject", metavar="WORKLOAD|MODEL")
-@click.option("--layer", type=POSITIVE, metavar="N", help="Number of the convolution in `tvmconv tasks`.")
-@target_option
-@click.option(
-    "--show",
-    type=click.Choice(list(dict.fromkeys(view for backend in BACKENDS.values() for view in backend.views))),
-    default="config",
-    help="The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
-    "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's compiler "
-    "reports.",
-)
-@click.option("--passes", is_flag=True, help="Show a whole MODEL's Relax module behind each pass instead.")
-@network_precision_option
-@direction_option
-@input_shapes_option
-@records_option
-@json_option
+@command(records_option)
 def inspect(
-    subject: str,
-    layer: int | None,
-    target: str,
-    show: str,
-    passes: bool,
-    precision: str,
-    direction: str,
-    shapes: Shapes | None,
-    as_json: bool,
+    subject: str = argument(metavar="WORKLOAD|MODEL"),
+    layer: int | None = option("Number of the convolution in `tvmconv tasks`.", metavar="N"),
+    target: str = TARGET,
+    show: str = option(
+        "The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
+        "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's "
+        "compiler reports.",
+        type=click.Choice(list(dict.fromkeys(view for backend in BACKENDS.values() for view in backend.views))),
+        default="config",
+    ),
+    passes: bool = option("Show a whole MODEL's Relax module behind each pass instead."),
+    precision: str = NETWORK_PRECISION,
+    direction: str = DIRECTION,
+    shapes: Shapes | None = INPUT_SHAPES,
+    as_json: bool = JSON,
 ) -> None:
     """Show how one convolution is scheduled by itself, with operands in NCHW, and the code that comes out.
 
