@@ -147,7 +147,7 @@ def test_trials_may_be_of_one_algorithm() -> None:
 @pytest.mark.parametrize("target", [CPU, resolve_target(SM_90)], ids=["cpu", "cuda"])
 def test_all_trials_may_be_of_open_sizes(target: tvm.target.Target) -> None:
     """They are tried with the least size, and with two past that which the kernel is chosen for."""
-    trials = [random_trial(Draw(f"0/{number}"), target, number, opened=True)[0] for number in range(40)]
+    trials = [random_trial(Draw(f"0/{number}"), target, number, opened=True)[0] for number in range(80)]
     assert {trial.algorithm for trial in trials} > {"depthwise", "direct", "im2win", "sparse"}
     for trial in trials:
         assert trial.open_sizes
