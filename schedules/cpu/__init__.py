@@ -1,21 +1,20 @@
 """Schedules for CPUs."""
 
-from . import amx, depthwise, direct, dot, pointwise, sparse, winograd
-from .direct import im2win
-from .dot import depthwise_dot
-from .gradients import input as input_gradient
-from .gradients import weight as weight_gradient
+from importlib import import_module
 
-__all__ = [
-    "amx",
-    "depthwise",
-    "depthwise_dot",
-    "direct",
-    "dot",
-    "im2win",
-    "input_gradient",
-    "pointwise",
-    "sparse",
-    "weight_gradient",
-    "winograd",
-]
+MODULES = {
+    "amx": "amx",
+    "depthwise": "depthwise",
+    "depthwise_dot": "dot.depthwise_dot",
+    "direct": "direct",
+    "dot": "dot",
+    "im2win": "direct.im2win",
+    "input_gradient": "gradients.input",
+    "pointwise": "pointwise",
+    "weight_gradient": "gradients.weight",
+    "winograd": "winograd",
+    "sparse": "sparse",
+}
+"""The module of each template, by its algorithm; each is an attribute of this package under the algorithm's name."""
+
+globals().update((algorithm, import_module(f".{path}", __name__)) for algorithm, path in MODULES.items())

@@ -1,45 +1,29 @@
 """Schedules for NVIDIA GPUs."""
 
-from . import (
-    attention,
-    depthwise,
-    depthwise_bands,
-    depthwise_nhwc,
-    depthwise_planes,
-    gate,
-    grouped,
-    matvec,
-    shallow,
-    sparse,
-    tensor,
-)
-from .gradients import diagonals as weight_gradient_diagonals
-from .gradients import input as input_gradient
-from .gradients import input_nhwc as input_gradient_nhwc
-from .gradients import weight as weight_gradient
-from .gradients import weight_nhwc as weight_gradient_nhwc
-from .simt import direct, im2win
-from .tensor import linear, winograd
+from importlib import import_module
 
-__all__ = [
-    "attention",
-    "depthwise",
-    "depthwise_bands",
-    "depthwise_nhwc",
-    "depthwise_planes",
-    "direct",
-    "gate",
-    "grouped",
-    "im2win",
-    "input_gradient",
-    "input_gradient_nhwc",
-    "linear",
-    "matvec",
-    "shallow",
-    "sparse",
-    "tensor",
-    "weight_gradient",
-    "weight_gradient_diagonals",
-    "weight_gradient_nhwc",
-    "winograd",
-]
+MODULES = {
+    "attention": "attention",
+    "depthwise": "depthwise",
+    "depthwise_bands": "depthwise_bands",
+    "depthwise_nhwc": "depthwise_nhwc",
+    "depthwise_planes": "depthwise_planes",
+    "direct": "simt.direct",
+    "gate": "gate",
+    "grouped": "grouped",
+    "im2win": "simt.im2win",
+    "input_gradient": "gradients.input",
+    "input_gradient_nhwc": "gradients.input_nhwc",
+    "matvec": "matvec",
+    "shallow": "shallow",
+    "tensor": "tensor",
+    "weight_gradient": "gradients.weight",
+    "weight_gradient_diagonals": "gradients.diagonals",
+    "weight_gradient_nhwc": "gradients.weight_nhwc",
+    "winograd": "tensor.winograd",
+    "linear": "tensor.linear",  # behind `tensor`, which is taken where estimates are equal
+    "sparse": "sparse",
+}
+"""The module of each template, by its algorithm; each is an attribute of this package under the algorithm's name."""
+
+globals().update((algorithm, import_module(f".{path}", __name__)) for algorithm, path in MODULES.items())

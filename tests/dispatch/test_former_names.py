@@ -46,6 +46,10 @@ FORMER = {
         create(DENSE, SM_90, sparsity=0.9),
         ("channels", "images", "threads_y", "threads_x", "rows", "columns", "chunk", "buffers", "tiles"),
     ),
+    "cuda/input_gradient": (
+        create(ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 3, 3), stride=2), SM_90, direction="input_gradient"),
+        ("threads_z", "threads_y", "threads_x", "thread_y", "thread_x", "load"),
+    ),
     "cpu/sparse": (create(DENSE, "llvm", sparsity=0.9), ("channels", "vectors", "rows", "shares", "parallel")),
 }
 """A task of each template with renamed knobs, and the names that its knobs had, in their order."""

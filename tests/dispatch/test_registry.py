@@ -23,7 +23,7 @@ from tvmconv.dispatch.registry import template_from, to_message
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules import cuda
-from tvmconv.targets import resolve_target
+from tvmconv.targets import backend_of, resolve_target
 from tvmconv.testing import conformance, trials
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -236,11 +236,19 @@ def test_refused_algorithm_says_which_condition_fails(
     ids=lambda value: str(value) if isinstance(value, Problem) else "",
 )
 def test_refused_layout_says_which_conditions_fail(problem: Problem, target: tvm.target.Target, why: list[str]) -> None:
+    """The error has a condition of each template that takes the layouts, in the order of the templates."""
     with pytest.raises(InvalidArgumentError) as error:
         dispatch.templates_for(problem, target)
-    told = str(error.value)
+    told, _, reasons = str(error.value).partition(f" on {target.kind.name}: ")
     assert told.startswith(f"layout is {problem.workload.layouts!r}; expected NCHW to NCHW, or others ")
-    assert told.endswith(f" on {target.kind.name}: {'; '.join(why)}")
+    have_layouts = [
+        f"{backend_of(target).templates}/{algorithm}"
+        for algorithm in dispatch.algorithms_on(target)
+        for template in [dispatch.template_named(f"{backend_of(target).templates}/{algorithm}")]
+        if "forward" in registry.directions_of(template) and template.LAYOUTS.obstacle(problem.workload) is None
+    ]
+    assert [reason.split()[0] for reason in reasons.split("; ")] == have_layouts
+    assert [reason for reason in reasons.split("; ") if reason in why] == why
 
 
 def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyPatch) -> None:

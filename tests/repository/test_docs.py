@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tvmconv.problem.activations import ACTIVATIONS
+
 pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +69,14 @@ def test_tables_are_those_of_the_data(script: ModuleType) -> None:
     wrong = page.replace("**4.32**", "**4.33**")
     assert wrong != page
     assert script.renewed(wrong) == page
+
+
+def test_activations_are_listed() -> None:
+    page = (DOCS / "networks.md").read_text()
+    listed = page[
+        page.index("The activations that end in a kernel are") : page.index(", each a row in [activations.py]")
+    ]
+    assert re.findall(r"`(\w+)`", listed) == list(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("script", ["plots"], indirect=True)

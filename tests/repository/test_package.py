@@ -39,7 +39,7 @@ def test_every_public_name_is_there() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel from a copy of the files that git knows, as from a clean checkout."""
+    """Build an sdist from a copy of the files that git knows, as from a clean checkout, and a wheel from the sdist."""
     source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name and (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(output), str(source)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output), str(source)]
     subprocess.run(command, capture_output=True, check=True)
     (built,) = output.glob("*.whl")
     return built

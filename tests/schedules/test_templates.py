@@ -39,9 +39,6 @@ NOT_EVERYWHERE = {"vectors", "staging", "tiles of several warps", "copies ahead"
 SLOW = ("cuda/direct", "cuda/im2win", "cuda/tensor", "cuda/linear", "cuda/winograd", "cuda/sparse")
 """The templates whose spaces take seconds to list."""
 
-UNCOUNTED = ("cuda/matvec",)
-"""The templates that count none of their shared memory, of some hundred bytes."""
-
 AT_MOST = ("cuda/direct", "cuda/im2win", "cuda/weight_gradient")
 """The templates that count no less shared memory than a block has, and at times a little more."""
 
@@ -163,7 +160,7 @@ def test_every_cuda_template_synchronizes(row: Row) -> None:
     if row.name in AT_MOST or getattr(config, "flat", False):
         assert used <= counted
     else:
-        assert counted == (0 if row.name in UNCOUNTED else used)
+        assert counted == used
 
 
 @by_row([*every(3, ON_GPU), *every(4, IN_STEP), *(row for row in CASES if getattr(row.config, "teams", 0))])

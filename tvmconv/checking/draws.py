@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from random import Random
 from typing import TypeVar
 
@@ -26,6 +27,11 @@ class Draw:
 
     def of(self, values: Sequence[T]) -> T:
         return values[self.uniform(0, len(values) - 1)]
+
+    def by_name(self, values: Sequence[T]) -> T:
+        """Return one of several values, by their texts: with a further value, only the draws that return it change."""
+        number = self._random()
+        return max(values, key=lambda value: sha256(f"{number} {value}".encode()).digest())
 
     def pair(self, low: int, high: int) -> tuple[int, int]:
         return self.uniform(low, high), self.uniform(low, high)

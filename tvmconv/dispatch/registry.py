@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Fused, SparseTemplate, Template
 from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
@@ -21,40 +22,18 @@ from .choices import kept
 if TYPE_CHECKING:
     import tvm
 
-SPARSE: dict[str, SparseTemplate] = {"cuda": cuda.sparse.template, "cpu": cpu.sparse.template}
+FOLDERS: dict[str, ModuleType] = {
+    each.templates: import_module(f"tvmconv.schedules.{each.templates}") for each in BACKENDS.values()
+}
+"""The packages of templates, by their folders: `MODULES` of each lists its algorithms."""
+
+SPARSE: dict[str, SparseTemplate] = {name: folder.sparse.template for name, folder in FOLDERS.items()}
 """The template for weights that are compiled in, by folder."""
 
 TEMPLATES: dict[str, Template] = {
-    "cpu/amx": cpu.amx.template,
-    "cpu/depthwise": cpu.depthwise.template,
-    "cpu/depthwise_dot": cpu.depthwise_dot.template,
-    "cpu/direct": cpu.direct.template,
-    "cpu/dot": cpu.dot.template,
-    "cpu/im2win": cpu.im2win.template,
-    "cpu/input_gradient": cpu.input_gradient.template,
-    "cpu/pointwise": cpu.pointwise.template,
-    "cpu/weight_gradient": cpu.weight_gradient.template,
-    "cpu/winograd": cpu.winograd.template,
-    "cuda/attention": cuda.attention.template,
-    "cuda/depthwise": cuda.depthwise.template,
-    "cuda/depthwise_bands": cuda.depthwise_bands.template,
-    "cuda/depthwise_nhwc": cuda.depthwise_nhwc.template,
-    "cuda/depthwise_planes": cuda.depthwise_planes.template,
-    "cuda/direct": cuda.direct.template,
-    "cuda/gate": cuda.gate.template,
-    "cuda/grouped": cuda.grouped.template,
-    "cuda/im2win": cuda.im2win.template,
-    "cuda/input_gradient": cuda.input_gradient.template,
-    "cuda/input_gradient_nhwc": cuda.input_gradient_nhwc.template,
-    "cuda/matvec": cuda.matvec.template,
-    "cuda/shallow": cuda.shallow.template,
-    "cuda/tensor": cuda.tensor.template,
-    "cuda/weight_gradient": cuda.weight_gradient.template,
-    "cuda/weight_gradient_diagonals": cuda.weight_gradient_diagonals.template,
-    "cuda/weight_gradient_nhwc": cuda.weight_gradient_nhwc.template,
-    "cuda/winograd": cuda.winograd.template,
-    "cuda/linear": cuda.linear.template,  # behind `cuda/tensor`, which is taken where estimates are equal
-    **{f"{folder}/sparse": template for folder, template in SPARSE.items()},
+    f"{name}/{algorithm}": getattr(folder, algorithm).template
+    for name, folder in FOLDERS.items()
+    for algorithm in folder.MODULES
 }
 """The templates that tvmconv has itself, by name."""
 

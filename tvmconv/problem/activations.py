@@ -2,7 +2,7 @@
 
 A row's definition is written once, in operators and the functions of `Arithmetic`. It is read as a float32 expression
 of TVM for kernels and in float64 NumPy for references (`compute.functions`), and as a formula to be recognized in
-networks (`network.sites.formulas`).
+networks (`network.sites.formulas`). A model whose importer writes another formula needs it among the row's `forms`.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Activation:
     """The approximate number of instructions of a GPU where results are rounded to half precision; 0 for as many."""
     torch: str = ""
     """The name of the function in `torch.nn.functional`, which takes the values in the same order."""
-    onnx: str = ""
-    """The name of ONNX's operator, whose only number is called alpha; "" where ONNX has none."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further arguments of torch's function, which are also attributes of ONNX's operator."""
+    """Further arguments of torch's function."""
     relax: str = ""
     """The name of Relax's operator, whose only number is called alpha; "" where Relax has none."""
     forms: tuple[Callable[..., Any], ...] = ()
     """The same function as importers write it, where that is a different formula."""
+    is_homogeneous: bool = False
+    """True if the function of a positive multiple of y is the same multiple of that of y; bounds are not asked."""
 
     def values(self, given: Sequence[Any]) -> Values:
         """Return the values of the definition, from those that a caller gives for the first parameters."""
@@ -216,7 +216,7 @@ def _at_least_one(value: float) -> float:
 ACTIVATIONS = {
     row.name: row
     for row in (
-        Activation("relu", clip, fixed=(0.0, None), torch="relu", onnx="Relu", relax="relax.nn.relu"),
+        Activation("relu", clip, fixed=(0.0, None), torch="relu", relax="relax.nn.relu"),
         Activation("relu6", clip, fixed=(0.0, 6.0), torch="relu6", relax="relax.nn.relu6"),
         Activation("clip", clip, {"low": None, "high": None}, torch="hardtanh"),
         Activation(
@@ -228,7 +228,6 @@ ACTIVATIONS = {
             to_half=_gelu_to_half,
             half_operations=12,
             torch="gelu",
-            onnx="Gelu",
             relax="relax.nn.gelu",
         ),
         Activation(
@@ -240,7 +239,6 @@ ACTIVATIONS = {
             to_half=_gelu_tanh_to_half,
             half_operations=8,
             torch="gelu",
-            onnx="Gelu",
             options={"approximate": "tanh"},
             relax="relax.nn.gelu_tanh",
             forms=(_gelu_tanh_by_series,),
@@ -263,7 +261,6 @@ ACTIVATIONS = {
             operations=22,
             half_operations=4,
             torch="sigmoid",
-            onnx="Sigmoid",
             relax="relax.sigmoid",
         ),
         Activation(
@@ -272,7 +269,6 @@ ACTIVATIONS = {
             roundings=4,
             operations=26,
             torch="tanh",
-            onnx="Tanh",
             relax="relax.tanh",
             forms=(_tanh_by_series,),
         ),
@@ -283,7 +279,6 @@ ACTIVATIONS = {
             roundings=3,
             operations=6,
             torch="hardswish",
-            onnx="HardSwish",
         ),
         Activation("hardsigmoid", _hardsigmoid, steepest=lambda: 1 / 6, roundings=2, operations=5, torch="hardsigmoid"),
         Activation(
@@ -294,8 +289,8 @@ ACTIVATIONS = {
             roundings=2,
             operations=2,
             torch="leaky_relu",
-            onnx="LeakyRelu",
             relax="relax.nn.leakyrelu",
+            is_homogeneous=True,
         ),
         Activation(
             "elu",
@@ -305,11 +300,17 @@ ACTIVATIONS = {
             roundings=3,
             operations=20,
             torch="elu",
-            onnx="Elu",
             forms=(_elu_of_clips,),
         ),
     )
 }
+"""The activations by their names, in the order in which docs/networks.md lists them."""
+
+CONSTANTS = (
+    *(sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 0.044715 * sqrt(2 / pi)),
+    *(1 / 6, 0.05, -1 / 3, 2 / 15, -17 / 315),
+)
+"""Numbers of the definitions and forms, which a model holds rounded to its dtype."""
 
 
 def resolve_activation(activation: Argument) -> tuple[Activation, Values]:

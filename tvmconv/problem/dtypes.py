@@ -58,7 +58,7 @@ _ROWS = (
 STORAGE_TYPES = {row.name: row for row in _ROWS}
 FLOATS = tuple(row.name for row in _ROWS if row.bounds is None)
 """The floating-point types: x, w and the output of a convolution are all of one of them."""
-QUANTIZED = tuple(row.name for row in _ROWS if row.itemsize == 1)
+QUANTIZED = tuple(row.name for row in _ROWS if row.itemsize == 1 and row.bounds is not None)
 """The types of x whose products are summed exactly, to an output of any type."""
 DTYPES = FLOATS + QUANTIZED
 """The types that x may have."""

@@ -98,10 +98,10 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         the odd element of padding at the bottom and right), "VALID", a number, a pair (vertical, horizontal), or
         (top, left, bottom, right).
 
-        `activation` is None, a name ("relu", "relu6", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish",
-        "hardsigmoid", "leaky_relu", "elu"), or a name with parameters: ("clip", low, high), where None is no bound,
-        ("leaky_relu", negative_slope), 0.01 unless given, or ("elu", alpha), 1 unless given. Each is torch's function
-        of that name, of NaN and infinities too, computed in float32.
+        `activation` is None, a name such as "relu" or "gelu", or a name with parameters: ("clip", low, high), where
+        None is no bound, or ("leaky_relu", 0.1). docs/networks.md lists the names, and `tvmconv.problem.activations`
+        the parameters, whose defaults are torch's. Each is torch's function of that name, of NaN and infinities too,
+        computed in float32.
         """
         require_rank("x", x_shape, 4, "(N, C, H, W)")
         require_rank("w", w_shape, 4, "(C, M, R, S)")

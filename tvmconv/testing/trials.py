@@ -163,7 +163,7 @@ def random_trial(
     """
     favoured, patience = algorithm, MOST_DRAWS
     if algorithm is None and draw.chance(1 / 2):
-        favoured, patience = draw.of(algorithms_on(target)), FAVOURED_DRAWS
+        favoured, patience = draw.by_name(algorithms_on(target)), FAVOURED_DRAWS
     direction, *_ = (FORWARD,) if favoured is None else _directions(favoured, target)
     for turn in range(MOST_DRAWS):
         if direction == FORWARD:
@@ -201,12 +201,12 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
 
     if draw.chance(0.25) and takers(other := _quantized(draw, workload)):
         workload = other
-    algorithm = draw.of(takers(workload))
+    algorithm = draw.by_name(takers(workload))
     if draw.chance(0.2):
         workload = _in_blocks(draw, workload, takers)
-        algorithm = draw.of(takers(workload))
+        algorithm = draw.by_name(takers(workload))
     elif (draw.chance(0.6) or wanted not in (None, algorithm)) and takers(other := _in_any_layout(draw, workload)):
-        workload, algorithm = other, draw.of(takers(other))
+        workload, algorithm = other, draw.by_name(takers(other))
     if workload.dtype in QUANTIZED:
         nonfinite, precision = False, DEFAULT
     if algorithm == "winograd":  # all outputs of a tile have its NaN
@@ -235,8 +235,10 @@ def _gradient_trial(
         for each in (workload, _in_any_layout(draw, workload))
         for algorithm in algorithms_for(Problem(each, direction=direction), target)
     ]
-    chosen = draw.of([(each, algorithm) for each, algorithm in known if algorithm == wanted] or known)
-    return Trial(*chosen, None, operands, direction=direction), draw.chance(1 / 3)
+    algorithms = [algorithm for _, algorithm in known]
+    algorithm = wanted if wanted in algorithms else draw.by_name(algorithms)
+    workload = draw.of([each for each, other in known if other == algorithm])
+    return Trial(workload, algorithm, None, operands, direction=direction), draw.chance(1 / 3)
 
 
 def _dtypes_of(algorithm: str | None, target: tvm.target.Target) -> Sequence[str]:
@@ -283,7 +285,7 @@ def _attempt(draw: Draw, dtypes: Sequence[str]) -> ConvWorkload | None:
             scale=draw.chance(0.3),
             shift=draw.chance(0.4),
             residual=draw.chance(0.2),
-            activation=draw.of(EVERY_ACTIVATION) if draw.chance(0.4) else None,
+            activation=draw.by_name(EVERY_ACTIVATION) if draw.chance(0.4) else None,
         )
     except InvalidArgumentError:
         return None

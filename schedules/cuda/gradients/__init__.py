@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvmconv.problem import Problem
 
 BLOCK_THREADS = 128
@@ -28,3 +30,26 @@ def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
         return f"takes one output for each channel, not {workload.multiplier}"
     taps = workload.kernel[0] * workload.kernel[1]
     return None if taps <= most_taps else f"takes kernels of at most {most_taps} taps, not {taps}"
+
+
+@dataclass(frozen=True)
+class InputTiles:
+    """The knobs of both gradients by the input. Sizes along planes count elements of each phase of the stride."""
+
+    threads_c: int
+    """The number of threads of a block along the channels."""
+    threads_y: int
+    threads_x: int
+    thread_y: int
+    """The number of neighbouring rows of a thread."""
+    thread_x: int
+    """The number of neighbouring columns of a thread."""
+
+    @property
+    def threads(self) -> int:
+        return self.threads_c * self.threads_y * self.threads_x
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The rows and columns of a thread."""
+        return self.thread_y, self.thread_x

@@ -85,22 +85,22 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         return None
 
     def registers(self, problem: Problem, config: Config) -> int:
-        return registers_of(problem.workload, config.tiles(problem.workload))
+        return registers_of(problem.workload, config.tiles)
 
     def most_registers(self, problem: Problem, config: Config) -> int:
         return min(super().most_registers(problem, config), MOST_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
-        return shared_bytes(problem.workload, config.tiles(problem.workload))
+        return shared_bytes(problem.workload, config.tiles)
 
     def blocks(self, problem: Problem, config: Config) -> int:
         return problem.workload.in_channels * config.parts
 
     def instructions(self, problem: Problem, config: Config) -> int:
-        return config.tiles(problem.workload).block_r * len(products(problem.workload))
+        return config.tiles.block_r(problem.workload) * len(products(problem.workload))
 
     def resident_blocks(self, problem: Problem, config: Config, gpu: Gpu) -> int:
-        return resident_blocks(problem.workload, config.tiles(problem.workload), gpu)
+        return resident_blocks(problem.workload, config.tiles, gpu)
 
     def rules(self, problem: Problem) -> Tests[Config]:
         workload = problem.workload
@@ -126,7 +126,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles(workload))
+        most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles)
         parts = {*(1 << number for number in range(10)), *(times * default.parts for times in (1, 2, 3))}
         return {
             "groups": tuple(range(1, min(MOST_WARPS, workload.kernel[0]) + 1)),
@@ -147,24 +147,24 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
             return config.pairs * config.shares <= workload.batch
 
         def chunks_for_all(config: Config) -> bool:
-            return config.parts <= chunks(workload, config.tiles(workload))
+            return config.parts <= chunks(workload, config.tiles)
 
         return named(few_warps, full_chunks, chunks_for_all)
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        return clocks(problem, config.tiles(problem.workload), target)
+        return clocks(problem, config.tiles, target)
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = problem.workload
-        tiles = config.tiles(workload)
+        tiles = config.tiles
         return {
             "chunks": chunks(workload, tiles),
             "products": self.instructions(problem, config),
-            "sums": 4 * tiles.block_r * len(diagonals(workload)),
+            "sums": 4 * tiles.block_r(workload) * len(diagonals(workload)),
             "registers": registers_of(workload, tiles),
             "shared_bytes": shared_bytes(workload, tiles),
             "waste_rows": wasted(workload.output_size[0], config.rows),
-            "waste_taps": wasted(workload.kernel[0], tiles.block_r),
+            "waste_taps": wasted(workload.kernel[0], tiles.block_r(workload)),
             "taps": prod(workload.kernel),
             "plane": prod(workload.output_size),
             "channels": workload.in_channels,
@@ -180,7 +180,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
         # Step 0. The computation, in parts of a block
-        workload, tiles, threads = compute.with_open_sizes(problem), config.tiles(problem.workload), config.threads
+        workload, tiles, threads = compute.with_open_sizes(problem), config.tiles, config.threads
         # TVM cannot tell that a block has all that it reads of "squares".
         sch = Schedule(te.create_prim_func(compute.weight_gradient_on_diagonals(workload, tiles)), enable_check=False)
         names = ("lines", "given", "product", "squares", "sums", "warps", "parts", "output")

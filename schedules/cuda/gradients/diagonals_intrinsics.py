@@ -14,7 +14,7 @@ def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str,
     """Return the name and the source of the function that adds a warp's products to its threads' sums."""
     lines, reached, is_whole = tiles.lines(workload), diagonals(workload), tiles.bands(workload) == 1
     x_line, dy_line = (line_bytes(width, workload.itemsize) for width in (workload.width, workload.output_size[1]))
-    tile = tiles.block_r, tiles.groups, tiles.pairs, tiles.rows
+    tile = tiles.block_r(workload), tiles.groups, tiles.pairs, tiles.rows
     sizes = x_line, lines * x_line, dy_line, tiles.rows * dy_line
     rows = workload.kernel[0], workload.padding[0] if is_whole else 0, lines
     columns = workload.width, workload.output_size[1], workload.kernel[1], workload.padding[1]

@@ -80,10 +80,10 @@ class Config:
     def threads(self) -> int:
         return self.groups * self.shares * WARP
 
-    def tiles(self, workload: ConvWorkload) -> DiagonalTiles:
-        """Return the shares of warps, whose groups have equal numbers of rows of taps."""
-        block_r = ceil_div(workload.kernel[0], self.groups)
-        return DiagonalTiles(block_r, self.groups, self.shares, self.pairs, self.rows, self.ahead, self.parts)
+    @property
+    def tiles(self) -> DiagonalTiles:
+        """The shares of warps."""
+        return DiagonalTiles(self.groups, self.shares, self.pairs, self.rows, self.ahead, self.parts)
 
 
 def heights(workload: ConvWorkload) -> list[int]:
@@ -103,7 +103,7 @@ def candidates(workload: ConvWorkload, gpu: Gpu, fits: Callable[[Config], bool])
         groups = ceil_div(kernel, block_r)
         for shares, rows, pairs, ahead in product(SHARES, heights(workload), PAIRS, AHEAD):
             one = Config(groups, shares, pairs, rows, ahead, parts=1)
-            tiles = one.tiles(workload)
+            tiles = one.tiles
             mostly_empty = tiles.images >= 2 * (workload.batch + 1)
             if tiles.warps > MOST_WARPS or mostly_empty or not fits(one):
                 continue
@@ -132,7 +132,7 @@ def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
     rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images
     free, taken = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
-    sums = tiles.groups * tiles.block_r * tiles.shares
+    sums = tiles.groups * tiles.block_r(workload) * tiles.shares
     of_warps = [sums * workload.kernel[1] * 4] if tiles.shares > 1 else []
     of_block = sums * len(diagonals(workload)) * TILE * EIGHT * 4
     for size in (of_block, *of_warps) if of_three_products(workload) else (*of_warps, of_block):
@@ -150,7 +150,7 @@ def registers_of(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     """Return the registers that a thread takes."""
     first, second = ceil_div(workload.width, TILE), ceil_div(workload.output_size[1], EIGHT)
     plain = any(is_plain(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1]))
-    sums, factors = tiles.block_r, 4 * min(first, FACTORS) + 2 * second
+    sums, factors = tiles.block_r(workload), 4 * min(first, FACTORS) + 2 * second
     if of_three_products(workload):
         sums, factors = sums + 1, 2 * factors
     others = max(factors, tiles.images if plain else 0)
@@ -201,8 +201,8 @@ def clocks(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) ->
     multiplying = own * met * count * PRODUCTS / tensor_instructions(target)["mma"].products
     unit = mostly_largest(issued / ISSUED, accesses * ACCESS, multiplying)
     # A warp alone
-    alone = tiles.pairs * eights * tiles.block_r * (MATRIX + TURN * of_row) + copying * APART + waits
-    finish = tiles.groups * tiles.block_r * kernel_x * tiles.shares * TILE * OF_SUM / WARP
+    alone = tiles.pairs * eights * tiles.block_r(workload) * (MATRIX + TURN * of_row) + copying * APART + waits
+    finish = tiles.groups * tiles.block_r(workload) * kernel_x * tiles.shares * TILE * OF_SUM / WARP
     units = turns * (chunk_turns * unit + finish / ISSUED + BLOCK)
     waiting = rounds * (FINISH + chunk_turns * max(alone, ARRIVAL / tiles.ahead) + TURN * finish / tiles.warps)
     kernels = KERNEL + (FURTHER_KERNEL if tiles.parts > 1 else 0)

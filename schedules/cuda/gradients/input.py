@@ -25,7 +25,7 @@ from ...template import Layouts
 from ..depthwise_bands.model import ISSUED
 from ..template import GpuTemplate, Tests
 from ..tensor.model import mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle
+from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, InputTiles, obstacle
 
 OUTPUTS = 16
 """The most outputs of a thread in a default configuration."""
@@ -38,28 +38,13 @@ COLUMNS = 4
 
 
 @dataclass(frozen=True)
-class Config:
-    """The knobs. Sizes count elements of each phase of the stride."""
+class Config(InputTiles):
+    """The knobs."""
 
-    threads_z: int
-    """The number of threads of a block along the channels."""
-    threads_y: int
-    threads_x: int
-    thread_y: int
-    """The number of neighbouring rows of a thread."""
-    thread_x: int
-    """The number of neighbouring columns of a thread."""
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"threads_z": "threads_c"}
+
     load: int
     """The number of columns of a window that are read together into registers; 0 to read it through the cache."""
-
-    @property
-    def threads(self) -> int:
-        return self.threads_z * self.threads_y * self.threads_x
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """The rows and columns of a thread."""
-        return self.thread_y, self.thread_x
 
 
 def products(workload: ConvWorkload, config: Config) -> int:
@@ -100,20 +85,20 @@ class InputGradient(GpuTemplate[Config]):
 
     def blocks(self, problem: Problem, config: Config) -> int:
         tiles_y, tiles_x = map(ceil_div, compute.phase_sizes(problem.workload), config.tile)
-        planes = problem.workload.batch * ceil_div(problem.workload.in_channels, config.threads_z)
+        planes = problem.workload.batch * ceil_div(problem.workload.in_channels, config.threads_c)
         return planes * ceil_div(tiles_y, config.threads_y) * ceil_div(tiles_x, config.threads_x)
 
     def instructions(self, problem: Problem, config: Config) -> int:
         return products(problem.workload, config) if config.load else 0
 
     def threads_z(self, config: Config) -> int:
-        return config.threads_z
+        return config.threads_c
 
     def rules(self, problem: Problem) -> Tests[Config]:
         workload = problem.workload
 
         def whole_channels(config: Config) -> bool:
-            return workload.in_channels % config.threads_z == 0
+            return workload.in_channels % config.threads_c == 0
 
         def whole_loads(config: Config) -> bool:
             return config.load == 0 or config.thread_x % config.load == workload.output_size[1] % config.load == 0
@@ -129,8 +114,8 @@ class InputGradient(GpuTemplate[Config]):
         threads_x = evenly(ceil_div(width, thread_x), 64)
         threads_y = evenly(ceil_div(height, thread_y), max(1, BLOCK_THREADS // threads_x))
         most_z = min(self.MOST_THREADS_Z, max(1, BLOCK_THREADS // (threads_x * threads_y)))
-        threads_z = divisors(workload.in_channels, most_z)[-1]
-        config = Config(threads_z, threads_y, threads_x, thread_y, thread_x, load=1)
+        threads_c = divisors(workload.in_channels, most_z)[-1]
+        config = Config(threads_c, threads_y, threads_x, thread_y, thread_x, load=1)
         if products(workload, config) > self.MOST_UNROLLED or window(workload, config) > WINDOW:
             yield replace(config, load=0)
             return
@@ -141,7 +126,7 @@ class InputGradient(GpuTemplate[Config]):
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         height, width = compute.phase_sizes(problem.workload)
         knobs = {
-            "threads_z": divisors(problem.workload.in_channels, 8),
+            "threads_c": divisors(problem.workload.in_channels, 8),
             "threads_y": upto(height, 1, 2, 4, 7, 8, 14, 16),
             "threads_x": upto(width, 4, 7, 8, 14, 16, 28, 32, 56),
             "thread_y": upto(height, 1, 2, 4, 7, 8),
@@ -202,7 +187,7 @@ class InputGradient(GpuTemplate[Config]):
 
         # Step 1. Tile the output: blocks, threads, and the rows and columns of a thread, all phases among them
         n, c, h, w = sch.get_loops(output)
-        bz, tz = sch.split(c, [None, config.threads_z])
+        bz, tz = sch.split(c, [None, config.threads_c])
         by, ty, i, p = sch.split(h, [None, config.threads_y, tile[0], sh])
         bx, tx, j = sch.split(w, [None, config.threads_x, tile[1] * sw])
         sch.reorder(n, bz, by, bx, tz, ty, tx, i, p, j)

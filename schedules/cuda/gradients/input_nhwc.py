@@ -26,7 +26,7 @@ from ..depthwise_bands.model import ISSUED
 from ..machine import SECTOR
 from ..template import GpuTemplate, Tests
 from ..tensor.model import mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, obstacle_in_nhwc
+from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, InputTiles, obstacle_in_nhwc
 
 MOST_TAPS = 100
 """The most taps: of larger kernels a thread would read an element for each product."""
@@ -45,30 +45,13 @@ VECTORS = (1, 2, 4)
 
 
 @dataclass(frozen=True)
-class Config:
-    """The knobs. Sizes along planes count elements of each phase of the stride."""
+class Config(InputTiles):
+    """The knobs."""
 
     vector: int
     """The number of neighbouring channels of a thread."""
-    threads_c: int
-    """The number of threads of a block along the channels."""
-    threads_y: int
-    threads_x: int
-    thread_y: int
-    """The number of neighbouring rows of a thread."""
-    thread_x: int
-    """The number of neighbouring columns of a thread."""
     in_registers: bool
     """True to read a window into registers, else through the cache for each product."""
-
-    @property
-    def threads(self) -> int:
-        return self.threads_c * self.threads_y * self.threads_x
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """The rows and columns of a thread."""
-        return self.thread_y, self.thread_x
 
 
 def products(workload: ConvWorkload, config: Config) -> int:
@@ -136,7 +119,7 @@ class InputGradientNhwc(GpuTemplate[Config]):
         threads_x = evenly(ceil_div(width, thread_x), max(1, BLOCK_THREADS // threads_c))
         most_y = max(1, min(self.MOST_THREADS_Z, BLOCK_THREADS // (threads_c * threads_x)))
         threads_y = evenly(ceil_div(height, thread_y), most_y)
-        config = Config(vector, threads_c, threads_y, threads_x, thread_y, thread_x, in_registers=True)
+        config = Config(threads_c, threads_y, threads_x, thread_y, thread_x, vector, in_registers=True)
         holds = window(workload, config) <= WINDOW and products(workload, config) <= self.MOST_UNROLLED
         yield replace(config, in_registers=holds)
 

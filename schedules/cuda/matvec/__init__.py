@@ -28,7 +28,7 @@ from ...template import Layouts
 from ..gemm.schedule import begin
 from ..template import GpuTemplate, Tests, several_warps
 from ..tensor.model import mostly_largest
-from .tiles import Config, blocks, chunks, registers_of, vector
+from .tiles import Config, blocks, chunks, registers_of, shared_bytes, vector
 
 MOST_ROWS = 4
 """The most rows of x: a thread has them all, and with more of them tensor cores multiply as fast as memory reads."""
@@ -92,6 +92,9 @@ class Matvec(GpuTemplate[Config]):
 
     def blocks(self, problem: Problem, config: Config) -> int:
         return blocks(problem.workload, config)
+
+    def shared_bytes(self, problem: Problem, config: Config) -> int:
+        return shared_bytes(problem.workload, config)
 
     def rules(self, problem: Problem) -> Tests[Config]:
         def powers_of_two(config: Config) -> bool:

@@ -48,6 +48,12 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
     return config.ahead * words * (1 + workload.batch) + workload.batch + OTHER_REGISTERS
 
 
+def shared_bytes(workload: ConvWorkload, config: Config) -> int:
+    """Return the bytes of shared memory of a block: its sums, and, if warps share one, those of each and a result."""
+    sums = config.rows * workload.batch
+    return 4 * (sums + (config.warps * sums + config.rows if config.warps > 1 else 0))
+
+
 def chunks(workload: ConvWorkload, config: Config) -> int:
     """Return how many times a thread waits for vectors."""
     return ceil_div(workload.in_channels // vector(workload), config.lanes * config.ahead)

@@ -16,7 +16,10 @@ from tests.shared.passes import use_kernels
 from tests.shared.sparing import every, sparing
 from tvmconv.network import build, import_model
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
+from tvmconv.problem import Epilogue
+from tvmconv.problem.activations import clip, resolve_activation
 from tvmconv.targets import resolve_target
+from tvmconv.testing.trials import EVERY_ACTIVATION
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -24,19 +27,22 @@ from tests.shared.network_graph import operators  # noqa: E402
 
 nn = torch.nn
 
-MODULES = {
-    "gelu": nn.GELU(),
-    "gelu_tanh": nn.GELU(approximate="tanh"),
-    "silu": nn.SiLU(),
-    "sigmoid": nn.Sigmoid(),
-    "tanh": nn.Tanh(),
-    "hardswish": nn.Hardswish(),
-    "hardsigmoid": nn.Hardsigmoid(),
-    "leaky_relu(0.25)": nn.LeakyReLU(0.25),
-    "elu(0.75)": nn.ELU(0.75),
-    "elu(1.0)": nn.ELU(),
-    "relu6": nn.ReLU6(),
-}
+
+class Activated(nn.Module):  # type: ignore[misc]
+    """A convolution with an activation behind it, by torch's function."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(2, 4, 1)
+        self.row, self.values = resolve_activation(activation)
+
+    def forward(self, x: Any) -> Any:
+        if self.row.definition is clip and not self.row.fixed:
+            return torch.clamp(self.body(x), *self.values)
+        given = () if self.row.fixed else self.values
+        return getattr(nn.functional, self.row.torch)(self.body(x), *given, **self.row.options)
+
+
 SOURCES = ("torch", "onnx-11", "onnx-17", "onnx-20")
 
 
@@ -56,14 +62,23 @@ def left(model: Any) -> set[str]:
     return set(operators(mod)) - {"relax.call_tir"}
 
 
+def in_float32(epilogue: Epilogue) -> tuple[Any, ...]:
+    """Return what an epilogue has, with the activation's parameters in float32, as ONNX holds them."""
+    parameters = [None if value is None else np.float32(value) for value in epilogue.parameters]
+    return str(epilogue.without_activation()), epilogue.row.name, parameters
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "source", "dtype"), every(5, product(MODULES, SOURCES, (torch.float32, torch.float16))), ids=str
+    ("activation", "source", "dtype"),
+    every(5, product(EVERY_ACTIVATION, SOURCES, (torch.float32, torch.float16))),
+    ids=str,
 )
-def test_activation_is_fused(name: str, source: str, dtype: Any) -> None:
-    module = nn.Sequential(nn.Conv2d(2, 4, 1), MODULES[name]).eval().to(dtype)
+def test_activation_is_fused(activation: Any, source: str, dtype: Any) -> None:
+    module = Activated(activation).eval().to(dtype)
     model = imported(module, torch.zeros(1, 2, 4, 4, dtype=dtype), source)
-    assert [str(found.workload.epilogue) for found in model.convolutions()] == [f"shift+{name}"]
+    expected = in_float32(Epilogue.of(activation, shift=True))
+    assert [in_float32(found.workload.epilogue) for found in model.convolutions()] == [expected]
     assert left(model) == set()
 
 

@@ -117,7 +117,7 @@ def calls(of: str) -> str:
         names = [of_bands.product_function(*bands.CASES[name])[0] for name in ("7x7-tiles", "31x31-float32")]
     else:
         cases = [diagonals.CASES[name] for name in ("7x7-bands", "13x13-float32-odd")]
-        names = [diagonals_intrinsics.product_function(each, config.tiles(each))[0] for each, config in cases]
+        names = [diagonals_intrinsics.product_function(each, config.tiles)[0] for each, config in cases]
     return "".join(f"{name}(all_sums, b, w);" for name in names)
 
 
@@ -190,7 +190,7 @@ def test_planes_are_those_of_the_schedule(name: str) -> None:
 @pytest.mark.parametrize("name", diagonals.CASES)
 def test_diagonals_are_those_of_the_schedule(name: str) -> None:
     workload, config = diagonals.CASES[name]
-    tiles = config.tiles(workload)
+    tiles = config.tiles
     function, path = diagonals_intrinsics.product_function(workload, tiles)
     both = weight_diagonals.products(workload)
     found = [f"T::products() == {len(both)}", *(f"T::meet({m}, {n})" for m, n in both)]

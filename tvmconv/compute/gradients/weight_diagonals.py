@@ -25,8 +25,6 @@ TILE = 16
 class DiagonalTiles(NamedTuple):
     """The shares of the warps of a block, which has all taps of a channel, and what it has in shared memory."""
 
-    block_r: int
-    """The rows of taps whose sums a warp has."""
     groups: int
     """The warps that have other rows of taps each, and all of them between them."""
     shares: int
@@ -49,6 +47,10 @@ class DiagonalTiles(NamedTuple):
     def images(self) -> int:
         """The images of a chunk."""
         return 2 * self.pairs * self.shares
+
+    def block_r(self, workload: ConvWorkload) -> int:
+        """Return the rows of taps whose sums a warp has."""
+        return -(-workload.kernel[0] // self.groups)
 
     def bands(self, workload: ConvWorkload) -> int:
         """Return the chunks of rows that a plane is cut into."""
@@ -112,7 +114,8 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
     """
     dy, x = placeholders(workload)
     (top, left, _, _), channels, kr = workload.padding, workload.in_channels, workload.kernel[0]
-    block_r, groups, shares, pairs, rows, _, parts = tiles
+    groups, shares, pairs, rows, _, parts = tiles
+    block_r = tiles.block_r(workload)
     found = diagonals(workload)
     first = top if tiles.bands(workload) == 1 else 0  # the row of windows that is staged first
     lines = _staged(x, "lines", workload, tiles, range(first - top, first - top + tiles.lines(workload)))

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import inf, isfinite, pi, sqrt
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
-from tvmconv.problem.activations import ACTIVATIONS, clip
+from tvmconv.problem.activations import ACTIVATIONS, CONSTANTS, clip
 from tvmconv.problem.epilogue import Function
 from tvmconv.problem.errors import InvalidArgumentError
 
@@ -30,13 +30,8 @@ MOST_STEPS = 28
 MOST_TERMS = 12
 """The largest number of terms of a formula; longer sums are given up."""
 
-KNOWN = (
-    *(sqrt(0.5), sqrt(2.0), sqrt(2 / pi), 0.044715, 0.044715 * sqrt(2 / pi)),
-    *(1 / 6, 0.05, -1 / 3, 2 / 15, -17 / 315),
-)
-"""Numbers of the activations' definitions, which a model holds rounded to its dtype."""
-
 NAMED = {row.relax: row for row in ACTIVATIONS.values() if row.relax}
+"""The activations that are operators of Relax, by the operators' names."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +221,7 @@ def _argument(argument: relax.Expr, steps: Mapping[relax.Var, Any]) -> Any:
     if array is None or array.size != 1 or not np.issubdtype(array.dtype, np.floating):
         raise NotAFormulaError
     value = array.reshape(())
-    return _formula(next((known for known in KNOWN if array.dtype.type(known) == value), float(value)))
+    return _formula(next((known for known in CONSTANTS if array.dtype.type(known) == value), float(value)))
 
 
 def _power(base: Formula, exponent: Formula) -> Formula:
@@ -292,7 +287,7 @@ def _numbers(steps: Mapping[relax.Var, Any], block: Block) -> set[float]:
         value = block.values[var]
         arrays = [constant_value(argument) for argument in value.args]
         found |= {float(array.item()) for array in arrays if array is not None and array.size == 1}
-        if operator_name(value) == "relax.nn.leakyrelu":
+        if (row := NAMED.get(operator_name(value) or "")) is not None and row.parameters:
             found.add(float(value.attrs.alpha))
     return {sign * number for number in found if isfinite(number) and number for sign in (1, -1)}
 

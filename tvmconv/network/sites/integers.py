@@ -8,15 +8,13 @@ from math import inf
 import numpy as np
 from tvm import relax
 
+from tvmconv.problem.activations import ACTIVATIONS
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
 
 from ..graph.constants import Array, constant_value
 from ..graph.graph import Block, call_of
 from .epilogue import Tail
 from .quantized import Scaling, quantized_constant, scaling_of
-
-HOMOGENEOUS = ("leaky_relu",)
-"""The activations, beside bounds, of which a multiple of y is the same multiple of that of y."""
 
 NO_INT8 = "its weight less its zero point is no int8"
 
@@ -150,7 +148,7 @@ def _quantized(tail: Tail, block: Block) -> _Quantized | None:
     if value is None or (scaling := scaling_of(value)) is None or str(value.ty.dtype) not in QUANTIZED:
         return None
     dtype = str(value.ty.dtype)
-    commutes = tail.function is None or tail.function.name in HOMOGENEOUS
+    commutes = tail.function is None or ACTIVATIONS[tail.function.name].is_homogeneous
     if tail.residual is None:
         return _Quantized(reader, scaling, dtype, scaling.scale if commutes else 1.0)
     added = call_of(block.values.get(tail.residual), "dequantize")

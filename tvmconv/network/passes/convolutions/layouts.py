@@ -19,6 +19,7 @@ from tvm import relax
 
 from tvmconv.dispatch import algorithms_for, least_cycles
 from tvmconv.problem import Problem
+from tvmconv.problem.activations import ACTIVATIONS
 from tvmconv.problem.layout import channel_block, data_layout
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
@@ -33,8 +34,8 @@ from ...graph.shuffles import along, channels_of, chooses_channels, is_split
 from ...sites import Site
 
 BY_ELEMENT = (
-    "add", "astype", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "nn.gelu",
-    "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu", "quantize", "sigmoid", "sqrt", "subtract", "tanh",
+    "add", "astype", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "quantize",
+    "sqrt", "subtract", *(row.relax.removeprefix("relax.") for row in ACTIVATIONS.values() if row.relax),
 )  # fmt: skip
 """Operators of Relax that compute each element from those at the same place, in any layout."""
 
