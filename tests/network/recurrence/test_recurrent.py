@@ -16,7 +16,7 @@ from tests.shared.network_graph import Graph
 from tests.shared.passes import lower_recurrences
 from tvmconv.errors import UnsupportedModelError
 from tvmconv.lowering import build
-from tvmconv.lowering.serial import serial_twin
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin
 from tvmconv.targets import cuda, resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -45,7 +45,8 @@ def test_kernels_for_gpus_are_right(case: Case) -> None:
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
             mod[var] = serial_twin(func)
-    check(case, tvmconv.network.Network(build(mod, CPU), str(CPU), source.inputs, source.outputs, (), ()), tensors)
+    executable = build(mod, resolve_target(TWIN_TARGET))
+    check(case, tvmconv.network.Network(executable, str(CPU), source.inputs, source.outputs, (), ()), tensors)
 
 
 @pytest.mark.skipif(not cuda.has_compiler(), reason="there is no compiler for CUDA here")
