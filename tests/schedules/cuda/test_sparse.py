@@ -20,7 +20,7 @@ from tvmconv.lowering.folding.constants import COMPILED_IN, Constants, constants
 from tvmconv.lowering.folding.folding import bind, expanded
 from tvmconv.lowering.folding.skeleton import Skeleton, make_skeleton
 from tvmconv.lowering.launches import build_launches
-from tvmconv.lowering.serial import serial_twin
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin
 from tvmconv.problem import Problem
 from tvmconv.runtime.sparse.operator import compile_operator
 from tvmconv.runtime.sparse.report import SparseReport
@@ -30,7 +30,7 @@ from tvmconv.store import default_folder
 from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
 from tvmconv.testing import check_result, random_operands
 
-CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
 def twin(workload: ConvWorkload, chosen: Config) -> Skeleton:
