@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tvmconv
-from tvmconv.targets import sources
+from tvmconv.targets import has_gpu, sources
 
 if TYPE_CHECKING:
     from tvmconv.autotvm.measure.builder import LocalBuilder
@@ -23,6 +23,14 @@ if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         import torch
 
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests of real GPUs, which lie in files named `*_gpu.py`, where there is none."""
+    of_gpus = [item for item in items if item.path.stem.endswith("_gpu")]
+    if of_gpus and not has_gpu():
+        for item in of_gpus:
+            item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ import pytest
 from tvmconv.autotvm.measure import fork_server, worker
 from tvmconv.autotvm.measure.processes import WorkerPool
 
+pytestmark = pytest.mark.usefixtures("without_torch")
+
 Begin = Callable[[], WorkerPool]
 
 

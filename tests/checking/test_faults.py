@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import onnx
 import pytest
 
@@ -239,24 +238,3 @@ def test_two_tuners_on_one_log(tmp_path: Path) -> None:
     assert len(found.records) == sum(len(option.measured) for option in options)
     assert len(summaries) == 2
     assert all(one.status is Status.OK for one in found.records)
-
-
-def test_many_callers_of_one_operator() -> None:
-    operator = library.compile(WORKLOAD)
-    wrong: list[str] = []
-
-    def call(seed: int) -> None:
-        operands = random_operands(WORKLOAD, seed)
-        for _ in range(30):
-            try:
-                check_result(WORKLOAD, operands, operator(operands["x"], operands["w"]))
-            except AssertionError as error:
-                wrong.append(str(error))
-
-    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert np.isfinite(operator(np.ones((1, 4, 6, 6), "float32"), np.ones((4, 1, 3, 3), "float32"))).all()

@@ -9,10 +9,8 @@ import pytest
 
 import tvmconv
 from tvmconv.schedules.cuda import tensor
-from tvmconv.targets import has_gpu
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 LAYERS = 200
 """The number of kernels, or pairs of them, in a chain."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import tvm
 from tvm import te, tirx
 
+from tests.shared.sparing import sparing
 from tvmconv.lowering import build
 from tvmconv.targets import resolve_target
 
+CASES = product(((16, 4), (8, 2), (16, 8), (3, 16)), ((0, 0), (1, 1), (3, 0)), ((1, 1), (2, 2), (3, 1), (4, 8)))
+"""Sizes of planes, shifts of both axes, and repeats."""
 
-@pytest.mark.parametrize("repeats", [(1, 1), (2, 2), (3, 1), (4, 8)], ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize("shift", [(0, 0), (1, 1), (3, 0)], ids="by-{0[0]}-{0[1]}".format)
-@pytest.mark.parametrize("plane", [(16, 4), (8, 2), (16, 8), (3, 16)], ids="{0[0]}x{0[1]}".format)
+
+@pytest.mark.parametrize(
+    ("plane", "shift", "repeats"),
+    sparing(CASES, lambda number: (number + number // 4) % 2 == 0),  # each plane with each shift and with each repeat
+    ids=str,
+)
 def test_rolled_and_repeated(plane: tuple[int, int], shift: tuple[int, int], repeats: tuple[int, int]) -> None:
     """Planes of sizes that are powers of two are moved around and repeated along both axes."""
     rows, columns = plane

@@ -17,6 +17,7 @@ from tests.shared.passes import use_kernels
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
+from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
@@ -29,6 +30,7 @@ from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands, serial_twin
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+TWIN = resolve_target(TWIN_TARGET)
 AVX_512 = resolve_target({"kind": "llvm", "mcpu": "skylake-avx512"})
 POOL = "TVMBackendAllocWorkspace"
 """The function by which TVM's code takes memory from its pool."""
@@ -63,7 +65,7 @@ def test_on_a_gpu_it_comes_with_the_call(
     assert workspace.parameters == parameters
     assert POOL not in str(executable.mod.inspect_source("ll"))
     func, _ = take_out(lower(Problem(workload), select(Problem(workload), SM_90, config), SM_90, KERNEL_NAME), SM_90)
-    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), TWIN)
     operands = random_operands(workload)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     # What was in it before does not matter.
@@ -105,7 +107,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
             mod[name] = serial_twin(func)
-    network = tvmconv.network.Network(build(mod, CPU), str(CPU), model.inputs, model.outputs, layers, ())
+    network = tvmconv.network.Network(build(mod, TWIN), str(TWIN), model.inputs, model.outputs, layers, ())
     np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 

@@ -18,7 +18,7 @@ from tvmconv.dispatch import select
 from tvmconv.runtime import gradients
 from tvmconv.runtime.arrays import to_numpy, to_torch
 from tvmconv.runtime.operator import compile_problem
-from tvmconv.targets import has_gpu, resolve_target
+from tvmconv.targets import resolve_target
 from tvmconv.testing import random_operands
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,6 @@ from tvmconv.nn import functional, replace  # noqa: E402
 
 nn = torch.nn
 
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 PRECISION = {"input_gradient": "strict", "weight_gradient": "float32"}
 """What a gradient in float32 promises: that by the weight may be of three TF32 products."""

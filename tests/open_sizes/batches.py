@@ -18,9 +18,11 @@ from tests.schedules.cases.tensor import FIRST, MMA, WGMMA, layer, mma, wgmma
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import Selection, select
-from tvmconv.lowering import KERNEL_NAME, build_function, lower
-from tvmconv.lowering.serial import serial_twin, with_shapes
+from tvmconv.lowering import KERNEL_NAME, build, build_function, lower
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin, with_shapes
+from tvmconv.network import Layer, Model
 from tvmconv.network.graph.graph import calls
+from tvmconv.network.runtime.network import Network
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda import tensor
 from tvmconv.targets import resolve_target, tensor_instructions
@@ -162,6 +164,14 @@ def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:
 
     relax.analysis.post_order_visit(known["main"], visit)
     return twins
+
+
+def network_of_twins(
+    source: Model, mod: tvm.IRModule, layers: tuple[Layer, ...], sizes: Mapping[str, int] = MappingProxyType({})
+) -> Network:
+    """Return a network for a GPU, of a model and its module with kernels, as serial code on the CPU for these sizes."""
+    cpu = resolve_target(TWIN_TARGET)
+    return Network(build(with_twins(mod, sizes), cpu), str(cpu), source.inputs, source.outputs, layers, ())
 
 
 def model(batch: int | str) -> tvmconv.Model:

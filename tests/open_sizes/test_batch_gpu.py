@@ -21,10 +21,7 @@ from tvmconv.dispatch.ranges import ASSUMED_BATCHES
 from tvmconv.problem import Problem
 from tvmconv.runtime import operators
 from tvmconv.support.cache import Cache
-from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 EVERY = [int(batch) for batch in np.random.default_rng(0).permutation(np.arange(1, 101))]
 """Batches in a row, in which those of one range do not follow one another."""

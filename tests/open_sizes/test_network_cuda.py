@@ -9,12 +9,11 @@ import pytest
 import tvm
 
 import tvmconv
-from tests.open_sizes.batches import images, model, with_twins
+from tests.open_sizes.batches import images, model, network_of_twins
 from tests.shared.network_graph import Graph
 from tests.shared.passes import use_kernels
 from tvmconv.dispatch import Selection, select
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
-from tvmconv.lowering import build
 from tvmconv.problem import Problem
 from tvmconv.schedules import cuda
 from tvmconv.schedules.cuda.simt.direct import Config
@@ -53,9 +52,7 @@ def test_serial_twins_compute_every_batch(on_cpu: tvmconv.Network) -> None:
         f"tvmconv cuda/{name}" for name in ("direct", "depthwise", "direct", "direct")
     ]
     for batch in BATCHES:
-        x, inputs = images(batch), model(batch).inputs
-        known = build(with_twins(mod, {"n": batch}), CPU)
-        network = tvmconv.network.Network(known, str(CPU), inputs, source.outputs, layers, ())
+        x, network = images(batch), network_of_twins(model(batch), mod, layers, {"n": batch})
         expected = on_cpu(x)
         np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 

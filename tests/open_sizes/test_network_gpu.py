@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +10,10 @@ import tvm
 
 import tvmconv
 from tests.open_sizes.batches import images, model
+from tests.shared.torch_modules import called_in_a_process, torch
 from tvmconv.network.runtime import session as sessions
 from tvmconv.network.runtime.session import IN_GRAPHS, IN_MEMORY
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.targets import has_gpu
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 BATCHES = (3, 3, 3, 1, 1, 1, 3, 9, 3, 3, 9, 9, 1, 65, 65, 65, 9, 1)
 """Batches that are launched, captured and replayed, in memory that grows and in memory that is large enough."""
@@ -129,14 +124,5 @@ def test_a_process_that_ends_with_a_network(
     network: tvmconv.Network, reference: tvmconv.Network, tmp_path: Path
 ) -> None:
     """A network that was loaded and run with its graphs may exist when the process ends."""
-    network.export(tmp_path / "network.so")
-    np.save(tmp_path / "x.npy", images(3))
-    code = (
-        "import sys, numpy, tvmconv;"
-        "network = tvmconv.load(sys.argv[1]); x = numpy.load(sys.argv[2]);"
-        "numpy.save(sys.argv[3], [network(x) for _ in range(3)])"
-    )
-    paths = [str(tmp_path / name) for name in ("network.so", "x.npy", "y.npy")]
-    subprocess.run([sys.executable, "-c", code, *paths], check=True)
-    for y in np.load(paths[2]):
+    for y in called_in_a_process(network, images(3), tmp_path):
         check(reference, images(3), y)

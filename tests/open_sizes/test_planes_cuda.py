@@ -12,8 +12,9 @@ from tvm import te, tirx
 
 import tvmconv
 from tests.emulated.twins_and_cubins import emulated
-from tests.open_sizes.batches import with_twins
+from tests.open_sizes.batches import network_of_twins
 from tests.open_sizes.planes import CASES, fitting, image, unet
+from tests.shared.network_graph import check_network
 from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
@@ -121,13 +122,9 @@ def test_a_network_computes_every_size() -> None:
     mod, layers = use_kernels(model.mod, SM_90)
     assert {layer.kernel.partition("/")[0] for layer in layers} == {"tvmconv cuda"}
     assert any("pixels of all images on cuda/" in layer.reason for layer in layers)
-    on_cpu = tvmconv.build(unet())
     for n, height, width in ((1, 2, 4), (1, 90, 88)):
-        known = build(with_twins(mod, {"n": n, "height": height, "width": width}), CPU)
-        network = tvmconv.network.Network(known, str(CPU), model.inputs, model.outputs, layers, ())
-        x = image(n, 3, height, width)
-        expected = on_cpu(x)
-        np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        network = network_of_twins(model, mod, layers, {"n": n, "height": height, "width": width})
+        check_network(network, unet(), image(n, 3, height, width), 1e-5)
 
 
 def test_a_network_builds() -> None:

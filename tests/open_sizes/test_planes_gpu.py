@@ -15,10 +15,7 @@ from tests.open_sizes.planes import CASES, fitting, image, unet
 from tvmconv import ConvWorkload
 from tvmconv.problem import OPEN_SIZES
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.targets import has_gpu
 from tvmconv.testing import check_result, random_operands
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -198,6 +198,7 @@ def test_pickling_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) ->
         pickle.dumps(network)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_another_process_unpickles_a_network() -> None:
     network, x = network_of_a_pool(), np.ones((1, 4, 6, 6), "float32")
     script = "import pickle, sys; network, x = pickle.load(sys.stdin.buffer); print(float(network(x).sum()))"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 
 import tvmconv
 from tests.nn.nn_cases import assert_close
+from tests.shared.sparing import in_turns, sparing
 from tvmconv.problem.errors import TvmconvError
 
 torch = pytest.importorskip("torch")
@@ -18,6 +20,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from tests.shared.torch_modules import Function  # noqa: E402
 from tvmconv.nn import DepthwiseConv2d, causal_conv1d_fn, causal_conv1d_update, functional  # noqa: E402
 
 X, W, DENSE = (torch.randn(shape, generator=torch.Generator().manual_seed(6)) for shape in (
@@ -41,8 +44,7 @@ def fresh() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(("name", "dynamic"), sparing(product(CALLS, (None, True)), in_turns))
 def test_compiled_as_one_graph(name: str, dynamic: bool | None) -> None:
     """Without a warning, such as that the compiler has looked into tvmconv."""
     compiled = torch.compile(lambda x: CALLS[name](x.sin()) + 1, fullgraph=True, dynamic=dynamic, backend="aot_eager")
@@ -160,15 +162,6 @@ def test_no_images(name: str, last: bool) -> None:
 
 def test_results_by_plain_operators_are_those_of_kernels() -> None:
     """As in programs that are exported, whose operators are torch's."""
-    for name, call in CALLS.items():
-        program = torch.export.export(Calling(name), (X,))
+    for call in CALLS.values():
+        program = torch.export.export(Function(call), (X,))
         assert_close(program.module()(X), call(X.double().float()).double())
-
-
-class Calling(torch.nn.Module):  # type: ignore[misc]
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.call = CALLS[name]
-
-    def forward(self, x: Any) -> Any:
-        return self.call(x)

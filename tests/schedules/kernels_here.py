@@ -9,7 +9,8 @@ import tvm
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build_kernel
+from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
+from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -36,3 +37,16 @@ def run(algorithm: str, workload: ConvWorkload, config: Any = None, target: tvm.
     """Check the output of such a kernel against the float64 reference."""
     operands = random_operands(workload)
     check_result(workload, operands, result(algorithm, workload, operands, config, target))
+
+
+def check_packed(workload: ConvWorkload, algorithm: str = "auto") -> list[str]:
+    """Check a kernel that reads what is made of the weight ahead, as in a network, and return the types of that."""
+    selection = select(Problem(workload), HERE, algorithm=algorithm)
+    kernel, packing = split_packing(lower(Problem(workload), selection, HERE, KERNEL_NAME))
+    assert packing is not None
+    operands = random_operands(workload)
+    x, w, *others = map(tvm.runtime.tensor, operands.values())
+    made = packing(w.numpy())
+    build(tvm.IRModule({KERNEL_NAME: kernel}), HERE)[KERNEL_NAME](x, *made, *others)
+    check_result(workload, operands, others[-1].numpy())
+    return [array.dtype for array in made]

@@ -19,13 +19,12 @@ from tvmconv.dispatch.registry import TEMPLATES, algorithm_of
 from tvmconv.lowering import KERNEL_NAME, build_kernel
 from tvmconv.problem import FORWARD, FusedProblem
 from tvmconv.problem.dtypes import FLOATS, NARROW
-from tvmconv.targets import has_gpu, resolve_target, tensor_instructions
+from tvmconv.targets import resolve_target, tensor_instructions
 from tvmconv.testing import conformance
 from tvmconv.testing.configs import legal_configs
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial
 
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
 
 PRODUCTS_OF_TF32 = ("cuda/tensor", "cuda/linear", "cuda/winograd")

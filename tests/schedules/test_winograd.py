@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 
 import tvmconv
-from tests.schedules.kernels_here import run
+from tests.schedules.kernels_here import check_packed, result, run
 from tests.schedules.spaces import check_space
 from tests.shared.huge_arrays import huge
 from tests.shared.sparing import every
@@ -24,7 +24,6 @@ from tvmconv.checking.suites import load_suite
 from tvmconv.compute.dense.winograd_matrices import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import build, build_function, lower
-from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cpu.winograd import FEW_CHANNELS
@@ -76,16 +75,7 @@ by_name = pytest.mark.parametrize("name", WORKLOADS)
 
 def test_a_network_transforms_a_weight_of_bfloat16_ahead() -> None:
     """The weight in float32, of which only the transform has use, is no operand of the kernel."""
-    workload = WORKLOADS["bfloat16"]
-    selection = select(Problem(workload), CPU, algorithm="winograd")
-    kernel, packing = split_packing(lower(Problem(workload), selection, CPU, "kernel"))
-    assert packing is not None
-    operands = random_operands(workload)
-    x, w, *others = (tvm.runtime.tensor(array) for array in operands.values())
-    made = packing(w.numpy())
-    assert [array.dtype for array in made] == ["float32"]
-    build(tvm.IRModule({"kernel": kernel}), CPU)["kernel"](x, *made, *others)
-    check_result(workload, operands, others[-1].numpy())
+    assert check_packed(WORKLOADS["bfloat16"], "winograd") == ["float32"]
 
 
 def test_a_plane_of_one_pixel() -> None:
@@ -93,10 +83,7 @@ def test_a_plane_of_one_pixel() -> None:
     workload = layer(16, (1, 1), 32)
     operands = random_operands(workload)
     operands["w"][:, :, 1, 1] *= 1e-3
-    tensors = [tvm.runtime.tensor(array) for array in operands.values()]
-    selection = select(Problem(workload), CPU, algorithm="winograd")
-    build(tvm.IRModule({"kernel": lower(Problem(workload), selection, CPU, "kernel")}), CPU)["kernel"](*tensors)
-    y = tensors[-1].numpy()
+    y = result("winograd", workload, operands)
     check_result(workload, operands, y)
     with pytest.raises(AssertionError):
         check_result(workload, operands, y + np.float32(1e-4))

@@ -6,23 +6,11 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-import pytest
+from tests.shared.torch_modules import Function, torch
 
-torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
 Shape = tuple[int, ...]
-
-
-class Function(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 class Case(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import tvm
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 
@@ -66,6 +67,34 @@ class Graph:
 
     def _value(self, name: str, shape: Sequence[int | str] | None) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)), shape)
+
+
+def normal(*shape: int, seed: int = 3) -> np.ndarray:
+    """Return random numbers in float32 for the input of a network."""
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def check_network(network: Callable[..., Any], model: onnx.ModelProto, x: np.ndarray, share: float = 4e-6) -> None:
+    """Compare a network with what ONNX's own implementation makes of a model, which may be the same in float64.
+
+    An error is at most this share of the largest number of its output.
+    """
+    exact = x.astype(helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type))
+    found, expected = network(x), ReferenceEvaluator(model).run(None, {"x": exact})
+    for y, reference in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        assert y.shape == reference.shape
+        np.testing.assert_allclose(y, reference, rtol=0, atol=share * np.abs(reference).max())
+
+
+def relax_module(function: Callable[..., Any], *inputs: relax.Var) -> tvm.IRModule:
+    """Return a module whose "main" has these inputs, and returns what a function makes of them."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(inputs)):
+        with builder.dataflow():
+            result = function(*inputs)
+            output = builder.emit_output(relax.Tuple(result) if isinstance(result, list) else result)
+        builder.emit_func_output(output)
+    return builder.get()
 
 
 def operators(mod: tvm.IRModule) -> list[str]:

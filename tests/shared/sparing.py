@@ -27,6 +27,11 @@ def pairs(some: Iterable[Any], others: Iterable[Any]) -> list[tuple[Any, Any, in
     return [(one, other, i + j) for i, one in enumerate(some) for j, other in enumerate(listed)]
 
 
+def in_turns(number: int) -> bool:
+    """Choose one case of each two, of a product with two values: the first and the second of these in turns."""
+    return (number + number // 2) % 2 == 0
+
+
 def every(step: int, cases: Iterable[Any]) -> list[Any]:
     """Return the cases, of which `make test` tries the first and then one of `step`."""
     return sparing(cases, lambda number: number % step == 0)

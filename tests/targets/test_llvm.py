@@ -22,7 +22,7 @@ def test_threads_make_code_with_their_own_options() -> None:
     plain = resolve_target("llvm")
     config = json.loads(str(plain))
     other = resolve_target({**config, "cl-opt": ["-disable-machine-licm:bool=true"]})
-    selection = select(PROBLEM, plain)
+    selection = select(PROBLEM, plain, algorithm="direct")
     targets = [plain, other] * 3
     modules = [build_kernel(PROBLEM, selection, target).executable.mod for target in targets]
 

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import op
 
 from tests.emulated.network import SM_90, lowered, run
+from tests.shared.network_graph import relax_module
 from tvmconv import lowering
 from tvmconv.network.graph.graph import blocks_of, calls
 from tvmconv.network.passes.late.concatenations import flatten_concatenations
@@ -26,20 +27,16 @@ def network(shape: Sequence[int], layers: int, growth: int = GROWTH, axis: int =
 
     Factors and a sigmoid stand for batch norm and its activation; some channels of a pooling, for the convolutions.
     """
-    builder, layout = relax.BlockBuilder(), "NHWC" if axis == 3 else "NCHW"
-    x = relax.Var("x", relax.TensorType(list(shape), dtype))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            joined = x
-            for layer in range(layers):
-                y = builder.emit(op.multiply(joined, relax.const(factors(int(joined.ty.shape[axis]), axis, dtype))))
-                y = builder.emit(op.sigmoid(y))
-                y = builder.emit(op.nn.max_pool2d(y, 3, 1, 1, layout=layout))
-                part = builder.emit(op.strided_slice(y, [axis], [layer], [layer + growth]))
-                joined = builder.emit(op.concat([joined, part], axis - 4 * (layer % 2)))
-            output = builder.emit_output(op.multiply(joined, relax.const(2.0, dtype)))
-        builder.emit_func_output(output)
-    return builder.get()
+
+    def function(joined: relax.Expr) -> relax.Expr:
+        for layer in range(layers):
+            y = op.sigmoid(op.multiply(joined, relax.const(factors(shape[axis] + layer * growth, axis, dtype))))
+            y = op.nn.max_pool2d(y, 3, 1, 1, layout="NHWC" if axis == 3 else "NCHW")
+            part = op.strided_slice(y, [axis], [layer], [layer + growth])
+            joined = op.concat([joined, part], axis - 4 * (layer % 2))
+        return op.multiply(joined, relax.const(2.0, dtype))
+
+    return relax_module(function, relax.Var("x", relax.TensorType(list(shape), dtype)))
 
 
 def factors(channels: int, axis: int, dtype: str) -> np.ndarray:
@@ -99,25 +96,20 @@ def test_no_kernel_has_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_something_else_reads_stays_joined() -> None:
     """A mean of what is joined needs it in memory, and the next concatenation reads it from there."""
-    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([1, 4, 4, 16], "float16"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            joined = builder.emit(op.concat([x, builder.emit(op.nn.relu(x))], 3))
-            more = builder.emit(op.concat([joined, x], 3))
-            outputs = [builder.emit_output(op.mean(joined, [1, 2])), builder.emit_output(op.nn.relu(more))]
-        builder.emit_func_output(relax.Tuple(outputs))
-    assert concatenations(flatten_concatenations(builder.get())) == [2, 2]
+
+    def function(x: relax.Var) -> list[relax.Expr]:
+        joined = op.concat([x, op.nn.relu(x)], 3)
+        return [op.mean(joined, [1, 2]), op.nn.relu(op.concat([joined, x], 3))]
+
+    mod = relax_module(function, relax.Var("x", relax.TensorType([1, 4, 4, 16], "float16")))
+    assert concatenations(flatten_concatenations(mod)) == [2, 2]
 
 
 def test_each_warp_reads_one_part() -> None:
     """The tests that choose among eight parts are the same for all threads of a warp, and three are made of them."""
     parts = [relax.Var(f"x{i}", relax.TensorType([2, 8, 8, size], "float16")) for i, size in enumerate([64] + 7 * [32])]
-    builder = relax.BlockBuilder()
-    with builder.function("main", parts):
-        with builder.dataflow():
-            output = builder.emit_output(op.nn.relu(builder.emit(op.concat(parts, 3))))
-        builder.emit_func_output(output)
-    (source,) = cuda.sources(lowering.build(lowered(builder.get()), SM_90).mod)
+    mod = relax_module(lambda *parts: op.nn.relu(op.concat(parts, 3)), *parts)
+    (source,) = cuda.sources(lowering.build(lowered(mod), SM_90).mod)
     assert len(re.findall(r"= \*\(uint4\*\)\(x\d_ptr", source)) == len(parts)
     depth, deepest, tests = 0, 0, []
     for line in source[source.rindex("__global__") :].splitlines():

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.network.frontends.torch_open_cases import Applied  # noqa: E402
 from tests.shared.network_graph import Graph  # noqa: E402
+from tests.shared.torch_modules import Function  # noqa: E402
 from tvmconv.network import build, import_model  # noqa: E402
 
 NAN = torch.nan
@@ -39,11 +39,13 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_as_torch(name: str, dtype: torch.dtype) -> None:
-    x = numbers(dtype)
-    y = build(import_model(Applied(FUNCTIONS[name]), (x,)))(x)
-    torch.testing.assert_close(y, FUNCTIONS[name](x), rtol=0, atol=0, equal_nan=True)
+def test_as_torch(dtype: torch.dtype) -> None:
+    """All functions are outputs of one network."""
+    x, together = numbers(dtype), Function(lambda x: tuple(function(x) for function in FUNCTIONS.values()))
+    for name, y, expected in zip(FUNCTIONS, build(import_model(together, (x,)))(x), together(x), strict=True):
+        torch.testing.assert_close(
+            y, expected, rtol=0, atol=0, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("name", ["ArgMax", "ArgMin"])

@@ -20,10 +20,12 @@ import tvmconv
 from tests.emulated.memory import HazardError
 from tests.emulated.network import SM_90, lowered, run
 from tests.shared.between_cases import CASES, torch
-from tests.shared.sparing import sparing
+from tests.shared.network_graph import relax_module
+from tests.shared.sparing import every, in_turns, sparing
+from tests.shared.torch_modules import exact
 from tvmconv import lowering
 from tvmconv.lowering.open_sizes.divisions import with_multiplications
-from tvmconv.lowering.serial import serial_twin
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import H100
@@ -50,11 +52,6 @@ ALIKE = (
 """Operators that reach nothing here that another does not."""
 
 
-def in_turns(place: int) -> bool:
-    """Return whether `make test` tries an operator in a type: in one of both in turn; the release tries all."""
-    return (place + place // 2) % 2 == 0
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     sparing(product(CASES, DTYPES), lambda place: in_turns(place) and [*CASES][place // 2] not in ALIKE),
@@ -65,8 +62,7 @@ def test_operators_of_torch(name: str, dtype: str) -> None:
     case = CASES[name]
     inputs = [x.to(getattr(torch, dtype)) for x in case.inputs()]
     module = case.module.to(getattr(torch, dtype))
-    with torch.no_grad():
-        expected = module.double()(*(x.double() for x in inputs)).numpy()
+    expected = exact(module, *inputs)
     model = tvmconv.import_model(module.to(getattr(torch, dtype)), tuple(inputs))
     mod = lowered(model.mod)
     found = run(mod, [x.numpy() for x in inputs])
@@ -142,13 +138,8 @@ def sample(random: Random) -> Sample:
 
 
 def module_of(case: Sample, dtype: str) -> tvm.IRModule:
-    builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(case.shapes)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            output = builder.emit_output(builder.emit(case.make(*params)))
-        builder.emit_func_output(output)
-    return builder.get()
+    return relax_module(case.make, *params)
 
 
 @pytest.mark.parametrize("seed", sparing(range(60), lambda seed: seed % 2 == 1))
@@ -177,15 +168,22 @@ def test_open_sizes(name: str, axes: tuple[int, ...]) -> None:
     for step in (0, 1, 7):
         shape = [size + step if axis in axes else size for axis, size in enumerate(first)]
         x = np.random.default_rng(step).standard_normal(shape).astype("float32")
-        with torch.no_grad():
-            expected = module.double()(torch.from_numpy(x).double()).numpy()
-        module.float()
         found = run(mod, [x])
-        check(found.outputs[0], expected, "float32")
+        check(found.outputs[0], exact(module, torch.from_numpy(x)), "float32")
         assert not found.left
         assert len(found.kernels) == case.kernels
     for source in cuda.sources(lowering.build(mod, SM_90).mod):
         assert cuda.kernel_resources(source, "sm_90")
+
+
+def by_twin(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
+    """Return what the serial twin of a network's one kernel makes of x, in its shape."""
+    (kernel,) = (func for func in lowered(mod).functions.values() if isinstance(func, tirx.PrimFunc))
+    twin = serial_twin(with_multiplications(kernel)).with_attr("global_symbol", "main")
+    tensors = [tvm.runtime.tensor(each) for each in (x, np.zeros_like(x))]
+    lowering.build(tvm.IRModule({"main": twin}), resolve_target(TWIN_TARGET))["main"](*tensors)
+    result: np.ndarray = tensors[-1].numpy()
+    return result
 
 
 def test_divisions_by_open_sizes() -> None:
@@ -193,15 +191,10 @@ def test_divisions_by_open_sizes() -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 7, 11)).astype("float32")
     height, width = tirx.Var("height", "int64"), tirx.Var("width", "int64")
     case = Sample(lambda x: op.nn.avg_pool2d(x, (3, 3), (1, 1), (1, 1)), lambda x: x, [(2, 3, height, width)])
-    mod = lowered(module_of(case, "float32"))
-    (kernel,) = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
-    twin = serial_twin(with_multiplications(kernel)).with_attr("global_symbol", "main")
-    tensors = [tvm.runtime.tensor(each) for each in (x, np.zeros_like(x))]
-    lowering.build(tvm.IRModule({"main": twin}), resolve_target("llvm"))["main"](*tensors)
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     sums = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).sum((-1, -2))
     counts = np.lib.stride_tricks.sliding_window_view(np.pad(np.ones((7, 11)), 1), (3, 3)).sum((-1, -2))
-    np.testing.assert_allclose(tensors[-1].numpy(), sums / counts, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(by_twin(module_of(case, "float32"), x), sums / counts, rtol=1e-5, atol=1e-6)
 
 
 def test_negative_dividends() -> None:
@@ -217,21 +210,24 @@ def test_negative_dividends() -> None:
             )
             output = builder.emit_output(rolled)
         builder.emit_func_output(output)
-    (kernel,) = (func for func in lowered(builder.get()).functions.values() if isinstance(func, tirx.PrimFunc))
-    twin = serial_twin(with_multiplications(kernel)).with_attr("global_symbol", "main")
-    tensors = [tvm.runtime.tensor(each) for each in (x, np.zeros_like(x))]
-    lowering.build(tvm.IRModule({"main": twin}), resolve_target("llvm"))["main"](*tensors)
-    np.testing.assert_array_equal(tensors[-1].numpy(), -np.roll(x, 8, axis=1))
+    np.testing.assert_array_equal(by_twin(builder.get(), x), -np.roll(x, 8, axis=1))
 
 
-@pytest.mark.parametrize("multiprocessors", [0, 10**6], ids=["shared", "alone"])
-@pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize(("size", "step"), [(3, 1), (3, 2), (2, 1), (5, 1), (2, 2)])
-@pytest.mark.parametrize("width", [7, 8, 13])
+WINDOWS = product((7, 8, 13), ((3, 1), (3, 2), (2, 1), (5, 1), (2, 2)), (0, 1), (0, 10**6))
+"""The widths of rows, the sizes of windows with their steps, paddings, and numbers of multiprocessors: windows are
+shared where these are few."""
+
+
+@pytest.mark.parametrize(
+    ("width", "window", "padding", "multiprocessors"),
+    sparing(WINDOWS, lambda number: (number + number // 2 + number // 4) % 2 == 0),  # each width and window twice
+    ids=str,
+)
 def test_windows(
-    width: int, size: int, step: int, padding: int, multiprocessors: int, monkeypatch: pytest.MonkeyPatch
+    width: int, window: tuple[int, int], padding: int, multiprocessors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbouring windows of a thread share what they have of a row, also where rows are no whole vectors."""
+    size, step = window
     gpu = replace(H100, multiprocessors=multiprocessors)
     monkeypatch.setattr("tvmconv.network.between.gpu.spreading.gpu_of", lambda target: gpu)
     x = np.random.default_rng(1).standard_normal((1, 3, 9, width)).astype("float32")
@@ -247,15 +243,20 @@ def test_windows(
     assert not found.left
 
 
-@pytest.mark.parametrize(
-    ("dtype", "channels"), [("float16", 128), ("float16", 24), ("bfloat16", 16), ("float32", 20), ("float32", 5)]
+IN_NHWC = product(
+    ("max", "avg"),
+    ((3, 1, 1), (3, 2, 1), (3, 2, 0), (5, 1, 2), (2, 1, 0)),
+    (("float16", 128), ("float16", 24), ("bfloat16", 16), ("float32", 20), ("float32", 5)),
 )
-@pytest.mark.parametrize(("size", "step", "padding"), [(3, 1, 1), (3, 2, 1), (3, 2, 0), (5, 1, 2), (2, 1, 0)])
-@pytest.mark.parametrize("kind", ["max", "avg"])
+"""Kinds of pooling, the sizes of windows with their steps and paddings, and types with numbers of channels."""
+
+
+@pytest.mark.parametrize(("kind", "window", "pixel"), every(2, IN_NHWC), ids=str)  # each window with each type once
 def test_windows_of_channels_in_a_row(
-    kind: str, size: int, step: int, padding: int, dtype: str, channels: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, window: tuple[int, int, int], pixel: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neighbouring windows of a thread, along both axes of a plane, share what they have of vectors of channels."""
+    (size, step, padding), (dtype, channels) = window, pixel
     monkeypatch.setattr("tvmconv.network.between.gpu.spreading.gpu_of", lambda target: replace(H100, multiprocessors=0))
     x = np.random.default_rng(1).standard_normal((2, 9, 7, channels)).astype(STORAGE_TYPES[dtype].numpy)
     sides = [padding] * 2

@@ -9,9 +9,6 @@ import pytest
 
 import tvmconv
 from tests.shared.between_cases import CASES, Case, torch
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 LARGE = {
     "average-pool": ((8, 192, 35, 35),),

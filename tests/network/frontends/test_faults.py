@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import onnx
@@ -13,6 +14,7 @@ from onnx import helper
 from tvm import te, topi
 
 from tests.shared.network_graph import Graph
+from tests.shared.sparing import in_turns, sparing
 from tvmconv.network import build, compiling, import_model, passes
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
@@ -110,8 +112,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("target", ["llvm", CUDA], ids=["llvm", "cuda"])
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(("error", "target"), sparing(product(ERRORS, ("llvm", CUDA)), in_turns), ids=repr)
 def test_what_tvm_cannot_lower(error: Exception, target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """TVM's lowering of an operator calls a function of TVM that fails."""
     model = import_model(small())

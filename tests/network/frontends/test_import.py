@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from tvm import relax
 
 import tvmconv
-from tests.shared.network_graph import Graph
+from tests.shared.network_graph import Graph, relax_module
 from tvmconv.network import Model, TensorSpec, import_model
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 
@@ -101,15 +102,10 @@ def test_convolutions_left_to_tvm_are_listed(left: Left) -> None:
 
 
 def test_other_layouts_are_listed() -> None:
-    builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((1, 9, 9, 8), "float32"))
     weight = relax.Var("w", relax.TensorType((3, 3, 1, 8), "float32"))
-    with builder.function("main", [x, weight]):
-        with builder.dataflow():
-            y = relax.op.nn.conv2d(x, weight, groups=8, data_layout="NHWC", kernel_layout="HWIO")
-            output = builder.emit_output(y)
-        builder.emit_func_output(output)
-    (layer,) = Model(builder.get(), (), ()).convolutions()
+    convolution = partial(relax.op.nn.conv2d, groups=8, data_layout="NHWC", kernel_layout="HWIO")
+    (layer,) = Model(relax_module(convolution, x, weight), (), ()).convolutions()
     assert layer.layout == "NHWC"
     assert layer.obstacle == "layout NHWC HWIO is not supported"
     assert layer.flops == 2 * (7 * 7 * 8) * 9

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
+
+from tests.shared.sparing import in_turns, sparing
 
 torch = pytest.importorskip("torch")
 
@@ -66,8 +69,7 @@ class Applied(torch.nn.Module):  # type: ignore[misc]
         return self.case.function(x, i, j) + 0 * j.sum()
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "is_open"), sparing(product(CASES, (False, True)), in_turns), ids=str)
 def test_indices_of_an_axis(case: Case, is_open: bool) -> None:
     x, j = torch.arange(60.0).reshape(3, 4, 5), torch.tensor([1, 0])
     shapes = ({1: AUTO, 2: AUTO}, {}, {}) if is_open else None

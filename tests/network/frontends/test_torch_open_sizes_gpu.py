@@ -10,9 +10,6 @@ pytest.importorskip("torch")
 
 from tests.network.frontends.torch_open_cases import FUNCTIONS, Applied, outcome
 from tests.network.frontends.torch_pieces import PIECES, SIZES, piece
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 @pytest.mark.parametrize("name", every(3, FUNCTIONS))

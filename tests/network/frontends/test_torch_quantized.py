@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tvmconv
-from tests.shared.sparing import sparing
+from tests.shared.sparing import in_turns, sparing
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.ao.quantization.fx._decomposed")
@@ -58,7 +58,7 @@ BEHIND: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 @pytest.mark.parametrize(
     ("name", "groups"),
-    sparing(product(BEHIND, (1, 16)), lambda place: (place + place // 2) % 2 == 0),  # each once
+    sparing(product(BEHIND, (1, 16)), in_turns),  # each once
 )
 def test_layer_in_integers(name: str, groups: int) -> None:
     behind, epilogue = BEHIND[name]

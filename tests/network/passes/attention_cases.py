@@ -8,6 +8,7 @@ import tvm
 
 from tests.open_sizes.batches import with_twins
 from tvmconv import lowering
+from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
@@ -31,7 +32,7 @@ def factors(length: int, depth: int, dtype: str = "float32") -> list[torch.Tenso
 
 def first_result(mod: tvm.IRModule, *inputs: torch.Tensor) -> np.ndarray:
     """Return the first result of a module, whose kernels are run as serial twins."""
-    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), LLVM), tvm.cpu())
+    machine = tvm.relax.VirtualMachine(lowering.build(with_twins(mod, {}), resolve_target(TWIN_TARGET)), tvm.cpu())
     found = machine["main"](*(tvm.runtime.tensor(each.numpy()) for each in inputs))
     return (found if isinstance(found, tvm.runtime.Tensor) else found[0]).numpy()
 

@@ -12,22 +12,19 @@ import tvm
 from tvm import relax
 
 from tests.shared.passes import carry_channels, use_kernels, with_precision
-from tvmconv import lowering
 from tvmconv.autotvm.task import extract_from_model
-from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network import build, import_model, passes
 from tvmconv.network.graph.graph import blocks_of, operator_name
 from tvmconv.network.model import Model
 from tvmconv.network.passes.context import Context
-from tvmconv.network.runtime.network import Network
-from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 torch = pytest.importorskip("torch")
 from tests.network.passes.shuffled_units import First, Unit, layer, network, shufflenet  # noqa: E402
-from tests.open_sizes.batches import with_twins  # noqa: E402
+from tests.open_sizes.batches import network_of_twins  # noqa: E402
+from tests.shared.torch_modules import exact  # noqa: E402
 
-CPU, GPU = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90a"})
+GPU = resolve_target({"kind": "cuda", "arch": "sm_90a"})
 ZEN4 = resolve_target({"kind": "llvm", "mcpu": "znver4"})
 
 MOVES = {f"relax.{name}" for name in ("concat", "permute_dims", "split", "strided_slice", "take")}
@@ -91,14 +88,6 @@ def images(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, 3, 9, 10, generator=torch.Generator().manual_seed(5))
 
 
-def expected(module: torch.nn.Module, x: torch.Tensor) -> np.ndarray:
-    """Return what a module computes in float64."""
-    with torch.no_grad():
-        found: np.ndarray = module.double()(x.double()).numpy()
-    module.float()
-    return found
-
-
 def moves(mod: tvm.IRModule) -> Counter[str]:
     names = (operator_name(value) for block in blocks_of(mod) for value in block.values.values())
     return Counter(name for name in names if name in MOVES)
@@ -113,7 +102,7 @@ def test_numbers(case: Case) -> None:
     assert left["relax.concat"] == case.left
     assert not left["relax.take"] + left["relax.permute_dims"] + left["relax.split"]
     y = build(replace(model, mod=mod), "llvm", sparse="never", precision="strict")(images().numpy())
-    reference = expected(module, images())
+    reference = exact(module, images())
     np.testing.assert_allclose(y, reference, rtol=0, atol=3e-6 * np.abs(reference).max())
 
 
@@ -141,25 +130,15 @@ def test_an_identity_that_is_missing_is_seen(monkeypatch: pytest.MonkeyPatch) ->
     model = model_of(module)
     carrying = replace(model, mod=carry_channels(model.mod, GPU, "float16"))
     y = build(carrying, "llvm", sparse="never", precision="strict")
-    reference = expected(module, images())
+    reference = exact(module, images())
     assert np.abs(y(images().numpy()) - reference).max() > 0.01 * np.abs(reference).max()
 
 
-@pytest.fixture
-def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a convolution take the less time the more of its ends are in NHWC, as large ones do on a GPU."""
-
-    def cycles(problem: Problem, _: object) -> float:
-        return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
-
-    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
-    monkeypatch.setattr("tvmconv.network.passes.half._is_faster", lambda *_: True)
-
-
-@pytest.mark.usefixtures("_nhwc_is_faster")
+@pytest.mark.usefixtures("nhwc_is_faster")
 @pytest.mark.parametrize("by_planes", [False, True])
 def test_nothing_is_between_kernels_on_a_gpu(by_planes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels read half of a tensor, and store theirs in its place, by their serial twins."""
+    monkeypatch.setattr("tvmconv.network.passes.half._is_faster", lambda *_: True)
     if not by_planes:
         monkeypatch.setattr("tvmconv.schedules.cuda.depthwise_planes.template.obstacle", lambda *_: "is left out")
     module = shufflenet(8)
@@ -172,9 +151,8 @@ def test_nothing_is_between_kernels_on_a_gpu(by_planes: bool, monkeypatch: pytes
     assert not names.keys() & MOVES
     assert names["relax.call_tir_inplace"] == 5
     assert any(layer.kernel.endswith("depthwise_planes") for layer in layers) == by_planes
-    network = Network(lowering.build(with_twins(mod, {}), CPU), str(CPU), source.inputs, source.outputs, layers, ())
-    reference = expected(module, images())
-    np.testing.assert_allclose(network(images().numpy()), reference, rtol=0, atol=5e-3 * np.abs(reference).max())
+    y, reference = network_of_twins(source, mod, layers)(images().numpy()), exact(module, images())
+    np.testing.assert_allclose(y, reference, rtol=0, atol=5e-3 * np.abs(reference).max())
 
 
 def test_tasks_are_of_layers_that_carry_channels() -> None:

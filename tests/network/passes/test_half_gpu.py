@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import tvmconv
-from tvmconv.checking import verify
-from tvmconv.targets import has_gpu
 
 torch = pytest.importorskip("torch")
 from tests.network.passes.shuffled_units import shufflenet  # noqa: E402
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+from tests.shared.torch_modules import check_on_gpu  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +28,11 @@ def module() -> torch.nn.Module:
 @pytest.mark.parametrize("is_open", [False, True], ids=["known", "open"])
 def test_results_are_near_float64(module: torch.nn.Module, word: str, least: float, is_open: bool) -> None:
     x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(6))
-    with torch.no_grad():
-        expected = module.double()(x.double()).float().numpy()
-        module.float()
     sizes = ({0: torch.export.Dim("n")},) if is_open else None
     program = torch.export.export(module, (x,), dynamic_shapes=sizes)
     network = tvmconv.build(tvmconv.import_model(program), "cuda", precision=word)
     assert network.multiplied == {word}
-    (found,) = verify.compare({"y": np.asarray(network(x.numpy()))}, {"y": expected}, network.multiplied)
-    assert found.agrees
-    assert found.ratio > least
+    check_on_gpu(network, module, x, least=least)
 
 
 class Level(torch.nn.Module):
@@ -66,15 +57,8 @@ def test_levels_of_a_unet(word: str, least: float) -> None:
     torch.manual_seed(7)
     module = torch.nn.Sequential(Level(3, 64, Level(64, 128)), torch.nn.Conv2d(64, 4, 1)).eval()
     x = torch.randn(8, 3, 56, 60, generator=torch.Generator().manual_seed(6))
-    with torch.no_grad():
-        expected = module.double()(x.double()).float().numpy()
-        module.float()
     network = tvmconv.build(tvmconv.import_model(module, (x,)), "cuda", precision=word)
-    results = [np.asarray(network(x.numpy())) for _ in range(5)]
-    (found,) = verify.compare({"y": results[0]}, {"y": expected}, network.multiplied)
-    assert found.agrees
-    assert found.ratio > least
-    assert all(np.array_equal(each, results[0]) for each in results)
+    check_on_gpu(network, module, x, least=least, times=5)
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -82,12 +66,5 @@ def test_units_whose_channels_pass_by_layers(batch: int) -> None:
     """Kernels read and store their channels in larger tensors, and nothing else is between them."""
     module = shufflenet(29)
     x = torch.randn(batch, 3, 40, 44, generator=torch.Generator().manual_seed(6))
-    with torch.no_grad():
-        expected = module.double()(x.double()).float().numpy()
-        module.float()
     network = tvmconv.build(tvmconv.import_model(module, (x,)), "cuda", precision="float16")
-    results = [np.asarray(network(x.numpy())) for _ in range(5)]
-    (found,) = verify.compare({"y": results[0]}, {"y": expected}, network.multiplied)
-    assert found.agrees
-    assert found.ratio > 50
-    assert all(np.array_equal(each, results[0]) for each in results)
+    check_on_gpu(network, module, x, least=50, times=5)

@@ -8,26 +8,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 import tvm
-from onnx.reference import ReferenceEvaluator
 
-from tests.open_sizes.batches import with_twins
-from tests.shared.network_graph import Graph
+from tests.open_sizes.batches import network_of_twins
+from tests.shared.network_graph import Graph, check_network, normal
 from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
-from tvmconv import dispatch, lowering
-from tvmconv.lowering.serial import TWIN_TARGET
+from tvmconv import dispatch
 from tvmconv.network import Model, import_model
 from tvmconv.network.graph.graph import blocks_of, operator_name
 from tvmconv.network.graph.layers import Layer
-from tvmconv.network.runtime.network import Network
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
-CPU, GPU = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90a"})
+GPU = resolve_target({"kind": "cuda", "arch": "sm_90a"})
 
 X_SHAPE = (2, 16, 9, 10)
 
@@ -172,14 +168,7 @@ CASES = (
 MOVES = ("relax.concat", "relax.strided_slice")
 
 
-@pytest.fixture(autouse=True)
-def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a convolution take the less time the more of its ends are in NHWC, as large ones do on a GPU."""
-
-    def cycles(problem: Problem, _: object) -> float:
-        return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
-
-    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
+pytestmark = pytest.mark.usefixtures("nhwc_is_faster")
 
 
 @cache
@@ -205,11 +194,9 @@ def test_numbers_of_serial_twins(case: Case) -> None:
 def check_numbers(case: Case) -> list[str]:
     """Check what serial twins of a network's kernels compute, and return the names of these."""
     source, mod, layers = with_kernels(case)
-    network = Network(lowering.build(with_twins(mod, {}), CPU), str(CPU), source.inputs, source.outputs, layers, ())
-    x = np.random.default_rng(3).standard_normal(X_SHAPE).astype("float32")
-    (expected,) = ReferenceEvaluator(case.model("float64")).run(None, {"x": x.astype("float64")})
+    network = network_of_twins(source, mod, layers)
     for _ in range(2):
-        np.testing.assert_allclose(network(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        check_network(network, case.model("float64"), normal(*X_SHAPE), 1e-5)
     return [layer.kernel for layer in layers]
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
 import tvm
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from tests.shared.network_graph import Graph, operators
+from tests.shared.network_graph import Graph, check_network, normal, operators
 from tests.shared.passes import use_kernels
 from tvmconv.dispatch import select
 from tvmconv.lowering import build as build_module
@@ -48,9 +46,7 @@ def test_weights_are_packed_when_the_network_is_built() -> None:
         assert value is not None
         assert value.ndim > 4
         assert sorted(value[value != 0]) == sorted(numpy_helper.to_array(weight).ravel())
-    x = np.random.default_rng(3).standard_normal((1, 8, 9, 11)).astype("float32")
-    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
-    np.testing.assert_allclose(build(imported)(x), expected, rtol=0, atol=4e-6 * np.abs(expected).max())
+    check_network(build(imported), model, normal(1, 8, 9, 11))
 
 
 def test_equal_workloads_share_a_kernel() -> None:
@@ -97,9 +93,7 @@ def test_batch_norm_left_alone_is_fused_with_its_convolution() -> None:
     ]  # fmt: skip
     network = build(imported)
     assert kernels_called(network) == ["fused_conv3d_add_multiply_add1_relu"]
-    x = np.random.default_rng(3).standard_normal((2, 4, 5, 6, 7)).astype("float32")
-    (expected,) = ReferenceEvaluator(model("float64")).run(None, {"x": x.astype("float64")})
-    np.testing.assert_allclose(network(x), expected, rtol=0, atol=4e-6 * expected.max())
+    check_network(network, model("float64"), normal(2, 4, 5, 6, 7))
 
 
 def test_sizes_that_are_matched_stay_defined() -> None:

@@ -6,31 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import pytest
 import tvm
-from onnx.reference import ReferenceEvaluator
 
-from tests.open_sizes.batches import with_twins
-from tests.shared.network_graph import Graph
+from tests.open_sizes.batches import network_of_twins
+from tests.shared.network_graph import Graph, check_network, normal
 from tests.shared.passes import use_kernels
 from tests.shared.sparing import sparing
-from tvmconv import ConvWorkload, lowering
+from tvmconv import ConvWorkload
 from tvmconv.autotvm import extract_from_model
-from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network import build, import_model
 from tvmconv.network.graph.shuffles import gather_shuffles
 from tvmconv.network.passes.convolutions.layouts import choose_layouts
-from tvmconv.network.runtime.network import Network
 from tvmconv.network.sites import find_convolutions
-from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 AVX2 = resolve_target({"kind": "llvm", "mcpu": "haswell"})
 """A target with eight lanes in a vector."""
 
-CPU, GPU = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90a"})
+GPU = resolve_target({"kind": "cuda", "arch": "sm_90a"})
 
 LETTERS = {"NCHW": "p", "NCHW8c": "b", "NHWC": "l"}
 
@@ -233,17 +228,7 @@ def test_layouts(case: Case) -> None:
     assert layouts(model(case, "float32"), AVX2) == case.layouts
 
 
-@pytest.fixture
-def _nhwc_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a convolution take the less time the more of its ends are in NHWC, as large ones do on a GPU."""
-
-    def cycles(problem: Problem, _: object) -> float:
-        return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
-
-    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
-
-
-@pytest.mark.usefixtures("_nhwc_is_faster")
+@pytest.mark.usefixtures("nhwc_is_faster")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_layouts_on_a_gpu(case: Case) -> None:
     assert layouts(model(case, "float32"), GPU) == case.on_gpu
@@ -271,7 +256,7 @@ COVERED = (
 def test_numbers(case: Case) -> None:
     network = build(model(case, "float32"), AVX2, precision=case.precision)
     assert described(layer.convolution.workload for layer in network.layers) == case.layouts
-    compare(case, network)
+    check_network(network, model(case, "float64"), normal(*case.x_shape), 1e-5)
 
 
 ALIKE = (
@@ -282,7 +267,7 @@ ALIKE = (
 """Cases whose parts are in others, too, on a GPU."""
 
 
-@pytest.mark.usefixtures("_nhwc_is_faster")
+@pytest.mark.usefixtures("nhwc_is_faster")
 @pytest.mark.parametrize(
     "case",
     sparing(CASES, lambda place: "l" in CASES[place].on_gpu and CASES[place].id not in ALIKE),
@@ -291,13 +276,4 @@ ALIKE = (
 def test_numbers_of_serial_twins(case: Case) -> None:
     source = import_model(model(case, "float32"))
     mod, layers = use_kernels(source.mod, GPU)
-    executable = lowering.build(with_twins(mod, {}), CPU)
-    compare(case, Network(executable, str(CPU), source.inputs, source.outputs, layers, ()))
-
-
-def compare(case: Case, network: Network) -> None:
-    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
-    (expected,) = ReferenceEvaluator(model(case, "float64")).run(None, {"x": x.astype("float64")})
-    y = network(x)
-    assert y.shape == expected.shape
-    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    check_network(network_of_twins(source, mod, layers), model(case, "float64"), normal(*case.x_shape), 1e-5)

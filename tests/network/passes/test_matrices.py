@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import tvm
-from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from tests.shared.network_graph import Graph
+from tests.shared.network_graph import Graph, check_network, normal
 from tvmconv.network import build, import_model
 from tvmconv.network.graph.convolutions import ASSUMED_SIDE
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
@@ -127,12 +126,7 @@ def test_layers_and_what_is_behind_them_are_one_kernel(name: str) -> None:
     graph, reference = Graph(ROWS), Graph(ROWS, "float64")
     network = build(graph.model(*outputs(body(graph))))
     assert [layer.convolution.description for layer in network.layers] == list(kernels)
-    x = np.random.default_rng(1).standard_normal(ROWS).astype("float32")
-    expected = ReferenceEvaluator(reference.model(*outputs(body(reference)))).run(None, {"x": x.astype("float64")})
-    got = network(x)
-    for one, right in zip(got if isinstance(got, tuple) else [got], expected, strict=True):
-        assert one.shape == right.shape
-        assert np.abs(one - right).max() < 1e-5 * np.abs(right).max()
+    check_network(network, reference.model(*outputs(body(reference))), normal(*ROWS), 1e-5)
 
 
 def halves(g: Graph) -> str:
@@ -170,20 +164,16 @@ def test_any_number_of_rows(case: Open) -> None:
     network = build(graph.model(case.body(graph)))
     layers = [layer.convolution for layer in network.layers if layer.convolution.layout == "NC"]
     assert {(each.workload.batch, each.open_sizes) for each in layers if each.workload} == {(case.rows, ("batch",))}
-    right = ReferenceEvaluator(reference.model(case.body(reference)))
+    model = reference.model(case.body(reference))
     for shape in case.calls:
-        x = np.random.default_rng(shape[0]).standard_normal(shape).astype("float32")
-        (expected,) = right.run(None, {"x": x.astype("float64")})
-        assert np.abs(network(x) - expected).max() < 1e-5 * np.abs(expected).max()
+        check_network(network, model, normal(*shape), 1e-5)
 
 
 def test_a_matrix_that_becomes_a_number() -> None:
     graph = Graph((1, 8))
     number = graph.node("Reshape", graph.node("MatMul", "x", graph.random(8, 1)), graph.constant([], "int64"))
     model = graph.model(graph.node("Exp", number))
-    x = np.random.default_rng(1).standard_normal((1, 8)).astype("float32")
-    (right,) = ReferenceEvaluator(model).run(None, {"x": x})
-    np.testing.assert_allclose(build(model)(x), right, rtol=1e-5)
+    check_network(build(model), model, normal(1, 8), 1e-5)
 
 
 def images_in_nhwc(g: Graph, activation: Callable[[Graph, str], str] = gelu) -> str:
@@ -215,8 +205,6 @@ def test_images_on_a_gpu_are_added_by_the_layer_that_makes_them() -> None:
 def test_images_that_are_added_keep_their_numbers(body: Callable[[Graph], str]) -> None:
     graph, reference = Graph((2, 24, 6, 5)), Graph((2, 24, 6, 5), "float64")
     mod = with_rows_in_matrices(import_model(graph.model(body(graph))).mod, SM_90)
-    x = np.random.default_rng(1).standard_normal((2, 24, 6, 5)).astype("float32")
-    (right,) = ReferenceEvaluator(reference.model(body(reference))).run(None, {"x": x.astype("float64")})
     machine = relax.VirtualMachine(relax.build(relax.transform.LegalizeOps()(mod), "llvm"), tvm.cpu())
-    got = machine["main"](tvm.runtime.tensor(x)).numpy()
-    assert np.abs(got - right).max() < 1e-5 * np.abs(right).max()
+    model = reference.model(body(reference))
+    check_network(lambda x: machine["main"](tvm.runtime.tensor(x)).numpy(), model, normal(2, 24, 6, 5), 1e-5)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests.shared.network_graph import Graph, operators
+from tests.shared.network_graph import Graph, check_network, normal, operators
 from tests.shared.passes import use_kernels
 from tests.shared.sparing import every
 from tvmconv.network import build, import_model
@@ -273,13 +273,8 @@ def test_kernel_takes_in(case: Case) -> None:
 
 @pytest.mark.parametrize("case", every(2, CASES), ids=lambda case: case.id)
 def test_numbers(case: Case) -> None:
-    x = np.random.default_rng(3).standard_normal(case.x_shape).astype("float32")
-    got = build(case.model("float32"))(x)
-    expected = ReferenceEvaluator(case.model("float64")).run(None, {"x": x.astype("float64")})
-    for y, reference in zip(got if isinstance(got, tuple) else (got,), expected, strict=True):
-        assert y.shape == reference.shape
-        # A few dozen roundings of numbers not much larger than the result.
-        np.testing.assert_allclose(y, reference, rtol=0, atol=4e-6 * np.abs(reference).max())
+    """They have the errors of a few dozen roundings of numbers not much larger than the result."""
+    check_network(build(case.model("float32")), case.model("float64"), normal(*case.x_shape))
 
 
 @pytest.mark.parametrize("narrow", NARROW)

@@ -13,6 +13,7 @@ from tvm import relax
 
 import tvmconv
 from tests.network.passes.attention_cases import LLVM, SM_90, Attention, Shapes, factors, first_result
+from tests.shared.network_graph import relax_module
 from tests.shared.passes import use_products, with_precision
 from tests.shared.sparing import every
 from tvmconv.network import Layer, TensorSpec
@@ -95,16 +96,12 @@ FACTORS: tuple[Shapes, ...] = (
 
 def products(*shapes: Shapes, dtype: str = "float32") -> Model:
     """Return a model of a product for each two shapes, whose factors are its inputs."""
-    builder = relax.BlockBuilder()
     specs = tuple(TensorSpec(f"x{i}", shape, dtype) for i, shape in enumerate(chain(*shapes)))
     inputs = [relax.Var(each.name, relax.TensorType(each.shape, dtype)) for each in specs]
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            found = [builder.emit(relax.op.matmul(*pair)) for pair in zip(inputs[::2], inputs[1::2], strict=True)]
-            output = builder.emit_output(relax.Tuple(found))
-        builder.emit_func_output(output)
-    outputs = tuple(TensorSpec(f"y{i}", tuple(map(int, each.ty.shape)), dtype) for i, each in enumerate(found))
-    return Model(builder.get(), specs, outputs)
+    mod = relax_module(lambda *xs: [relax.op.matmul(*pair) for pair in zip(xs[::2], xs[1::2], strict=True)], *inputs)
+    found = mod["main"].ret_ty.fields
+    outputs = tuple(TensorSpec(f"y{i}", tuple(map(int, each.shape)), dtype) for i, each in enumerate(found))
+    return Model(mod, specs, outputs)
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2**-22), ("float16", 2**-11), ("bfloat16", 2**-8)])

@@ -17,7 +17,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tests.shared.network_graph import Graph
+from tests.shared.network_graph import Graph, normal, relax_module
 from tvmconv.checking.verify import compare, run_onnxruntime
 from tvmconv.network import Network, build, import_model
 from tvmconv.network.graph.layers import TensorSpec
@@ -212,18 +212,16 @@ def test_long_sums_of_open_sizes(case: Case) -> None:
 )
 def test_sums_of_sums(shape: tuple[int, ...], over: tuple[int, ...], keepdims: int, ends: int | None) -> None:
     """A variance and the means that it needs are one function: vectors run on into the next row of an array in it."""
-    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = relax.op.variance(x, list(over), bool(keepdims))
-            if ends is not None:
-                y = relax.op.strided_slice(y, [-1], [0], [ends])
-            output = builder.emit_output(y)
-        builder.emit_func_output(output)
+
+    def function(x: relax.Var) -> relax.Expr:
+        y = relax.op.variance(x, list(over), bool(keepdims))
+        return y if ends is None else relax.op.strided_slice(y, [-1], [0], [ends])
+
+    mod = relax_module(function, relax.Var("x", relax.TensorType(shape, "float32")))
     given = np.random.default_rng(5).standard_normal(shape, "float32")
     expected = given.astype("float64").var(over, keepdims=bool(keepdims))[..., :ends]
     spec = TensorSpec("y", expected.shape, "float32")
-    network = build(Model(builder.get(), (TensorSpec("x", shape, "float32"),), (spec,)))
+    network = build(Model(mod, (TensorSpec("x", shape, "float32"),), (spec,)))
     assert error(network(given), expected) < BOUNDS["float32"]
 
 
@@ -315,7 +313,7 @@ def test_recognizer_of_characters(tmp_path: Path) -> None:
     model = graph.model(graph.node("Softmax", y, axis=2))
     path = tmp_path / "recognizer.onnx"
     onnx.save(model, path)
-    x = np.random.default_rng(3).standard_normal((1, 3, 16, 64)).astype("float32")
+    x = normal(1, 3, 16, 64)
     name = model.graph.output[0].name
     (found,) = compare({name: build(import_model(model))(x)}, run_onnxruntime(path, {"x": x}, [name]))
     assert found.agrees, found

@@ -11,16 +11,14 @@ from onnx.reference import ReferenceEvaluator
 
 import tvmconv
 from tests.network.passes.transposed_cases import CASES, Transposed, level, torch
-from tests.open_sizes.batches import with_twins
+from tests.open_sizes.batches import network_of_twins
 from tests.shared.network_graph import Graph, operators
 from tests.shared.passes import use_kernels, with_precision
 from tests.shared.quantized_graph import Quantized, onnxruntimes
-from tvmconv import lowering
 from tvmconv.network import build, import_model
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
 from tvmconv.network.passes.early.transposed import axis_of
 from tvmconv.network.runtime.network import Network
-from tvmconv.problem import Problem
 from tvmconv.targets import multiplies, resolve_target
 
 CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
@@ -137,13 +135,9 @@ def test_sizes_that_are_open() -> None:
         check(module.float(), torch.randn(shape, generator=torch.Generator().manual_seed(4)), network)
 
 
-def test_groups_in_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("nhwc_is_faster")
+def test_groups_in_nhwc() -> None:
     """On a GPU what convolutions hand to each other through one with groups is in NHWC, its edges cut off, too."""
-
-    def cycles(problem: Problem, _: object) -> float:
-        return [problem.workload.layout, problem.workload.out_layout].count("NCHW")
-
-    monkeypatch.setattr("tvmconv.network.passes.convolutions.layouts.least_cycles", cycles)
     torch.manual_seed(3)
     middle = nn.ConvTranspose2d(16, 24, (4, 3), (2, 3), (1, 0), groups=2)
     module = nn.Sequential(nn.Conv2d(3, 16, 3), middle, nn.ReLU(), nn.Conv2d(24, 8, 1)).eval()
@@ -154,8 +148,7 @@ def test_groups_in_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each.layout, each.out_layout) for each in workloads] == [
         ("NCHW", "NHWC"), ("NHWC", "NHWC"), ("NHWC", "NCHW")
     ]  # fmt: skip
-    executable = lowering.build(with_twins(mod, {}), CPU)
-    check(module, x, Network(executable, str(CPU), model.inputs, model.outputs, layers, ()))
+    check(module, x, network_of_twins(model, mod, layers))
 
 
 @pytest.mark.parametrize("kernel", [2, 4])

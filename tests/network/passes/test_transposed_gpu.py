@@ -6,9 +6,6 @@ import pytest
 
 import tvmconv
 from tests.network.passes.transposed_cases import CASES, Transposed, level, torch
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 SHARES = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3.2e-2}
 """The largest error for each precision, as a share of the largest number."""

@@ -15,7 +15,7 @@ from tests.network.recurrence.recurrent_cases import CASES, EVERY, GATES, Case
 from tests.shared.network_graph import Graph
 from tests.shared.passes import lower_recurrences
 from tvmconv.lowering import build
-from tvmconv.lowering.serial import serial_twin
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin
 from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import cuda, resolve_target
 
@@ -45,7 +45,8 @@ def test_kernels_for_gpus_are_right(case: Case) -> None:
     for var, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
             mod[var] = serial_twin(func)
-    check(case, tvmconv.network.Network(build(mod, CPU), str(CPU), source.inputs, source.outputs, (), ()), tensors)
+    executable = build(mod, resolve_target(TWIN_TARGET))
+    check(case, tvmconv.network.Network(executable, str(CPU), source.inputs, source.outputs, (), ()), tensors)
 
 
 @pytest.mark.skipif(not cuda.has_compiler(), reason="there is no compiler for CUDA here")

@@ -7,9 +7,6 @@ import pytest
 
 import tvmconv
 from tests.network.recurrence.recurrent_cases import CASES, Case
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 @pytest.mark.parametrize("case", [*CASES, Case("LSTM", 1100, 2, 3), Case("GRU", 64, 40, 30)], ids=str)

@@ -9,9 +9,6 @@ from onnx.reference import ReferenceEvaluator
 import tvmconv
 from tests.network.runtime.branch_cases import DIFFERENT, choosing
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 @pytest.mark.filterwarnings("ignore:.*on TVM's own loops")

@@ -21,7 +21,7 @@ from tvm.runtime.vm import VirtualMachine
 from tvm.tirx.analysis import undefined_vars
 
 import tvmconv
-from tests.shared.network_graph import Graph
+from tests.shared.network_graph import Graph, check_network
 from tvmconv import lowering
 from tvmconv.compute.substitution import evaluated
 from tvmconv.network.graph.graph import calls
@@ -60,9 +60,7 @@ def network() -> tvmconv.Network:
 
 
 def check(x: np.ndarray, results: Any) -> None:
-    expected = ReferenceEvaluator(branches("float64")).run(None, {"x": x.astype("float64")})
-    for result, reference in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, reference, rtol=0, atol=1e-5 * np.abs(reference).max())
+    check_network(lambda _: tuple(results), branches("float64"), x, 1e-5)
 
 
 def test_no_call_is_disturbed_by_the_sizes_of_others(network: tvmconv.Network) -> None:

@@ -30,6 +30,7 @@ from tests.shared.sparing import every
 from tvmconv import ConvWorkload, lowering
 from tvmconv.autotvm.task import create, extract_from_model
 from tvmconv.dispatch import Selection, select
+from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
 from tvmconv.network.passes.convolutions.packing import split_packing
 from tvmconv.network.passes.execution import network_pipeline
@@ -82,7 +83,8 @@ def test_kernel_with_the_weight_laid_out_ahead(name: str) -> None:
     assert [str(param.name) for param in kernel.params[1 : 1 + len(read)]] == read
     operands = random_operands(problem.workload)
     x, _, *others = map(tvm.runtime.tensor, operands.values())
-    executable = lowering.build(tvm.IRModule({lowering.KERNEL_NAME: serial_twin(kernel)}), resolve_target("llvm"))
+    twin = tvm.IRModule({lowering.KERNEL_NAME: serial_twin(kernel)})
+    executable = lowering.build(twin, resolve_target(TWIN_TARGET))
     executable[lowering.KERNEL_NAME](x, *packing(operands["w"]), *others)
     check_result(problem.workload, operands, others[-1].numpy())
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tvm
 
 import tvmconv
-from tvmconv.targets import has_gpu
-
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+from tests.shared.torch_modules import called_in_a_process, torch
 
 SHAPE = (2, 3, 24, 21)
 
@@ -119,17 +113,8 @@ def test_a_graph_of_the_caller(module: torch.nn.Module, with_graphs: tvmconv.Net
 
 def test_a_process_that_ends_with_a_network(module: torch.nn.Module, network: tvmconv.Network, tmp_path: Path) -> None:
     """A network that was loaded and run with its graph may exist when the process ends."""
-    network.export(tmp_path / "network.so")
     x = images(7)
-    np.save(tmp_path / "x.npy", x.cpu().numpy())
-    code = (
-        "import sys, numpy, tvmconv;"
-        "network = tvmconv.load(sys.argv[1]); x = numpy.load(sys.argv[2]);"
-        "numpy.save(sys.argv[3], [network(x) for _ in range(3)])"
-    )
-    paths = [str(tmp_path / name) for name in ("network.so", "x.npy", "y.npy")]
-    subprocess.run([sys.executable, "-c", code, *paths], check=True)
-    for y in np.load(paths[2]):
+    for y in called_in_a_process(network, x.cpu().numpy(), tmp_path):
         check(module, x, torch.from_numpy(y).cuda())
 
 

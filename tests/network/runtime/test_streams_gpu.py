@@ -9,10 +9,8 @@ import pytest
 import tvm
 
 import tvmconv
-from tvmconv.targets import has_gpu
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 SHAPE = (1, 16, 40, 40)
 CALLS = 40

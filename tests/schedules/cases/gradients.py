@@ -12,13 +12,17 @@ from tvm import tirx
 
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, lower
+from tvmconv.lowering import KERNEL_NAME, build, lower
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin, with_shapes
+from tvmconv.lowering.workspace import Workspace
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import FLOATS, NARROW
 from tvmconv.problem.precision import DEFAULT
+from tvmconv.runtime.arrays import from_numpy
 from tvmconv.runtime.gradients import Geometry
 from tvmconv.runtime.operators import with_any_batch
-from tvmconv.testing import DEPTHWISE, check_result
+from tvmconv.targets import resolve_target
+from tvmconv.testing import DEPTHWISE, check_result, random_operands
 
 GRADIENTS = ("input_gradient", "weight_gradient")
 
@@ -66,6 +70,16 @@ def any_batch(direction: str, workload: ConvWorkload, target: tvm.target.Target)
 def lowered(problem: Problem, target: tvm.target.Target, config: Any = None, algorithm: str = "auto") -> tirx.PrimFunc:
     """Return the function of a gradient by a configuration, or the default."""
     return lower(problem, select(problem, target, config, algorithm), target, KERNEL_NAME)
+
+
+def check_twin(direction: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Workspace) -> None:
+    """Run the serial twin of a gradient's function for CUDA, and check its result."""
+    arrays = random_operands(workload, direction=direction)
+    func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), resolve_target(TWIN_TARGET))
+    memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
+    twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
+    check(direction, workload, arrays, arrays["output"])
 
 
 def check(direction: str, workload: ConvWorkload, arrays: Arrays, got: np.ndarray, precision: str = "strict") -> None:

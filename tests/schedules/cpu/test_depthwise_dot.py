@@ -7,16 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-import tvm
 
 import tvmconv
-from tests.schedules.kernels_here import HERE, result
+from tests.schedules.kernels_here import HERE, check_packed, result
 from tests.shared.sparing import every, pairs
 from tvmconv import ConvWorkload
 from tvmconv.compute.depthwise.dot import neighbours
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
-from tvmconv.network.passes.convolutions.packing import split_packing
+from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.errors import InvalidArgumentError
@@ -82,15 +80,7 @@ def test_largest_sums() -> None:
 @RUNS
 def test_a_network_reads_what_is_laid_out_ahead() -> None:
     """The moved weights and the products of the zero point are computed once, from the weight alone."""
-    workload = layer((1, 16, 6, 6), (3, 3), dtype="int8", x_zero_point=4)
-    kernel, packing = split_packing(lower(Problem(workload), select(Problem(workload), HERE), HERE, KERNEL_NAME))
-    assert packing is not None
-    operands = random_operands(workload)
-    x, w, output = map(tvm.runtime.tensor, operands.values())
-    made = packing(w.numpy())
-    assert [array.dtype for array in made] == ["int8", "int32"]
-    build(tvm.IRModule({KERNEL_NAME: kernel}), HERE)[KERNEL_NAME](x, *made, output)
-    check_result(workload, operands, output.numpy())
+    assert check_packed(layer((1, 16, 6, 6), (3, 3), dtype="int8", x_zero_point=4)) == ["int8", "int32"]
 
 
 TARGETS = {

@@ -13,13 +13,12 @@ import tvm
 
 from tests.schedules.cases.integers import EXACT
 from tests.schedules.cases.layers import SHAPES, layer
-from tests.schedules.kernels_here import HERE, result, run
+from tests.schedules.kernels_here import HERE, check_packed, result, run
 from tests.shared.sparing import pairs, sparing
 from tvmconv import ConvWorkload
 from tvmconv.bench.factors import DATA
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build, build_kernel, lower
-from tvmconv.network.passes.convolutions.packing import split_packing
+from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.targets import dot_instruction, resolve_target
@@ -196,18 +195,10 @@ def test_depthwise_with_largest_sums() -> None:
 def test_a_network_reads_what_is_laid_out_ahead() -> None:
     """The weight in its blocks and the products of the zero point are computed once, from the weight alone."""
     workload = ConvWorkload.conv2d((1, 16, 6, 6), (32, 16, 3, 3), dtype="int8", x_zero_point=4)
-    func = lower(Problem(workload), select(Problem(workload), HERE), HERE, KERNEL_NAME)
-    kernel, packing = split_packing(func)
-    assert packing is not None
-    operands = random_operands(workload)
-    x, w, output = map(tvm.runtime.tensor, operands.values())
-    made = packing(w.numpy())
     instruction = dot_instruction(HERE, "int8")
     assert instruction is not None
     of_zero_point = ["int32"] if instruction.first == "uint8" else []  # else it is subtracted from the input
-    assert [array.dtype for array in made] == [instruction.second, *of_zero_point]
-    build(tvm.IRModule({KERNEL_NAME: kernel}), HERE)[KERNEL_NAME](x, *made, output)
-    check_result(workload, operands, output.numpy())
+    assert check_packed(workload) == [instruction.second, *of_zero_point]
 
 
 @BF16

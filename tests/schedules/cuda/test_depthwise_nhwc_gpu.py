@@ -13,11 +13,10 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.runtime.arrays import to_numpy, to_torch
-from tvmconv.targets import has_gpu, resolve_target
+from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 def check(operator: tvmconv.Operator, workload: ConvWorkload) -> None:

@@ -22,13 +22,12 @@ from tvmconv.dispatch import algorithms_for, template_for
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.arrays import to_numpy, to_torch
-from tvmconv.targets import has_gpu, resolve_target
+from tvmconv.targets import resolve_target
 from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 by_id = pytest.mark.parametrize("case", [*DEPTHWISE, *CONV2D], ids=lambda case: case.id)
 
 

@@ -14,14 +14,14 @@ from tvm import tirx
 
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
-from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, any_batch, check, lowered
-from tests.shared.sparing import sparing
+from tests.schedules.cases.gradients import CASES, GRADIENTS, SINGLE, any_batch, check, check_twin, lowered
+from tests.shared.sparing import in_turns, sparing
 from tvmconv import ConvWorkload
 from tvmconv.autotvm import ApplyHistoryBest
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build, build_function, build_twin, build_twin_function
+from tvmconv.lowering import KERNEL_NAME, build_function, build_twin, build_twin_function
 from tvmconv.lowering.gpu.conditions import with_tests_before_loops
-from tvmconv.lowering.serial import TWIN_TARGET, with_shapes
+from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.lowering.workspace import Workspace, steps, take_out
 from tvmconv.problem import IMAGES, Problem
 from tvmconv.runtime.arrays import from_numpy, to_torch
@@ -30,7 +30,7 @@ from tvmconv.schedules.cuda.gradients.weight import WARPS
 from tvmconv.schedules.cuda.machine import REGISTERS
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import gpu_of
-from tvmconv.testing import random_operands, serial_twin
+from tvmconv.testing import random_operands
 
 SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_80", "sm_90"))
 CPU = resolve_target(TWIN_TARGET)
@@ -40,9 +40,9 @@ BY_WEIGHT, BY_WEIGHT_IN_NHWC = weight_gradient.template, weight_gradient_nhwc.te
 by_gradient = pytest.mark.parametrize("of", GRADIENTS)
 
 
-def in_turns(names: Iterable[str]) -> list[Any]:
+def with_gradients(names: Iterable[str]) -> list[Any]:
     """Return each name with both gradients; `make test` tries one for a name and the other for the next."""
-    return sparing(product(names, GRADIENTS), lambda place: (place + place // 2) % 2 == 0)
+    return sparing(product(names, GRADIENTS), in_turns)
 
 
 def without_tensor_cores(problem: Problem, target: tvm.target.Target) -> tirx.PrimFunc:
@@ -56,19 +56,9 @@ def scheduled(of: str, workload: ConvWorkload) -> tuple[tirx.PrimFunc, Workspace
     return take_out(without_tensor_cores(any_batch(of, workload, SM_90), SM_90), SM_90)
 
 
-def run_twin(of: str, workload: ConvWorkload, func: tirx.PrimFunc, workspace: Workspace) -> None:
-    """Run a function's serial twin and check its result."""
-    arrays = random_operands(workload, direction=of)
-    func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
-    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
-    memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
-    twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
-    check(of, workload, arrays, arrays["output"])
-
-
 @pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
 def test_serial_twin(name: str, of: str) -> None:
-    run_twin(of, CASES[name], *scheduled(of, CASES[name]))
+    check_twin(of, CASES[name], *scheduled(of, CASES[name]))
 
 
 @by_gradient
@@ -130,7 +120,7 @@ def test_mirrored_taps_take_what_is_tuned_for_the_convolution() -> None:
 @pytest.mark.parametrize(("name", "of"), sparing(product(SINGLE, GRADIENTS), lambda place: place % 12 in (1, 6)))
 def test_serial_twin_in_nhwc(name: str, of: str) -> None:
     workload = SINGLE[name].in_nhwc()
-    run_twin(of, workload, *scheduled(of, workload))
+    check_twin(of, workload, *scheduled(of, workload))
 
 
 @pytest.mark.parametrize(("name", "kernels"), [("3x3", 1), ("many-parts", 2), ("planes", 2)])
@@ -152,9 +142,9 @@ def test_a_wrong_kernel_is_caught(layout: str, of: str) -> None:
     wrong = ConvWorkload.depthwise((2, 3, 12, 11), (3, 1, 3, 3), stride=2, padding=(2, 1, 0, 1))
     if layout == "NHWC":
         right, wrong = right.in_nhwc(), wrong.in_nhwc()
-    run_twin(of, right, *scheduled(of, right))
+    check_twin(of, right, *scheduled(of, right))
     with pytest.raises(AssertionError, match="elements are wrong"):
-        run_twin(of, right, *scheduled(of, wrong))
+        check_twin(of, right, *scheduled(of, wrong))
 
 
 EMULATED = {
@@ -206,7 +196,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize(("name", "of"), in_turns(LARGE), ids=str)
+@pytest.mark.parametrize(("name", "of"), with_gradients(LARGE), ids=str)
 def test_cubin(name: str, of: str) -> None:
     """All sums are in registers, for enough threads to hide what memory takes."""
     target = SM_80 if name in ("112", "28-7x7") else SM_90
@@ -229,7 +219,7 @@ def registers_for(problem: Problem) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "of"), in_turns(("112-stride-2", "7", "28-5x5-stride-2-half", "28-7x7-stride-2-half")), ids=str
+    ("name", "of"), with_gradients(("112-stride-2", "7", "28-5x5-stride-2-half", "28-7x7-stride-2-half")), ids=str
 )
 def test_cubin_in_nhwc(name: str, of: str) -> None:
     """All sums are in registers, for as many blocks on a multiprocessor as the model of the tiles expects there."""

@@ -12,23 +12,22 @@ from tvm import tirx
 from tests.emulated.device_functions import device_functions
 from tests.emulated.gpu import Emulator
 from tests.schedules.cases.diagonals import CASES, planes, scheduled
-from tests.schedules.cases.gradients import any_batch, check, lowered
+from tests.schedules.cases.gradients import any_batch, check, check_twin, lowered
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
-from tvmconv.lowering import KERNEL_NAME, build, build_function
+from tvmconv.lowering import build_function
 from tvmconv.lowering.gpu.conditions import with_tests_before_loops
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
-from tvmconv.lowering.serial import TWIN_TARGET, with_shapes
+from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.lowering.workspace import take_out
 from tvmconv.problem import Problem
-from tvmconv.runtime.arrays import from_numpy
 from tvmconv.schedules.cuda import weight_gradient_diagonals
 from tvmconv.schedules.cuda.gradients.diagonals_tiles import Config
 from tvmconv.schedules.cuda.machine import REGISTERS
 from tvmconv.targets import cuda, resolve_target
 from tvmconv.targets.devices import gpu_of
-from tvmconv.testing import random_operands, serial_twin
+from tvmconv.testing import random_operands
 
 SM_75, SM_80, SM_90 = (resolve_target({"kind": "cuda", "arch": arch}) for arch in ("sm_75", "sm_80", "sm_90"))
 CPU = resolve_target(TWIN_TARGET)
@@ -49,13 +48,7 @@ def run_twin(workload: ConvWorkload, config: Config, of: ConvWorkload | None = N
 
 
 def run_function(workload: ConvWorkload, func: tirx.PrimFunc) -> None:
-    func, workspace = take_out(func, SM_90)
-    arrays = random_operands(workload, direction=DIRECTION)
-    func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
-    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), CPU)
-    memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
-    twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
-    check(DIRECTION, workload, arrays, arrays["output"])
+    check_twin(DIRECTION, workload, *take_out(func, SM_90))
 
 
 @by_case

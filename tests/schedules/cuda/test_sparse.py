@@ -18,7 +18,7 @@ from tvmconv.lowering.folding.blocks import output_blocks
 from tvmconv.lowering.folding.folding import bind, expanded
 from tvmconv.lowering.folding.skeleton import Skeleton, make_skeleton
 from tvmconv.lowering.launches import build_launches
-from tvmconv.lowering.serial import serial_twin
+from tvmconv.lowering.serial import TWIN_TARGET, serial_twin
 from tvmconv.problem import Problem
 from tvmconv.problem.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.problem.errors import CodeSizeError, InvalidArgumentError
@@ -30,7 +30,7 @@ from tvmconv.support.store import default_folder
 from tvmconv.targets import backend_named, cuda, kernel_cache, resolve_target
 from tvmconv.testing import check_result, random_operands
 
-CPU, SM_90 = resolve_target("llvm"), resolve_target({"kind": "cuda", "arch": "sm_90"})
+CPU, SM_90 = resolve_target(TWIN_TARGET), resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
 def twin(workload: ConvWorkload, chosen: Config) -> Skeleton:

@@ -171,28 +171,22 @@ def test_bits_of_constants() -> None:
     check_resources(*INTEGERS["past-the-last-channel"], "sm_90")
 
 
-LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, shift=True, residual=True, activation="relu")
+EPILOGUE = {"shift": True, "residual": True, "activation": "relu"}
+LARGE = layer((2, 256, 28, 28), (256, 256, 3, 3), "float32", FIRST, **EPILOGUE)
+LARGE_OF_INTEGERS = layer(
+    (2, 256, 28, 28), (256, 256, 3, 3), "int8", FIRST, out_dtype="int8", x_zero_point=3, **EPILOGUE
+)
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "int8"])
 def test_cubins_of_candidates(kind: str, arch: str) -> None:
     """None of the tiles that a default is chosen from spills, where it is legal."""
-    dtype, precision = KINDS[kind]
-    problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
-    legal = tensor.constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
-    candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
-    assert len(candidates) >= 5
-    for config in candidates:
-        check_resources(problem, config, arch)
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_cubins_of_candidates_for_integers(arch: str) -> None:
-    options = {"shift": True, "residual": True, "activation": "relu", "out_dtype": "int8", "x_zero_point": 3}
-    problem = layer((2, 256, 28, 28), (256, 256, 3, 3), "int8", FIRST, **options)
+    problem = LARGE_OF_INTEGERS
+    if kind in KINDS:
+        dtype, precision = KINDS[kind]
+        problem = Problem(msgspec.structs.replace(LARGE.workload, dtype=dtype), precision=precision)
     legal = tensor.constraints(problem, resolve_target({"kind": "cuda", "arch": arch})).values()
     candidates = [config for config in CANDIDATES if all(holds(config) for holds in legal)]
     assert len(candidates) >= 5

@@ -38,7 +38,7 @@ from tests.schedules.cases.tensor import (
     random_layer,
     wgmma,
 )
-from tests.shared.sparing import every, sparing
+from tests.shared.sparing import every, in_turns, sparing
 from tvmconv import ConvWorkload
 from tvmconv.checking.draws import Draw
 from tvmconv.compute.tensor.chunks import COPY_BYTES, ROW_BYTES
@@ -89,7 +89,7 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     assert run.shared_bytes == shared_bytes(problem, config)
 
 
-@sparse_cases(11, EVERY | {f"teams-{name}": case for name, case in TEAMS.items()})
+@sparse_cases(23, EVERY | {f"teams-{name}": case for name, case in TEAMS.items()})
 def test_serial_twin(problem: Problem, config: Config) -> None:
     run_twin(problem, config)
 
@@ -288,7 +288,7 @@ def integers_by_twin(problem: Problem, config: Config, operands: dict[str, np.nd
 
 @pytest.mark.parametrize(
     ("name", "config"),
-    sparing(product(EXACT, (MMA, WGMMA)), lambda place: (place + place // 2) % 2 == 0),  # each name once
+    sparing(product(EXACT, (MMA, WGMMA)), in_turns),  # each name once
     ids=lambda value: getattr(value, "wgmma", value),
 )
 def test_exact_integers(name: str, config: Config) -> None:

@@ -22,13 +22,12 @@ from tvmconv.problem.dtypes import NARROW, QUANTIZED, STORAGE_TYPES
 from tvmconv.runtime.arrays import to_torch
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.schedules.cuda.tensor import template as tensor
-from tvmconv.targets import device_of, has_gpu, resolve_target, tensor_instructions
+from tvmconv.targets import device_of, resolve_target, tensor_instructions
 from tvmconv.testing import check_result, conformance, random_operands
 from tvmconv.testing.configs import legal_configs
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial
 
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 TARGET = resolve_target("cuda")
 
 
