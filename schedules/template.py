@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tvmconv.problem import Problem, Workload
-from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import FLOATS, one_of
-from tvmconv.problem.gate import Gate
+from tvmconv.problem.fused import FusedWorkload
 from tvmconv.problem.workload import ConvWorkload
 
 from .space import Space
@@ -18,6 +17,8 @@ from .space import Space
 if TYPE_CHECKING:
     from tvm.s_tir import Schedule
     from tvm.target import Target
+
+    from tvmconv.compute.fused import ReferenceOf
 
 
 class Layouts(NamedTuple):
@@ -50,9 +51,11 @@ class Layouts(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """The kind of workload of several layers that a template takes, and the types that it takes of its operands."""
+    """The kind of workload of several layers that a template takes, and the types that it takes of its factors."""
 
-    kind: type[Attention] | type[Gate]
+    kind: type[FusedWorkload]
+    reference: ReferenceOf
+    """The function that returns the float64 reference of a problem of the kind."""
     dtypes: tuple[str, ...] = FLOATS
 
     def obstacle(self, workload: Workload) -> str | None:
@@ -83,7 +86,7 @@ class Template(Protocol):
     LAYOUTS: Layouts | Fused
     """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it.
 
-    A template of attention or of gates has `Fused` here: a convolution never comes to it, nor they to others.
+    A template of several layers has `Fused` here: a convolution never comes to it, nor do these layers to others.
     """
 
     OPEN_SIZES: tuple[str, ...]

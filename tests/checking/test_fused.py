@@ -1,39 +1,43 @@
-"""The check of attention and gates: right results pass it, and wrong ones do not."""
+"""The check of several layers in one kernel: right results pass it, and wrong ones do not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.schedules.cases.attention import KERNELS, Kernel
 from tests.schedules.cases.gate import GATES
+from tests.schedules.configured import FUSED
 from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import random_operands
-from tvmconv.compute.reference import attention_reference, gate_reference
-from tvmconv.problem import FusedProblem, problem_of
-from tvmconv.problem.attention import Attention
+from tvmconv.dispatch.registry import fused_row
+from tvmconv.problem import FusedProblem
 
 PROBLEMS = {
+    **FUSED,
     **{name: KERNELS[name].problem for name in ("vit", "float32-vit", "tf32", "depth-128")},
     "many queries": Kernel(3, 300, 40).problem,
     **{name: FusedProblem(gate) for name, gate in GATES.items()},
 }
 
 
+def result_of(problem: FusedProblem, operands: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the result that float64 gives, rounded to its type."""
+    result = random_operands(problem.workload)["output"]
+    reference = fused_row(problem.workload).reference(problem, operands, np.random.default_rng(1), result.size)
+    for part in reference.parts:
+        result.reshape(-1)[part.indices] = part.result
+    return result
+
+
 def computed(problem: FusedProblem) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return operands, and the result that float64 gives, rounded to its type."""
-    workload, operands = problem.workload, random_operands(problem.workload)
-    result = operands.pop("output")
-    if isinstance(workload, Attention):
-        queries, columns = np.arange(workload.queries), np.arange(workload.width)
-        for matrix in range(workload.matrices):
-            rows = attention_reference(workload, operands, matrix, queries).result
-            result[workload.output.at(matrix, queries[:, None], columns)] = rows
-    else:
-        result[:] = gate_reference(workload, operands)[1]
-    return operands, result
+    """Return operands and their result."""
+    operands = random_operands(problem.workload)
+    del operands["output"]
+    return operands, result_of(problem, operands)
 
 
 def check(problem: FusedProblem, operands: dict[str, np.ndarray], result: np.ndarray) -> None:
@@ -64,20 +68,17 @@ def test_what_is_wrong_is_seen(name: str, wrong: str) -> None:
         check(PROBLEMS[name], operands, broken)
 
 
-@pytest.mark.parametrize("name", ["float32-vit", "efficientnet"])
+EXACT = [name for name, each in PROBLEMS.items() if (each.workload.dtype, each.precision) == ("float32", "float32")]
+
+
+@pytest.mark.parametrize("name", EXACT)
 def test_tf32_is_not_float32(name: str) -> None:
     """Factors with 10 bits behind the point are seen where the problem promises those of float32."""
-    operands, _ = computed(PROBLEMS[name])
+    problem = PROBLEMS[name]
+    operands, _ = computed(problem)
     rounded = {key: (each.view("uint32") + 0x1000 & 0xFFFFE000).view("float32") for key, each in operands.items()}
-    workload = PROBLEMS[name].workload
-    if isinstance(workload, Attention):
-        result = np.empty(workload.output.elements, "float32")
-        for matrix in range(workload.matrices):
-            queries = np.arange(workload.queries)
-            at = workload.output.at(matrix, queries[:, None], np.arange(workload.width))
-            result[at] = attention_reference(workload, rounded, matrix, queries).result
-        check(problem_of(workload, precision="tf32"), operands, result)
-    else:
-        result = gate_reference(workload, rounded)[1].astype("float32")
+    result = result_of(problem, rounded)
+    if problem.workload.HAS_WORDS:
+        check(msgspec.structs.replace(problem, precision="tf32"), operands, result)
     with pytest.raises(AssertionError):
-        check(PROBLEMS[name], operands, result)
+        check(problem, operands, result)

@@ -37,7 +37,7 @@ class Row:
 
     @property
     def is_fused(self) -> bool:
-        """True for attention and gates, whose kernels have no twin on a CPU: their warps exchange numbers."""
+        """True for several layers in one kernel, which has no twin on a CPU: its warps exchange numbers."""
         return isinstance(self.problem, FusedProblem)
 
     @property
@@ -67,6 +67,9 @@ EXAMPLES = [
     for name, template in TEMPLATES.items()
     for number, problem in enumerate(getattr(template, "examples", ()))
 ]
+FUSED = {row.id: row.problem for row in EXAMPLES if isinstance(row.problem, FusedProblem)}
+"""The examples of several layers in one kernel, for the tests of every kind of them."""
+
 CASES = [Row(f"{name}-{case}", name, *row) for name, cases in CONFIGURED.items() for case, row in cases.items()]
 
 

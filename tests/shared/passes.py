@@ -21,10 +21,10 @@ def use_kernels(mod: tvm.IRModule, target: tvm.target.Target, sparse: str = "aut
     return mod, context.layers
 
 
-def use_attention(mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT) -> Built:
+def use_fused(mod: tvm.IRModule, target: tvm.target.Target, precision: str = DEFAULT) -> Built:
     """Run the pass for attention, as the list does on the devices that it is for."""
     context = Context(target, precision)
-    only = [each for each in passes.REMAINING if each.name == "use_attention"]
+    only = [each for each in passes.REMAINING if each.name == "use_fused"]
     return passes.run(only, mod, context), context.layers
 
 

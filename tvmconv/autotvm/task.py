@@ -25,10 +25,8 @@ from tvmconv.dispatch.registry import (
 )
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
 from tvmconv.network import Model, import_model, passes
-from tvmconv.network.graph.graph import blocks_of
-from tvmconv.network.passes.attention import attention_of
 from tvmconv.network.passes.context import Context
-from tvmconv.network.passes.convolutions.gates import gate_problem
+from tvmconv.network.passes.fused import fused_problems
 from tvmconv.problem import FORWARD, Problem, Workload, problem_of
 from tvmconv.problem.errors import InvalidArgumentError, names_of
 from tvmconv.problem.precision import DEFAULT
@@ -50,7 +48,7 @@ OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 
 @dataclass(frozen=True)
 class ConvTask(Task):
-    """A workload to tune for a target, by a schedule of tvmconv's: a convolution, attention, or a gate."""
+    """A workload to tune for a target, by a schedule of tvmconv's: a convolution, or several layers in one kernel."""
 
     workload: Workload
     target: tvm.target.Target
@@ -194,7 +192,7 @@ def extract_from_model(
 ) -> list[ConvTask]:
     """Return a task for each different convolution and linear layer of a model that has a template, in order.
 
-    For a GPU, without a sparsity, those of gates and attention that one kernel computes follow.
+    For a GPU, without a sparsity, those of several layers that one kernel computes follow, such as attention.
 
     `model` is what `tvmconv.import_model` returns, or anything it takes without `inputs`. A task's workload has the
     epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
@@ -225,9 +223,9 @@ def extract_from_program(
 def _extracted(
     model: Any, target: Any, algorithm: str, sparsity: float | None, precision: str, ops: Collection[str]
 ) -> list[ConvTask]:
-    """Return the tasks of `extract_from_model` for some of the operators in `OP_LAYOUTS`; gates and attention for all.
+    """Return the tasks of `extract_from_model` for some of the operators in `OP_LAYOUTS`.
 
-    These are of several operators.
+    For all of these there are also the tasks of several operators in one kernel.
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
@@ -244,11 +242,7 @@ def _extracted(
         and (sparsity is None or layer.site.weight is not None)
     ]
     if sparsity is None and len(ops) == len(OP_LAYOUTS):
-        gates = [(layer.site, layer.gate) for layer in context.plan.layers if layer.gate]
-        problems += [gate_problem(pair) for site, pair in gates if site.output.same_as(pair.first.output)]
-        problems += [
-            each.problem for block in blocks_of(mod) for each in attention_of(block, resolved, context.precision)
-        ]
+        problems += fused_problems(mod, context)
     tasks = [_task(problem, resolved, algorithm, sparsity) for problem in problems]
     layers = Counter(task.problem for task in tasks)
     different = {task.problem: task for task in tasks}

@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
-
-FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
-"""The relative error of one float32 operation, rounded to nearest."""
+from tvmconv.problem.dtypes import FLOAT32_UNIT, NARROW, STORAGE_TYPES
 
 
 class Rounded(NamedTuple):

@@ -22,13 +22,13 @@ from tvmconv.compute.epilogue import rounded_reference
 from tvmconv.compute.functions import Float64
 from tvmconv.compute.reference import finished, sums_of_products
 from tvmconv.problem import FORWARD, Problem, Workload, problem_of
-from tvmconv.problem.dtypes import STORAGE_TYPES
+from tvmconv.problem.dtypes import FLOAT32_UNIT, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.layout import Layout
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
 
-from .closeness import FLOAT32_UNIT, NOT_ROUNDED, Rounded, assert_close, assert_rounded
+from .closeness import NOT_ROUNDED, Rounded, assert_close, assert_rounded
 
 FACTORS = ("x", "w", "scale")
 """The operands that are multiplied."""

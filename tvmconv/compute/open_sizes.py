@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from tvm import tirx
 from tvm.sym.analyzer import Analyzer
 
 from tvmconv.problem import OPEN_SIZES, Problem
-from tvmconv.problem.gate import Gate
+from tvmconv.problem.fused import FusedWorkload
 from tvmconv.problem.workload import ConvWorkload
 
 VARIABLES = {name: tirx.Var(name, "int32") for name in OPEN_SIZES}
@@ -68,14 +68,14 @@ def in_tiles(size: int | tirx.PrimExpr, step: int) -> int | tirx.PrimExpr:
     return whole_tiles(size, step) * step
 
 
-W = TypeVar("W", ConvWorkload, Gate)
+W = TypeVar("W", bound=ConvWorkload | FusedWorkload)
 
 
 def with_sizes(workload: W, sizes: Mapping[str, tirx.PrimExpr]) -> W:
-    """Return a workload, or a gate of workloads, with expressions instead of the numbers of the named sizes."""
-    if isinstance(workload, Gate):
-        return Gate(with_sizes(workload.first, sizes), with_sizes(workload.second, sizes))
-    return OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes}) if sizes else workload
+    """Return a workload, or one of several layers, with expressions instead of the numbers of the named sizes."""
+    if isinstance(workload, FusedWorkload):
+        return workload.with_layers(lambda layer: with_sizes(layer, sizes))
+    return cast(W, OpenWorkload(**{**msgspec.structs.asdict(workload), **sizes})) if sizes else workload
 
 
 def is_whole(size: int | tirx.PrimExpr, step: int) -> bool:

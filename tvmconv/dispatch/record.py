@@ -1,7 +1,7 @@
 """Tuning logs: one line of JSON for each trial, in the layout of AutoTVM's log version 0.2 with more fields.
 
 `input`, `config`, `result`, `version` and `tvm_version` are AutoTVM's: the target, the template's name, the workload as
-its only argument, that of attention and gates as JSON in a string, and as keyword arguments the share of zeros of a
+its only argument, that of several layers as JSON in a string, and as keyword arguments the share of zeros of a
 sparse kernel, a precision other than float32 and the direction of a gradient, or the arguments of a template of one's
 own; knobs as `[name, "ot", value]`, of such a template also of the kinds "sp", "re" and "an"; costs in seconds, error
 number, seconds of the trial and the time of day. `device`, `versions`, `status`, `reason` and `stage` are what AutoTVM
@@ -137,7 +137,7 @@ class Record(msgspec.Struct, frozen=True):
         """The workload of a kernel; a record of a template of one's own has none."""
         problem = self.problem
         if isinstance(problem, Call):
-            raise InvalidArgumentError("record", str(problem), "one of a convolution, attention or a gate")
+            raise InvalidArgumentError("record", str(problem), "one of tvmconv's own templates")
         return problem.workload
 
     @property

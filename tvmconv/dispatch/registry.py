@@ -12,6 +12,7 @@ import msgspec
 
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.problem.fused import FusedWorkload
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Fused, SparseTemplate, Template
 from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
@@ -101,13 +102,19 @@ def algorithms_on(target: tvm.target.Target) -> tuple[str, ...]:
 
 
 def _is_fused(template: Template) -> bool:
-    """Return whether a template is for attention or gates."""
+    """Return whether a template is for several layers in one kernel, such as attention."""
     return isinstance(template.LAYOUTS, Fused)
 
 
 def is_for_fused(name: str) -> bool:
-    """Return whether a name is that of a template for attention or gates."""
+    """Return whether a name is that of a template for several layers in one kernel."""
     return name in _registered and _is_fused(_registered[name])
+
+
+def fused_row(workload: FusedWorkload) -> Fused:
+    """Return the row of a kind of workload of several layers, as a template has it."""
+    rows = (template.LAYOUTS for template in _registered.values() if isinstance(template.LAYOUTS, Fused))
+    return next(row for row in rows if isinstance(workload, row.kind))
 
 
 def algorithms_for(problem: Problem, target: tvm.target.Target) -> tuple[str, ...]:

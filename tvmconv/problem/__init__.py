@@ -6,11 +6,10 @@ from math import prod
 
 import msgspec
 
-from .attention import Attention
 from .dtypes import NARROW
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
-from .gate import Gate
+from .fused import AnyFused
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload, Operands
 
@@ -246,12 +245,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FusedProblem(Problem, frozen=True, omit_defaults=True):
-    """The problem of a kernel that computes several layers: attention, or a gate.
+    """The problem of a kernel that computes several layers, such as attention or a gate.
 
     Its workload has less than a convolution's: `Template.LAYOUTS` tells which kind of workload a template takes.
     """
 
-    workload: Attention | Gate  # type: ignore[assignment]
+    workload: AnyFused  # type: ignore[assignment]
 
     def _require_direction(self) -> None:
         if self.is_gradient:
@@ -259,8 +258,7 @@ class FusedProblem(Problem, frozen=True, omit_defaults=True):
 
     @property
     def _has_words(self) -> bool:
-        """True where the precision makes a difference: gates are sums of float32 multiply-adds, whatever the word."""
-        return isinstance(self.workload, Attention) and super()._has_words
+        return self.workload.HAS_WORDS and super()._has_words
 
     @property
     def as_convolution(self) -> Problem:
@@ -274,8 +272,12 @@ class FusedProblem(Problem, frozen=True, omit_defaults=True):
     def is_dense(self) -> bool:
         return False
 
+    def with_any_batch(self) -> FusedProblem:
+        workload = self.workload.with_layers(lambda layer: msgspec.structs.replace(layer, batch=ASSUMED_BATCH))
+        return msgspec.structs.replace(self, workload=workload, open_sizes=("batch",))
 
-Workload = ConvWorkload | Attention | Gate
+
+Workload = ConvWorkload | AnyFused
 """The workload of a kernel, of any kind: it has operands, FLOPs and a description in words."""
 
 
@@ -284,9 +286,10 @@ def workload_from(text: str) -> Workload:
     try:
         if not msgspec.json.decode(text, type=_Tag).type:
             return ConvWorkload.from_json(text)
-        return msgspec.json.decode(text, type=Attention | Gate)
+        workload: Workload = msgspec.json.decode(text, type=AnyFused)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidArgumentError("workload", text, f"a workload in JSON ({error})") from None
+    return workload
 
 
 def problem_of(

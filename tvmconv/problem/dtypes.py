@@ -56,6 +56,8 @@ _ROWS = (
 )
 
 STORAGE_TYPES = {row.name: row for row in _ROWS}
+FLOAT32_UNIT = STORAGE_TYPES["float32"].unit
+"""The relative error of one float32 operation, rounded to nearest."""
 FLOATS = tuple(row.name for row in _ROWS if row.bounds is None)
 """The floating-point types: x, w and the output of a convolution are all of one of them."""
 QUANTIZED = tuple(row.name for row in _ROWS if row.itemsize == 1 and row.bounds is not None)

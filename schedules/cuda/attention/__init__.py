@@ -24,8 +24,8 @@ import tvm
 from tvm.s_tir import Schedule
 
 from tvmconv.problem import FusedProblem, Problem
-from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import NARROW
+from tvmconv.problem.fused.attention import Attention
 from tvmconv.problem.layout import Place
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets.devices import gpu_of
@@ -37,6 +37,7 @@ from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.model import L2_BYTES, mostly_largest
 from .fragments import FRAGMENT
 from .kernel import attention_kernel
+from .reference import attention_reference
 from .tiles import (
     KEYS,
     Config,
@@ -101,7 +102,7 @@ each block after the first."""
 class FusedAttention(GpuTemplate[Config]):
     """Attention in one kernel: two products on tensor cores, and the softmax between them."""
 
-    LAYOUTS = Fused(Attention)
+    LAYOUTS = Fused(Attention, attention_reference)
     LEAST = Config(fragments=1, stages=1, keys=FRAGMENT, warps=1, splits=1)
     examples = tuple(
         FusedProblem(

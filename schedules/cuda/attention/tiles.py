@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvmconv.problem import Problem
-from tvmconv.problem.attention import ROW_BYTES, Attention
+from tvmconv.problem.fused.attention import ROW_BYTES, Attention
 from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, ceil_to

@@ -24,13 +24,14 @@ from tvm.s_tir import Schedule
 from tvmconv.compute import with_sizes
 from tvmconv.compute.open_sizes import VARIABLES
 from tvmconv.problem import FusedProblem, Problem
-from tvmconv.problem.gate import Gate
+from tvmconv.problem.fused.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import KERNEL, gpu_of
 
 from ...template import Fused
 from ..template import GpuTemplate
 from .kernel import gate_kernel
+from .reference import gate_reference
 
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
 """The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
@@ -65,7 +66,7 @@ class Config:
 class FusedGate(GpuTemplate[Config]):
     """Gates of squeeze and excitation, with a block for each image."""
 
-    LAYOUTS = Fused(Gate)
+    LAYOUTS = Fused(Gate, gate_reference)
     OPEN_SIZES = ("batch",)
     LEAST = Config(threads=32)
     examples = tuple(

@@ -22,7 +22,7 @@ from tvmconv.compute.statements import (
     tested,
 )
 from tvmconv.problem.dtypes import NARROW
-from tvmconv.problem.gate import Gate
+from tvmconv.problem.fused.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP
 

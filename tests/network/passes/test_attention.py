@@ -15,15 +15,15 @@ from tests.emulated.network import lowered, run
 from tests.network.passes.attention_cases import LLVM, SM_90, Block, factors
 from tests.shared.between_cases import Function
 from tests.shared.network_graph import Graph, operators
-from tests.shared.passes import use_attention, use_kernels, use_products, with_precision
+from tests.shared.passes import use_fused, use_kernels, use_products, with_precision
 from tvmconv.autotvm.task import extract_from_model
 from tvmconv.dispatch import select
-from tvmconv.network.graph.graph import blocks_of
-from tvmconv.network.passes.attention import attention_of
+from tvmconv.network.passes.context import Context
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.parts import slice_parts
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.early.scales import scale_results
+from tvmconv.network.passes.fused import fused_problems
 from tvmconv.targets import cuda, resolve_target
 
 torch = pytest.importorskip("torch")
@@ -55,7 +55,7 @@ MODULES = {"own": Block(64, 2), "torch": Block(64, 2, scaled=True), "multihead":
 @pytest.mark.parametrize("word", ["float16", pytest.param("bfloat16", marks=pytest.mark.release), "float32"])
 def test_blocks_of_transformers(name: str, word: str) -> None:
     """Between the layers there is one kernel, which reads and stores where these do."""
-    mod, layers = use_attention(prepared(MODULES[name].eval(), (torch.zeros(2, 21, 64),), word), SM_90)
+    mod, layers = use_fused(prepared(MODULES[name].eval(), (torch.zeros(2, 21, 64),), word), SM_90)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     assert [layer.convolution.workload.dtype for layer in layers] == [word] * 2
     names = operators(mod)
@@ -70,9 +70,9 @@ def test_tasks_are_the_kernels_of_a_network(name: str, word: str) -> None:
     model = tvmconv.import_model(MODULES[name].eval(), (torch.zeros(2, 21, 64),))
     *_, task = extract_from_model(model, SM_90, precision=word)
     mod = prepared(MODULES[name], (torch.zeros(2, 21, 64),), word)
-    (found,) = (each for block in blocks_of(mod) for each in attention_of(block, SM_90, WORDS.get(word, word)))
-    assert (task.name, task.problem) == ("cuda/attention", found.problem)
-    assert task.space.default == select(found.problem, SM_90).config
+    (problem,) = fused_problems(mod, Context(SM_90, WORDS.get(word, word)))
+    assert (task.name, task.problem) == ("cuda/attention", problem)
+    assert task.space.default == select(problem, SM_90).config
 
 
 WORDS = {"float16": "float32"}
@@ -132,7 +132,7 @@ def test_attention_of_inputs(name: str, word: str) -> None:
     dtype = torch.float16 if word == "float16" else torch.float32
     inputs = tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     model = tvmconv.import_model(Function(function), inputs)
-    mod, layers = use_attention(slice_parts(model.mod), SM_90, "float32" if word == "float16" else word)
+    mod, layers = use_fused(slice_parts(model.mod), SM_90, "float32" if word == "float16" else word)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     found = run(lowered(mod), [each.numpy() for each in inputs])
     assert sum("attention" in kernel for kernel in found.kernels) == 1
@@ -154,7 +154,7 @@ def test_attention_of_torch(options: dict[str, Any]) -> None:
         return merged(torch.nn.functional.scaled_dot_product_attention(*parts(x), **kept))
 
     x = torch.randn(2, 21, 144, generator=torch.Generator().manual_seed(3))
-    mod, layers = use_attention(prepared(Function(attention), (x,)), SM_90)
+    mod, layers = use_fused(prepared(Function(attention), (x,)), SM_90)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     (y,) = run(lowered(mod), [x.numpy()]).outputs
     expected = attention(x.double()).numpy()
@@ -176,7 +176,7 @@ def test_attention_of_onnx(name: str) -> None:
     masks, attributes = ONNX[name]
     graph, exact = (Graph((2, 3, 9, 16), dtype, opset=23) for dtype in ("float32", "float64"))
     models = [g.model(g.node("Attention", "x", "x", "x", *masks(g), **attributes)) for g in (graph, exact)]
-    mod, layers = use_attention(prepared(models[0], None), SM_90)
+    mod, layers = use_fused(prepared(models[0], None), SM_90)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     x = np.random.default_rng(3).standard_normal((2, 3, 9, 16)).astype("float16").astype("float64")
     (y,) = run(lowered(mod), [x.astype("float32")]).outputs
@@ -187,7 +187,7 @@ def test_attention_of_onnx(name: str) -> None:
 def test_parts_are_read_in_place() -> None:
     function, shapes = TAKEN["parts"]
     model = tvmconv.import_model(Function(function), (torch.zeros(shapes[0]).half(),))
-    mod, _ = use_attention(slice_parts(model.mod), SM_90)
+    mod, _ = use_fused(slice_parts(model.mod), SM_90)
     assert set(operators(mod)) == {"relax.reshape", "relax.call_tir"}
 
 
@@ -207,7 +207,7 @@ LEFT: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", LEFT)
 def test_products_that_stay_apart(name: str) -> None:
     inputs = tuple(factors(21, 16, "float16"))
-    mod, layers = use_attention(tvmconv.import_model(Function(LEFT[name]), inputs).mod, SM_90)
+    mod, layers = use_fused(tvmconv.import_model(Function(LEFT[name]), inputs).mod, SM_90)
     assert not layers
     _, products = use_products(mod, SM_90)
     assert [layer.kernel for layer in products] == ["tvmconv cuda/tensor"] * 2
@@ -225,8 +225,8 @@ def test_elsewhere_there_is_none(name: str) -> None:
     """Tensor cores keep no "strict" promise: their sums are not those of multiply-adds."""
     target, word = ELSEWHERE[name]
     mod = prepared(Block(64, 2).eval(), (torch.zeros(2, 21, 64),), "tf32")
-    assert use_attention(mod, SM_90)[1]
-    assert not use_attention(mod, target, word)[1]
+    assert use_fused(mod, SM_90)[1]
+    assert not use_fused(mod, target, word)[1]
 
 
 @pytest.mark.parametrize("word", ["float16", "float32", "tf32"])

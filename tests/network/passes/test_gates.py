@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,31 @@ def test_two_kernels_where_they_take_less(case: Case) -> None:
     assert not [layer for layer in layers if layer.kernel == "tvmconv cuda/gate"]
 
 
+@pytest.mark.parametrize(("widths", "pair"), [((600, 20, 10, 200), (1, 2)), ((200, 10, 20, 600), (0, 1))], ids=str)
+def test_of_two_gates_that_share_a_layer_the_one_is_taken_that_saves_more(
+    widths: tuple[int, ...], pair: tuple[int, int]
+) -> None:
+    sizes = list(pairwise(widths))
+    module = nn.Sequential(*(layer for inputs, outputs in sizes for layer in (nn.Linear(inputs, outputs), nn.ReLU())))
+    model = tvmconv.import_model(module.eval(), (torch.zeros(1, widths[0]),))
+    _, layers = use_kernels(model.mod, SM_90, "never")
+    assert [layer.kernel == "tvmconv cuda/gate" for layer in layers] == [number in pair for number in range(3)]
+
+
+def test_layers_of_two_types_have_two_kernels() -> None:
+    class Mixed(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, dtype: Any) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 12), nn.Linear(12, 40).to(dtype)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(torch.relu(self.first(x)).to(self.second.weight.dtype))
+
+    for dtype, count in ((torch.float32, 2), (torch.float16, 0)):
+        _, layers = use_kernels(tvmconv.import_model(Mixed(dtype).eval(), (torch.zeros(2, 64),)).mod, SM_90, "never")
+        assert [layer.kernel for layer in layers].count("tvmconv cuda/gate") == count
+
+
 def test_reasons_and_tasks() -> None:
     """The layers say which kernel computes them, and it is what is tuned for them."""
     case = CASES["efficientnet"]
@@ -98,6 +125,7 @@ def test_reasons_and_tasks() -> None:
     assert first.convolution.name in first.reason
     assert second.convolution.name in first.reason
     assert "default configuration" in first.reason
+    assert re.search(r"estimated at \d+ clocks, apart at \d+", first.reason)
     assert first.config == {"threads": 256}
     (task,) = extract_from_model(model, SM_90)
     assert task.name == "cuda/gate"

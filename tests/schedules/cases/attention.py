@@ -10,8 +10,8 @@ import tvm
 from tvmconv import lowering
 from tvmconv.dispatch import select
 from tvmconv.problem import FusedProblem
-from tvmconv.problem.attention import Attention
 from tvmconv.problem.dtypes import STORAGE_TYPES
+from tvmconv.problem.fused.attention import Attention
 from tvmconv.problem.layout import Place
 from tvmconv.schedules.cuda.attention.tiles import Config
 

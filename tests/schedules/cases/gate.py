@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvmconv import ConvWorkload
-from tvmconv.problem.gate import Gate
+from tvmconv.problem.fused.gate import Gate
 
 
 def gate(

@@ -180,7 +180,7 @@ def tune(
 ) -> None:
     """Find fast configurations for the convolutions of MODEL, an ONNX or .pt2 file, and log every trial.
 
-    For a GPU those of its attention and its gates too.
+    For a GPU those of several layers in one kernel too, such as attention.
 
     Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
     whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default

@@ -28,11 +28,9 @@ from ..sizes.branch_conditions import with_branch_checks
 from ..sizes.facts import SizeFacts
 from ..sizes.fixed import with_fixed_sizes
 from ..sizes.operators import require_sizes_of_operators
-from .attention import use_attention
 from .context import Context
 from .convolutions.kernels import (
     call_kernels,
-    choose_gates,
     choose_sparse,
     choose_templates,
     compile_sparse_kernels,
@@ -49,6 +47,7 @@ from .early.parts import slice_parts
 from .early.safe_softmax import with_safe_softmax
 from .early.scales import scale_results
 from .early.transposed import spread_transposed
+from .fused import choose_fused, use_fused
 from .half import with_precision
 from .late.branches import outline_branches
 from .late.concatenations import flatten_concatenations
@@ -131,7 +130,7 @@ PREPARING = (
 FINDING = (_of_module(gather_shuffles, "cuda"), _of_context(find_layers), _of_context(with_exact_sums))
 """The passes that begin the plan with the layers in NCHW."""
 
-PLANNING = (_of_context(choose_sparse), _of_context(choose_gates, "cuda"), _of_context(plan_layouts))
+PLANNING = (_of_context(choose_sparse), _of_context(choose_fused, "cuda"), _of_context(plan_layouts))
 """The passes that plan which layers a kernel computes together, and in which layouts."""
 
 CALLING = (
@@ -145,7 +144,7 @@ CALLING = (
 """The passes that choose a template for each layer and call its kernel."""
 
 REMAINING = (
-    _of_context(use_attention, "cuda"),
+    _of_context(use_fused, "cuda"),
     _of_context(use_products),
     _of_target(use_tables),
     _of_module(lower_quantization),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,13 +11,13 @@ from tvm import relax
 
 from tvmconv import dispatch
 from tvmconv.lowering import Interleaved, Span
-from tvmconv.problem import Problem
+from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.constants import Constants
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, require_precision
 from tvmconv.problem.workload import ConvWorkload
 
-from ..graph.layers import Layer
+from ..graph.layers import Convolution, Layer
 from ..graph.sizes import OpenSize
 from ..sites import Site
 from ..sizes.facts import SizeFacts
@@ -40,14 +41,25 @@ class SparseChoice:
     reason: str
 
 
-@dataclass(frozen=True)
-class GateSites:
-    """The sites of a gate's two layers."""
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Several layers of a network that one kernel may compute, as a finder of `fused.FINDERS` describes them."""
 
-    first: Site
-    second: Site
-    reason: str
-    """The reason why one kernel computes both, in words."""
+    problem: FusedProblem
+    operands: Callable[[], list[relax.Expr]]
+    """The function that returns the kernel's operands, in their shapes, without the output."""
+    output: relax.Var
+    """The variable that the kernel computes, in its own shape or another one."""
+    layers: Mapping[relax.Var, Convolution]
+    """The descriptions of the layers, by the variables that they compute."""
+    words: str
+    """The layers in words, to be read behind "one kernel for"."""
+    apart: Sequence[Problem] = ()
+    """The problems of the kernels that compute the layers apart; none where something without an estimate does."""
+    sizes: Mapping[str, tvm.tirx.PrimExpr] = field(default_factory=dict)
+    """The expressions of the workload's open sizes, by name."""
+    reason: str = ""
+    """The reason why one kernel computes the layers, in words, once it has been chosen."""
 
 
 class Slice(NamedTuple):
@@ -83,8 +95,8 @@ class LayerPlan:
     site: Site
     sparse: SparseChoice | None = None
     """The kernel that has the weight compiled in; None for a dense one."""
-    gate: GateSites | None = None
-    """The pair of layers, this one among them, that one kernel computes."""
+    fused: Found | None = None
+    """The layers, this one among them, that one kernel computes."""
     ranges: tuple[dispatch.Range, ...] = ()
     """The dense kernels, each for a range of batches or sizes; none where something else computes the layer."""
     slice: Slice | None = None
@@ -95,7 +107,7 @@ class LayerPlan:
     @property
     def is_dense(self) -> bool:
         """True for a layer that gets a dense kernel for itself alone."""
-        return self.site.workload is not None and self.sparse is None and self.gate is None
+        return self.site.workload is not None and self.sparse is None and self.fused is None
 
 
 @dataclass
@@ -107,6 +119,11 @@ class Plan:
     """New values of variables between the layers, such as a pooling in another layout."""
     slices: dict[relax.Var, Slice] = field(default_factory=dict)
     """The variables that are channels of larger tensors."""
+
+    @property
+    def fused(self) -> list[Found]:
+        """The groups of several layers that one kernel computes, each once."""
+        return list(dict.fromkeys(layer.fused for layer in self.layers if layer.fused is not None))
 
 
 @dataclass

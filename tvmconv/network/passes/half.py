@@ -25,10 +25,10 @@ from ..sites.epilogue import padding_before
 from ..sites.half import in_half
 from ..sites.quantized import MOVING
 from .context import Context
-from .convolutions.gates import gates_of
 from .convolutions.layers import sites_for
 from .convolutions.layouts import BY_ELEMENT, inner_layout, with_layout
 from .early.safe_softmax import SOFTMAX
+from .fused import fused_layers
 from .products import products_of_halves
 from .quantized.integers import CHOOSING
 
@@ -84,8 +84,8 @@ def _to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IR
     """
     mod = simplify_batch_norms(mod)
     every = sites_for(mod, target)
-    gated = {site.output for pair in gates_of(mod, every, target) for site in (pair.first, pair.second)}
-    sites = [site for site in every if site.output in gated or _is_faster(site, target, dtype)]
+    fused = {var for found in fused_layers(mod, every, target, DEFAULT) for var in found.layers}
+    sites = [site for site in every if site.output in fused or _is_faster(site, target, dtype)]
     products = products_of_halves(mod, target, dtype) - {site.sums for site in every}
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):

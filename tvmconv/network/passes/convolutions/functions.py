@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -11,12 +11,15 @@ import tvm
 from tvm import relax
 
 from tvmconv import dispatch, lowering
+from tvmconv.compute import with_sizes
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, resolve_target
 
+from ...graph.constants import same_sizes
 from ...graph.layers import Convolution, Layer
+from ..context import Found
 from .packing import Packing, split_packing
 
 
@@ -29,16 +32,33 @@ class NetworkKernel(NamedTuple):
     workspace: Workspace
 
 
-class FusedKernel(NamedTuple):
-    """A function of the module that computes attention or a gate."""
+class FusedKernels:
+    """The kernels of several layers each, as functions of a module, once for equal problems."""
 
-    function: relax.GlobalVar
-    selection: dispatch.Selection
+    def __init__(self, builder: relax.BlockBuilder, target: tvm.target.Target) -> None:
+        self._builder, self._target = builder, target
+        self._kernels: dict[FusedProblem, tuple[relax.GlobalVar, dispatch.Selection]] = {}
 
-    def layer(self, convolution: Convolution, reason: str) -> Layer:
-        """Return the layer of one of the convolutions that the kernel computes."""
-        config, function = msgspec.to_builtins(self.selection.config), str(self.function.name_hint)
-        return Layer(convolution, f"tvmconv {self.selection.name}", config, reason, function)
+    def call(self, found: Found) -> relax.Expr:
+        """Return the expression that computes the output of several layers by their kernel."""
+        function, _ = self._kernel(found.problem)
+        *_, (shape, dtype) = with_sizes(found.problem.workload, found.sizes).operands.values()
+        call, wanted = relax.call_tir(function, found.operands(), relax.TensorType(shape, dtype)), found.output.ty
+        return call if same_sizes(wanted, shape) else relax.op.reshape(call, wanted.shape)
+
+    def layer(self, found: Found, convolution: Convolution, reason: Callable[[str], str] = str) -> Layer:
+        """Return the row of one of the layers; `reason` may add to the reason for the kernel."""
+        function, selection = self._kernel(found.problem)
+        config, why = msgspec.to_builtins(selection.config), reason(f"{found.reason}; {selection.reason}")
+        return Layer(convolution, f"tvmconv {selection.name}", config, why, str(function.name_hint))
+
+    def _kernel(self, problem: FusedProblem) -> tuple[relax.GlobalVar, dispatch.Selection]:
+        """Return the function of a problem's kernel, which is added to the module where it is new."""
+        if problem not in self._kernels:
+            selection = dispatch.select(problem, self._target)
+            ranges, kind = [dispatch.Range(1, problem, selection)], dispatch.algorithm_of(selection.name)
+            self._kernels[problem] = add_kernel(self._builder, ranges, self._target, kind, False).function, selection
+        return self._kernels[problem]
 
 
 def add_kernel(
@@ -78,13 +98,6 @@ def add_kernel(
         kept = [each and (lowering.bitcode(each.code), each.specs, each.keeps_weight) for each in packings]
         func = lowering.declare(key, func, workspace, kept)
     return NetworkKernel(builder.add_func(func, name), tuple(packings), workspace)
-
-
-def add_fused(builder: relax.BlockBuilder, problem: FusedProblem, target: tvm.target.Target) -> FusedKernel:
-    """Add a function with the kernel of attention or a gate to the module."""
-    selection = dispatch.select(problem, target)
-    ranges, kind = [dispatch.Range(1, problem, selection)], dispatch.algorithm_of(selection.name)
-    return FusedKernel(add_kernel(builder, ranges, target, kind, False).function, selection)
 
 
 def _name_to_keep(

@@ -19,7 +19,7 @@ from tvm.runtime import Module
 from tvmconv import dispatch
 from tvmconv.compute import with_sizes
 from tvmconv.lowering import build_kernel
-from tvmconv.problem import FusedProblem, Problem
+from tvmconv.problem import Problem
 from tvmconv.problem.constants import COMPILED_IN
 from tvmconv.problem.dtypes import FLOATS
 from tvmconv.targets import backend_of
@@ -29,9 +29,8 @@ from ...graph.constants import same_sizes
 from ...graph.graph import rebind
 from ...graph.layers import Layer
 from ...sites import Site
-from ..context import Context, GateSites, LayerPlan, SparseChoice
-from .functions import FusedKernel, NetworkKernel, add_fused, add_kernel, output_of, reason_of
-from .gates import gate_call, gate_problem, gates_of
+from ..context import Context, Found, LayerPlan, SparseChoice
+from .functions import FusedKernels, NetworkKernel, add_kernel, output_of, reason_of
 from .joints import joints_of, pooled_parts, slices_of
 from .layouts import choose_layouts
 from .sparse_kernels import SparseKernels
@@ -50,18 +49,13 @@ def choose_sparse(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     return mod
 
 
-def choose_gates(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Plan one kernel for each pair of small layers of images of one pixel that `gates_of` finds."""
-    layers = {layer.site.output: layer for layer in context.plan.layers if layer.sparse is None}
-    for pair in gates_of(mod, [layer.site for layer in layers.values()], context.target, context.precision):
-        layers[pair.first.output].gate = layers[pair.second.output].gate = pair
-    return mod
-
-
 def plan_layouts(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Plan the layouts of tensors between the layers, as `choose_layouts` says; sparse kernels and gates have NCHW."""
+    """Plan the layouts of tensors between the layers, as `choose_layouts` says.
+
+    Sparse kernels and those of several layers have NCHW.
+    """
     plan, layers = context.plan, context.plan.layers
-    in_nchw = [layer.site.output for layer in layers if layer.sparse or layer.gate]
+    in_nchw = [layer.site.output for layer in layers if layer.sparse or layer.fused]
     sites = [layer.site for layer in layers]
     sites, plan.values = choose_layouts(mod, sites, context.target, in_nchw, context.precision)
     for layer, site in zip(layers, sites, strict=True):
@@ -132,7 +126,7 @@ class _Calls:
         self.values: dict[relax.Var, relax.Expr] = {}
         """The new values of variables."""
         self._context = context
-        self._gates: dict[FusedProblem, FusedKernel] = {}
+        self._fused_kernels = FusedKernels(self.builder, context.target)
         self._kernels: dict[tuple[object, ...], NetworkKernel] = {}
 
     def layer(self, plan: LayerPlan) -> Layer:
@@ -142,8 +136,8 @@ class _Calls:
             return Layer(site.convolution, "TVM", None, _why(str(site.convolution.obstacle), site))
         if plan.sparse is not None:
             return self._sparse(site, plan.sparse)
-        if plan.gate is not None:
-            return self._gate(site, plan.gate)
+        if plan.fused is not None:
+            return self._fused(site, plan.fused)
         return self._dense(plan)
 
     def _sparse(self, site: Site, choice: SparseChoice) -> Layer:
@@ -151,13 +145,10 @@ class _Calls:
         config, why = msgspec.to_builtins(choice.selection.config), _why(choice.reason, site)
         return Layer(site.convolution, f"tvmconv {choice.selection.name}", config, why, choice.name)
 
-    def _gate(self, site: Site, pair: GateSites) -> Layer:
-        if (problem := gate_problem(pair)) not in self._gates:
-            self._gates[problem] = add_fused(self.builder, problem, self._context.target)
-        kernel = self._gates[problem]
-        if site.output.same_as(pair.first.output):
-            self.values[pair.second.output] = gate_call(pair, kernel.function)
-        return kernel.layer(site.convolution, _why(f"{pair.reason}; {kernel.selection.reason}", site))
+    def _fused(self, site: Site, found: Found) -> Layer:
+        if found.output not in self.values:
+            self.values[found.output] = self._fused_kernels.call(found)
+        return self._fused_kernels.layer(found, site.convolution, lambda reason: _why(reason, site))
 
     def _dense(self, plan: LayerPlan) -> Layer:
         site, joint, selection = plan.site, plan.joint, plan.ranges[0].selection

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from .dtypes import StorageType
-from .errors import InvalidArgumentError
-from .layout import Layout, data_layout
-from .workload import ConvWorkload
+from ..errors import InvalidArgumentError
+from ..workload import ConvWorkload, Operands
+from .base import FusedWorkload
 
 
-class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
+class Gate(FusedWorkload, frozen=True, tag="gate"):
     """Two 1x1 convolutions of images of one pixel, the second of which alone reads what the first computes.
 
-    Each may have a shift and an activation. Raises `InvalidArgumentError` for two convolutions of another kind.
+    Each may have a shift and an activation; both read numbers of one type. Raises `InvalidArgumentError` for two
+    convolutions of another kind.
     """
 
     first: ConvWorkload
@@ -26,8 +24,8 @@ class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
                 raise InvalidArgumentError(
                     name, str(layer), "a 1x1 convolution of one pixel, without scale and residual"
                 )
-        sizes = self.first.batch, self.first.out_channels
-        if (self.second.batch, self.second.in_channels) != sizes:
+        expected = self.first.batch, self.first.out_channels, self.first.dtype
+        if (self.second.batch, self.second.in_channels, self.second.dtype) != expected:
             raise InvalidArgumentError("second", str(self.second), f"one that reads what {self.first} computes")
 
     @property
@@ -36,12 +34,7 @@ class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
         return self.first.dtype
 
     @property
-    def storage(self) -> StorageType:
-        """The row of the type of x."""
-        return self.first.storage
-
-    @property
-    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
+    def operands(self) -> Operands:
         """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output.
 
         x is (N, C, 1, 1), w (S, C), its shift b (S,), v (S, K), its shift c (K,), and the output (N, K, 1, 1).
@@ -67,24 +60,6 @@ class Gate(msgspec.Struct, frozen=True, tag="gate", forbid_unknown_fields=True):
     def flops(self) -> int:
         """The operations, two for each multiply-add of both layers."""
         return self.first.flops + self.second.flops
-
-    @property
-    def is_in_nchw(self) -> bool:
-        """True: of images of one pixel channels are side by side."""
-        return True
-
-    @property
-    def output_layout(self) -> Layout:
-        """The order of the dimensions of the output."""
-        return data_layout("NCHW")
-
-    def to_json(self) -> str:
-        """Return one line of JSON with every field and the kind of workload."""
-        return msgspec.json.encode(self).decode()
-
-    def without_epilogue(self) -> Gate:
-        """Return the gate itself: its activations are part of what it computes."""
-        return self
 
     def __str__(self) -> str:
         return f"gate of {self.first} and {self.second}"

@@ -1,35 +1,35 @@
-"""The pass that gives attention one kernel on a GPU, in the place of two products and a softmax."""
+"""Attention of a network: two products of computed tensors, and the softmax between them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from tvmconv import dispatch
 from tvmconv.problem import FusedProblem
-from tvmconv.problem.attention import ROW_BYTES, Attention
 from tvmconv.problem.dtypes import FLOATS, STORAGE_TYPES
+from tvmconv.problem.fused.attention import ROW_BYTES, Attention
 from tvmconv.problem.layout import Place
-from tvmconv.problem.precision import DEFAULT
-from tvmconv.targets import backend_of
 
-from ..graph.constants import Array, constant_value, static_shape
-from ..graph.graph import Block, blocks_of, call_of, calls, rebind
-from ..graph.layers import Convolution
-from ..graph.views import Steps, in_a_row, moved_to, reshaped, view_of
-from .context import Context
-from .convolutions.functions import FusedKernel, add_fused
-from .early.safe_softmax import NAME, SOFTMAX
-from .products import convolution_of, found_product, surroundings
-from .products.forms import Form, form_for, transposed
-from .products.places import place_of, stored
-from .products.product import Product
+from ...graph.constants import Array, constant_value, static_shape
+from ...graph.graph import Block, call_of, calls
+from ...graph.layers import Convolution
+from ...graph.views import Steps, in_a_row, moved_to, reshaped, view_of
+from ...sites import Site
+from ..context import Found
+from ..early.safe_softmax import NAME, SOFTMAX
+from ..products import convolution_of, found_product, surroundings
+from ..products.forms import Form, form_for, transposed
+from ..products.places import place_of, stored
+from ..products.product import Product
+
+WORDS = "two products and the softmax between them"
+"""The layers that the kernel computes, in words."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Scores:
 
 @dataclass(frozen=True)
 class _Site:
-    """Attention that gets a kernel."""
+    """Attention that may get a kernel."""
 
     scores: _Scores
     first: Product
@@ -57,65 +57,28 @@ class _Site:
     """The variable that the kernel computes."""
     precision: str
     """The word for what both products keep."""
-    convolutions: tuple[Convolution, Convolution]
+    layers: dict[relax.Var, Convolution]
+    """The descriptions of both products, by their variables."""
     biases: list[tuple[Place, Array]]
     """The numbers that are added to scores, and their places."""
 
 
-class Found(NamedTuple):
-    """Attention in a block that gets a kernel."""
+def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[Found]:
+    """Yield the attention in a block: two products of computed tensors, with a softmax of rows between them.
 
-    problem: FusedProblem
-    operands: list[relax.Expr]
-    """The tensors that the kernel reads, each as one row."""
-    output: relax.Var
-    """The variable that the kernel computes: the second product, or what moves make of it."""
-    convolutions: tuple[Convolution, Convolution]
-    """Both products."""
-
-
-def attention_of(block: Block, target: tvm.target.Target, precision: str = DEFAULT) -> Iterator[Found]:
-    """Yield the attention in a block that a template takes on a GPU.
-
-    That is a product of two computed tensors, a softmax of its rows, and a product of these with a third one, which
-    nothing else reads in between. Scores may be scaled by numbers and have constants added. All sizes are known. The
-    kernel reads queries, keys and values where they lie in other tensors, and stores the result as the next layer
-    reads it.
-    """
-    if not backend_of(target).on_gpu:
-        return
-    form = form_for(target)
-    sites = [_site(var, value, block, form, target, precision) for var, value in block.values.items()]
-    for site in sites:
-        if site is not None:
-            attention, operands, output = _placed(site, block)
-            problem = FusedProblem(attention, precision=site.precision)
-            if dispatch.algorithms_for(problem, target):
-                yield Found(problem, operands, output, site.convolutions)
-
-
-def use_attention(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with a kernel for each attention that `attention_of` finds; the context gets its products.
-
-    `use_products` takes the rest, and all attention in a precision that tensor cores do not keep.
+    Nothing else reads what is in between. Scores may be scaled by numbers and have constants added. All sizes are
+    known. The kernel reads queries, keys and values where they lie in other tensors, and stores the result as the next
+    layer reads it. Where that is, the layouts of layers decide: so their kernels are called before.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
     After: `y = R.reshape(R.call_tir(tvmconv_attention_0f3a91c2d47b, (R.reshape(qkv, ...), ...)), ...)`.
     """
-    builder = relax.BlockBuilder(mod)
-    kernels: dict[FusedProblem, FusedKernel] = {}
-    values: dict[relax.Var, relax.Expr] = {}
-    for block in blocks_of(mod):
-        for found in list(attention_of(block, context.target, context.precision)):
-            if (problem := found.problem) not in kernels:
-                kernels[problem] = add_fused(builder, problem, context.target)
-            kernel, output = kernels[problem], relax.TensorType(*problem.workload.operands["output"])
-            call = relax.call_tir(kernel.function, found.operands, output)
-            values[found.output] = relax.op.reshape(call, found.output.ty.shape)
-            block.take_as_given(found.output)  # nothing computes the variables before it, in which it may be a view
-            reason = f"one kernel for two products and the softmax between them: {kernel.selection.reason}"
-            context.products += [kernel.layer(each, reason) for each in found.convolutions]
-    return rebind(builder.get(), values)
+    form = form_for(target)
+    for var, value in block.values.items():
+        if (site := _site(var, value, block, form, target, precision)) is not None:
+            attention, operands, output = _placed(site, block)
+            problem = FusedProblem(attention, precision=site.precision)
+            yield Found(problem, partial(list, operands), output, site.layers, WORDS)
 
 
 def _site(
@@ -140,9 +103,9 @@ def _site(
     biases = [_bias(constant, shape, first) for constant, shape in scores.biases]
     if any(bias is None for bias in biases):
         return None
-    convolutions = convolution_of(scores.product, first, one), convolution_of(var, second, other)
+    layers = {scores.product: convolution_of(scores.product, first, one), var: convolution_of(var, second, other)}
     added = [each for each in biases if each is not None]
-    return _Site(scores, first, second, (q, k, v), output, one.precision, convolutions, added)
+    return _Site(scores, first, second, (q, k, v), output, one.precision, layers, added)
 
 
 def _scores(shares: relax.Expr, block: Block) -> _Scores | None:

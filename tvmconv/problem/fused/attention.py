@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import ClassVar
 
-from .dtypes import STORAGE_TYPES, StorageType
-from .errors import InvalidArgumentError
-from .layout import Place
-from .parameters import require_positive
+from ..errors import InvalidArgumentError
+from ..layout import Place
+from ..parameters import require_positive
+from ..workload import Operands
+from .base import FusedWorkload
 
 ROW_BYTES = 16
 """Rows of queries, keys, values and results begin at multiples of this number of bytes, and are multiples long."""
 
 
-class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fields=True):
+class Attention(FusedWorkload, frozen=True, tag="attention"):
     """softmax(q k^T * scale + biases) v for each of several matrices, whose rows lie in other tensors.
 
     Raises `InvalidArgumentError` for sizes that are not positive, and for places of rows that do not fit them.
     """
+
+    HAS_WORDS: ClassVar[bool] = True
 
     matrices: int
     depth: int
@@ -55,11 +58,6 @@ class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fie
         return self.k.rows
 
     @property
-    def storage(self) -> StorageType:
-        """The row of the type of queries, keys and values."""
-        return STORAGE_TYPES[self.dtype]
-
-    @property
     def itemsize(self) -> int:
         """The bytes of an element of queries, keys and values."""
         return self.storage.itemsize
@@ -71,33 +69,19 @@ class Attention(msgspec.Struct, frozen=True, tag="attention", forbid_unknown_fie
         return {"q": self.q, "k": self.k, "v": self.v, **biases, "output": self.output}
 
     @property
-    def operands(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """The shape in memory and dtype of each operand of the kernel, in order; the last one is the output."""
+    def operands(self) -> Operands:
         types = {**dict.fromkeys("qkv", self.dtype), "output": self.out_dtype}
         return {name: ((place.elements,), types.get(name, "float32")) for name, place in self.places.items()}
 
     @property
     def terms(self) -> int:
-        """The products that an output takes, with its share of those that all outputs of a query have in common."""
+        """The products of an output's sum, with its share of those that all outputs of a query have in common."""
         return self.keys * (self.depth + self.width) // self.width
 
     @property
     def flops(self) -> int:
         """The operations, two for each multiply-add of both products."""
         return 2 * self.matrices * self.queries * self.keys * (self.depth + self.width)
-
-    @property
-    def is_in_nchw(self) -> bool:
-        """True: rows have no other layout than their places."""
-        return True
-
-    def to_json(self) -> str:
-        """Return one line of JSON with every field and the kind of workload."""
-        return msgspec.json.encode(self).decode()
-
-    def without_epilogue(self) -> Attention:
-        """Return the attention itself, which has no epilogue."""
-        return self
 
     def __str__(self) -> str:
         sizes = f"{self.matrices}x{self.queries}x{self.depth} by {self.keys} keys -> {self.width}"
