@@ -92,18 +92,25 @@ def test_bfloat16_is_rounded_to_nearest_even(activation: str, mcpu: str, side: i
     np.testing.assert_array_equal(y[number].view(np.uint16), expected[number].view(np.uint16))
 
 
-def test_choices_between_numbers_of_bfloat16_are_widened() -> None:
-    """Parts of a concatenation, paddings and selections that a sigmoid reads are computed in its loops."""
+@pytest.mark.parametrize("mcpu", ["native", "haswell"])
+def test_what_a_rounding_reads_of_bfloat16_is_computed_in_float32(mcpu: str) -> None:
+    """Choices, constants, sums and comparisons of bfloat16 that a sigmoid of float32 reads are in its loop."""
     graph = Graph((2, 4, 6), "bfloat16")
-    parts = graph.node("Concat", "x", "x", axis=1)
-    padded = graph.node("Pad", "x", graph.constant([0, 1, 1, 0, 1, 1], "int64"))
-    chosen = graph.node("Where", graph.node("Less", "x", graph.constant([0.0])), graph.constant([0.5]), "x")
-    wide = (graph.node("Cast", each, to=onnx.TensorProto.FLOAT) for each in (parts, padded, chosen))
-    halves = [graph.node("Cast", graph.node("Sigmoid", each), to=onnx.TensorProto.BFLOAT16) for each in wide]
-    network = build(graph.model(*halves))
     x = np.linspace(-4, 4, 48).reshape(2, 4, 6).astype("bfloat16")
-    edges = [(0, 0), (1, 1), (1, 1)]
-    for y, each in zip(network(x), (np.tile(x, (1, 2, 1)), np.pad(x, edges), np.where(x < 0, 0.5, x)), strict=True):
+    read = {
+        graph.node("Concat", "x", "x", axis=1): np.tile(x, (1, 2, 1)),
+        graph.node("Pad", "x", graph.constant([0, 1, 1, 0, 1, 1], "int64")): np.pad(x, [(0, 0), (1, 1), (1, 1)]),
+        graph.node("Where", graph.node("Less", "x", graph.constant([0.0])), graph.constant([0.5]), "x"): np.where(
+            x < 0, 0.5, x
+        ),
+        graph.node("Add", "x", "x"): x + x,
+        graph.node("Neg", "x"): -x,
+        graph.node("Floor", "x"): np.floor(x),
+    }
+    wide = (graph.node("Cast", each, to=onnx.TensorProto.FLOAT) for each in read)
+    halves = [graph.node("Cast", graph.node("Sigmoid", each), to=onnx.TensorProto.BFLOAT16) for each in wide]
+    network = build(graph.model(*halves), "llvm" if mcpu == "native" else {"kind": "llvm", "mcpu": mcpu})
+    for y, each in zip(network(x), read.values(), strict=True):
         expected = 1 / (1 + np.exp(-each.astype("float64")))
         np.testing.assert_allclose(y.astype("float64"), expected, rtol=STORAGE_TYPES["bfloat16"].unit * 1.01)
 

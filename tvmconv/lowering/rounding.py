@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,12 @@ FEW = 3
 Measured on a Xeon with AMX, by building chains of `x * y + 1.5` in bfloat16.
 """
 
+ARITHMETIC = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
+    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE),
+)
+"""The expressions of two numbers."""
+
 ROUND = "tvmconv.bits_of_bfloat16"
 """The name of the operator that rounds a float32 number, for targets that have an instruction for vectors of them."""
 
@@ -43,9 +50,22 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
         return func
     rounded = partial(_rounded, by_instruction=has_rounding(target))
     body = _with_wide_buffers(func.body)
+    if _computes_in_bfloat16(body):  # TVM's pass would look for it too late, and not below a rounding
+        bound = func.with_body(body).with_attr("target", target)
+        body = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": bound}))["main"].body
     if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _found(tirx.For, body)):
         body = tvm_ffi.structural_map(body, (SBlock, _in_steps))
     return func.with_body(tvm_ffi.structural_map(body, (tirx.Cast, rounded)))
+
+
+def _computes_in_bfloat16(body: tirx.Stmt) -> bool:
+    """Return whether a statement adds, compares or otherwise computes with numbers of bfloat16, or has constants.
+
+    LLVM dies of a constant's bits among the choices of a vector, for CPUs without AVX-512.
+    """
+    numbers = [each for node in _found(ARITHMETIC, body) for each in (node.a, node.b)] + _found(tirx.FloatImm, body)
+    numbers += [each for call in _found(tvm.ir.Call, body) if not _is_choice(call) for each in call.args]
+    return any(str(getattr(each.ty, "dtype", "")) == "bfloat16" for each in numbers)
 
 
 def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
@@ -147,10 +167,11 @@ def _is_choice(value: tirx.PrimExpr) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE)
 
 
-def _found(kind: type, value: Any) -> list[Any]:
-    """Return the nodes of a class in an expression or a statement."""
+def _found(kinds: type | Sequence[type], value: Any) -> list[Any]:
+    """Return the nodes of a class, or of several, in an expression or a statement."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(value, [(kind, found.append)])
+    each = kinds if isinstance(kinds, Sequence) else [kinds]
+    tvm_ffi.structural_walk(value, [(kind, found.append) for kind in each])
     return found
 
 
