@@ -104,6 +104,18 @@ def test_results_may_be_left_out() -> None:
     np.testing.assert_allclose(last, case.expected(tensors)[1], rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.parametrize(("mcpu", "hidden"), [("x86-64", 4), ("haswell", 8), ("haswell", 24), ("native", 40)])
+@pytest.mark.parametrize("operator", ["LSTM", "GRU"])
+def test_blocks_behind_the_last_channel_are_not_stored(operator: str, mcpu: str, hidden: int) -> None:
+    """Channels are padded to 16, which are several vectors of a CPU without AVX-512: some have no channel at all."""
+    case = Case(operator, hidden)
+    tensors = case.tensors()
+    target = CPU if mcpu == "native" else resolve_target({"kind": "llvm", "mcpu": mcpu})
+    network = tvmconv.build(case.model(tensors), target)
+    for actual, expected in zip(network(**case.feeds(tensors)), case.expected(tensors), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=3e-6, atol=3e-6)
+
+
 @pytest.mark.parametrize("by_column", [False, True], ids=["tensor", "column"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_quantized_layers_round_as_onnx_runtime_does(dtype: str, by_column: bool) -> None:

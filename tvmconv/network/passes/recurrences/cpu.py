@@ -301,7 +301,7 @@ class Tile:
                 value = tirx.Select(counts, value, tirx.const(0, layer.dtype))
             store = Element(buffers["y"], [position, direction, self.first + row, channel]).store(value)
             count = tirx.const(self.tiling.block, INDEX)
-            if layer.hidden % self.tiling.block:
+            if layer.hidden < layer.channels:  # whole blocks may lie behind the last channel
                 count = tirx.max(tirx.min(count, layer.hidden - self.block * self.tiling.block), tirx.const(0, INDEX))
             statements.append(serial(lane, count, store))
         return statements
