@@ -236,7 +236,7 @@ class Pointwise(CpuTemplate[Config]):
         """Schedule the workload's computation; the config must be legal.
 
         For planes whose size is known only when the kernel runs there is a function beside "main" for each kind of
-        planes that are smaller than its tile: `lowering.open_sizes.pixel_tiles` joins them.
+        planes that are smaller than its tile: `lowering.open_sizes.pixels` joins them.
         """
         if not problem.has_open_planes:
             return _schedule(problem, config)

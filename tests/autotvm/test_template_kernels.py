@@ -17,7 +17,7 @@ from tvmconv.autotvm.measure import MeasureInput
 from tvmconv.autotvm.measure.builder import LocalBuilder
 from tvmconv.autotvm.templates import TemplateTask, create_task
 from tvmconv.autotvm.templates.kernels import assert_same
-from tvmconv.dispatch import functions
+from tvmconv.dispatch import call
 from tvmconv.dispatch.call import problem_from
 from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import nvidia, resolve_target
@@ -93,7 +93,7 @@ def test_the_comparison_can_fail() -> None:
 
 def defined(function: Callable[..., Any], name: str = "test/refused") -> Callable[..., Any]:
     """Define a template under a name of its own."""
-    functions._functions.pop(name, None)
+    call._functions.pop(name, None)
     decorated: Callable[..., Any] = autotvm.template(name)(function)
     return decorated
 

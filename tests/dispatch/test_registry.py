@@ -17,7 +17,7 @@ from tests.dispatch import toy_template
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload, autotvm, compile, depthwise, dispatch  # noqa: A004
 from tvmconv.checking.operands import check_result, random_operands
-from tvmconv.dispatch import functions, registry
+from tvmconv.dispatch import call, registry
 from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import template_from, to_message
 from tvmconv.problem import Problem
@@ -327,11 +327,11 @@ def test_a_function_that_comes_again_replaces_the_one_before() -> None:
 
     messages = []
     for function in (before, after):
-        functions.redefine("test/again", function)
+        call.redefine("test/again", function)
         messages.append(Call("test/again", "[]").to_json())
     for message, expected in zip([*messages, messages[0]], (1, 2, 1), strict=True):
         assert problem_from(message) == Call("test/again", "[]")
-        assert functions.function_named("test/again")() == expected
+        assert call.function_named("test/again")() == expected
 
 
 @pytest.mark.parametrize(

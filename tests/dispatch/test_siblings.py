@@ -17,9 +17,8 @@ from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record, append
 from tvmconv.dispatch import select
 from tvmconv.dispatch import selection as selecting
-from tvmconv.dispatch.history import History, applicable
+from tvmconv.dispatch.history import History, applicable, expected_gain
 from tvmconv.dispatch.record import Log
-from tvmconv.dispatch.siblings import expected_gain
 from tvmconv.problem import Problem
 from tvmconv.schedules.space import Space
 from tvmconv.targets import DeviceFacts, resolve_target

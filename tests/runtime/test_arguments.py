@@ -11,7 +11,7 @@ from tvm.script import tirx as T  # noqa: N812
 
 import tvmconv
 from tests.shared.network_graph import Graph
-from tvmconv.lowering.cpu.arguments import functions_of_inputs
+from tvmconv.lowering.cpu.library import functions_of_inputs
 from tvmconv.network import Network
 
 torch = pytest.importorskip("torch")

@@ -21,7 +21,7 @@ from tests.shared.sparing import every
 from tvmconv import ConvWorkload, compute
 from tvmconv.bench.factors import fma_sums
 from tvmconv.checking.suites import load_suite
-from tvmconv.compute.dense.winograd_matrices import transforms
+from tvmconv.compute.dense.winograd import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import build, build_function, lower
 from tvmconv.problem import OPEN_SIZES, Problem

@@ -6,14 +6,12 @@ from .dense.im2win import im2win
 from .dense.implicit_gemm import implicit_gemm
 from .dense.matvec import matvec
 from .dense.pointwise import pointwise
-from .dense.sparse import sparse
-from .dense.sparse_rows import band_pitch, sparse_rows
+from .dense.sparse import band_pitch, sparse, sparse_rows
 from .dense.winograd import WinogradTile, winograd
-from .depthwise import depthwise
+from .depthwise import depthwise, depthwise_rows
 from .depthwise.bands import depthwise_bands
 from .depthwise.dot import depthwise_dot
 from .depthwise.planes import depthwise_planes
-from .depthwise.rows import depthwise_rows
 from .functions import without_approximations
 from .gradients.input import input_gradient, input_gradient_reference, phase_sizes, phases, window_shape
 from .gradients.weight import (

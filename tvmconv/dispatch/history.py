@@ -1,4 +1,4 @@
-"""The records of logs that may be used, and the choice of the best one."""
+"""The records of logs that may be used, those of devices that are alike among them, and the choice of the best one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from functools import cache
 from importlib.resources import as_file, files
+from math import ceil, log2
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import tvm
@@ -20,7 +22,6 @@ from tvmconv.targets import DeviceFacts, backend_named, device_facts, is_for, re
 from .call import Call
 from .record import Log, Record, load_from_file
 from .registry import default_config
-from .siblings import are_siblings, distance, expected_gain
 from .task import Entity, Maker, Task
 from .trial import Stage, Status
 
@@ -29,6 +30,12 @@ LEAST_GAIN = 1.02
 
 NEAR = 1.5
 """The largest ratio of non-zeros of two weights of which one may use the other's records."""
+
+FAMILIES = (("NVIDIA H100 80GB HBM3", "NVIDIA H200"),)
+"""The families of GPUs with the same multiprocessors, as many of them, and other memory.
+
+docs/tuning.md has the gains from records of one on the other.
+"""
 
 
 def applicable(records: Iterable[Record], task: Task, device: DeviceFacts | None) -> list[Record]:
@@ -231,3 +238,46 @@ def processor(target: str) -> str:
     arch = backend_named(config["kind"]).arch(config)
     words = [str(config.get("arch") or config.get("mcpu")), *sorted(config.get("mattr", ()))]
     return " ".join(words if arch in (words[0], "x86_64") else [arch, *words])
+
+
+def are_siblings(one: DeviceFacts, other: DeviceFacts) -> bool:
+    """Return whether two devices are GPUs of one family, or CPUs with the same core, on however many threads."""
+    if one.threads is not None and other.threads is not None:
+        return _core(one) == _core(other)
+    return any(one.name in family and other.name in family for family in FAMILIES)
+
+
+def distance(one: DeviceFacts, other: DeviceFacts) -> tuple[float, bool]:
+    """Return how far siblings are apart: by the ratio of their threads first, then by name."""
+    return abs(log2((one.threads or 1) / (other.threads or 1))), one.name != other.name
+
+
+def expected_gain(
+    best: tuple[Any, float],
+    default: tuple[Any, float],
+    problem: Problem,
+    template: Template,
+    target: tvm.target.Target,
+    measured_on: DeviceFacts,
+    device: DeviceFacts,
+) -> float:
+    """Return the ratio of the default's time to a configuration's on a device, expected from both on its sibling.
+
+    Both are given with seconds of a call. On a CPU each takes as long as the thread with the most tasks, so what has
+    too few tasks for many threads, or does not divide well among them, loses what it has won on few.
+    """
+
+    def seconds(config: Any, cost: float) -> float:
+        if device.threads is None or measured_on.threads is None:
+            return cost
+        if not getattr(config, "parallel", False):
+            return cost
+        tasks = int(template.features(problem, config, target).get("tasks", 1))
+        return cost * ceil(tasks / device.threads) / ceil(tasks / measured_on.threads)
+
+    return seconds(*default) / seconds(*best)
+
+
+def _core(cpu: DeviceFacts) -> str:
+    """Return LLVM's name of a CPU's core, which `device_facts` puts behind the CPU's own name."""
+    return cpu.name.rpartition("(")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,10 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.fused import FusedWorkload
 from tvmconv.schedules.space import Space
 from tvmconv.schedules.template import Fused, SparseTemplate, Template
-from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target
+from tvmconv.support.store import store
+from tvmconv.targets import BACKENDS, arch_of, backend_of, computes_with, resolve_target, sources
 
-from . import pickling
-from .choices import kept
+from . import call
 
 if TYPE_CHECKING:
     import tvm
@@ -238,14 +239,14 @@ def knob_name(template: str, name: str) -> str:
 def to_message(name: str) -> str:
     """Return a message for `template_from` in another process, which knows tvmconv's own templates by their names."""
     template = template_named(name)
-    return name if name in TEMPLATES else pickling.to_message(name, template)
+    return name if name in TEMPLATES else call.to_message(name, template)
 
 
 def template_from(text: str) -> Template:
     """Return the template that `to_message` wrote, which is registered from then on."""
     if not text.startswith("{"):
         return template_named(text)
-    name, template = pickling.from_message(text)
+    name, template = call.from_message(text)
     if _registered.get(name) is not template:
         register(name, template)
     return template_named(name)
@@ -276,11 +277,20 @@ def _kept(
     kind: type[Any],
     make: Callable[[Problem, tvm.target.Target], Any],
 ) -> Any:
-    """Return what a template says of a problem, which is kept where it is one of tvmconv's own."""
+    """Return what a template says of a problem; the store on disk keeps it if the template is one of tvmconv's own.
+
+    Models of GPUs try thousands of configurations for each.
+    """
     name = template_name(template) if backend_of(target).keeps_kernels else ""
-    if TEMPLATES.get(name) is not template:
+    if TEMPLATES.get(name) is not template or (digest := sources.digest()) is None:
         return make(problem, target)
-    return kept(f"{what} {name} {problem.to_json()}", str(target), kind, lambda: make(problem, target))
+    question = f"{what} {name} {problem.to_json()}"
+    key = f"{sha256(repr((digest, str(target), question)).encode()).hexdigest()}.choice"
+    if (content := store.get(key)) is not None:
+        return msgspec.json.decode(content, type=kind)
+    answer = make(problem, target)
+    store.put(key, msgspec.json.encode(answer))
+    return answer
 
 
 @lru_cache(maxsize=64)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
+from tvm.ir.expr import TensorLoad, TensorRegion
 
 from tvmconv.compute import with_open_sizes, without_approximations
 from tvmconv.problem import Problem
@@ -20,14 +23,11 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.template import Selection
 from tvmconv.targets import backend_of, resolve_target
 
-from .folding.blocks import output_blocks
-from .folding.folding import bind, expanded
+from .folding.folding import bind, expanded, output_blocks
 from .folding.skeleton import Skeleton, make_skeleton
 from .launches import build_launches
-from .mirroring import with_mirrored_taps
 from .modules import build
-from .open_sizes.pixel_tiles import in_planes
-from .open_sizes.pixel_vectors import with_vectors_in_rows
+from .open_sizes.pixels import in_planes, with_vectors_in_rows
 from .open_sizes.planes import within_output
 from .open_sizes.ranges import limited
 from .serial import TWIN_TARGET, of_sizes, serial_twin
@@ -125,7 +125,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     still plain loops in it, which compute the same: `build` puts them in.
     """
     func = in_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
-    func = with_mirrored_taps(func, problem)
+    func = _with_mirrored_taps(func, problem)
     if not backend_of(target).on_gpu or problem.sparsity is not None:
         func = without_approximations(func)
     if problem.sparsity is None:
@@ -161,3 +161,33 @@ def kept_skeleton(problem: Problem, selection: Selection, target: str) -> Skelet
     """Return the lowered function that kernels of a problem share, whatever their weights, made once."""
     resolved = resolve_target(target)
     return make_skeleton(lower(problem, selection, resolved, KERNEL_NAME), resolved)
+
+
+def _with_mirrored_taps(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
+    """Return the function of a mirrored problem, from that of the convolution, which reads its weight elsewhere.
+
+    Loops, staging and vectors of the schedule stay: lanes along a filter are then read one by one, backwards.
+
+    Before: `taps[t] = w[c, 0, t // 3, t % 3]`. After: `taps[t] = w[c, 0, 2 - t // 3, 2 - t % 3]`.
+    """
+    if not problem.mirrored:
+        return func
+    weight = func.params[list(problem.workload.operands).index("w")]
+    rows, columns = problem.workload.kernel
+
+    def from_end(size: int, index: Any) -> Any:
+        if isinstance(index, tvm.ir.Range):
+            return tvm.ir.Range.from_min_extent(size - index.extent - index.min, index.extent)
+        return size - 1 - index
+
+    def place(indices: Sequence[Any]) -> list[Any]:
+        *filters, r, s = indices
+        return [*filters, from_end(rows, r), from_end(columns, s)]
+
+    def loaded(load: TensorLoad) -> tirx.PrimExpr:
+        return weight[tuple(place(load.indices))] if load.source.same_as(weight) else load
+
+    def covered(region: TensorRegion) -> TensorRegion:
+        return TensorRegion(weight, place(region.region), region.ty) if region.source.same_as(weight) else region
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(TensorLoad, loaded), (TensorRegion, covered)]))

@@ -1,6 +1,7 @@
 """Direct convolution on a CPU: tiles of outputs in registers read the input in place, or a padded copy of it.
 
-Linear layers of many rows are an image of as many pixels, whose channels are last: a tile stores what it has summed.
+Linear layers of many rows are one image in NHWC, whose pixels are the rows: (N, C) lies in memory alike. A tile of
+several pixels reads each vector of the weight once for several rows, and stores what it has summed.
 """
 
 from __future__ import annotations
@@ -12,22 +13,26 @@ from statistics import fmean
 from typing import Any
 
 import tvm
+from msgspec import structs
 from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import TURNS, cpu_of
 
 from ...open_sizes import samples
-from ...space import named
+from ...space import ceil_div, named
 from ...template import Layouts
-from ..machine import staged_bytes
+from ..machine import PARALLEL_FLOPS, staged_bytes
 from ..template import CpuTemplate, Tests
 from . import register_tiles
 from .register_tiles import STAGED_BYTES, best_tile, schedule_tiles, tile_knobs, tiles_to_stage
-from .rows import as_image, has_many_rows, has_work_for_threads, tiles_of_rows, with_rows_as_pixels
-from .tile_cost import TileConfig, cost
+from .tile_cost import TileConfig, blocks, cost
+
+FEWEST_ROWS = 64
+"""The rows of a task, where there are so many: with fewer a weight would be read too often from where it lies."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,53 @@ class Direct(CpuTemplate[Config]):
         sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
         schedule_tiles(sch, workload, config, "direct", staged="pad")
         return sch
+
+
+def has_many_rows(problem: Problem) -> bool:
+    """Return whether a problem is a linear layer of several rows, by the batch that its configuration is chosen for."""
+    workload = problem.workload
+    linear = workload.is_linear and workload.is_in_nchw and problem.is_dense and not problem.has_open_planes
+    return linear and workload.batch > 1
+
+
+def as_image(workload: ConvWorkload) -> ConvWorkload:
+    """Return the workload of a linear layer, whose batch may be open, as that of one image with a column of its rows.
+
+    Before: `conv2d 197x384x1x1 -> 1152, 1x1`. After: `conv2d 1x384x197x1 -> 1152, 1x1 NHWC to NHWC`.
+    """
+    rows = workload.batch
+    return structs.replace(workload, batch=1, height=rows, stride=(1, 1), layout="NHWC", out_layout="NHWC")
+
+
+def with_rows_as_pixels(problem: Problem) -> Problem:
+    """Return the problem of a linear layer of many rows as that of one image, all sizes known; others as they are."""
+    if not has_many_rows(problem):
+        return problem
+    return structs.replace(problem, workload=as_image(problem.workload), open_sizes=())
+
+
+def has_work_for_threads(problem: Problem) -> bool:
+    """Return whether a linear layer of many rows has work for threads, where their number is open if they are many.
+
+    Threads cost a few rows some microseconds, and one thread costs many rows a multiple of their time.
+    """
+    workload = problem.workload
+    rows = max(workload.batch, FEWEST_ROWS) if problem.open_sizes else workload.batch
+    return workload.flops // workload.batch * rows >= PARALLEL_FLOPS
+
+
+def tiles_of_rows(problem: Problem, config: TileConfig, target: tvm.target.Target) -> int:
+    """Return the tiles of a task: as many as have their rows in half of the second cache, and leave tasks enough.
+
+    It is one where the number of rows is open: all tiles of a task are computed, those beyond the last row, too.
+    """
+    workload = problem.workload
+    steps = ceil_div(workload.batch, config.rows)
+    if problem.open_sizes:
+        return 1
+    rows = cpu_of(target).l2_bytes // 2 // (staged_bytes(workload) * workload.in_channels)
+    bands = ceil_div(steps, max(rows, FEWEST_ROWS) // config.rows)
+    return ceil_div(steps, min(steps, max(bands, ceil_div(TURNS, blocks(workload, config)))))
 
 
 template = Direct()

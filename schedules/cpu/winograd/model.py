@@ -9,7 +9,7 @@ from math import gcd, prod
 import msgspec
 import tvm
 
-from tvmconv.compute.dense.winograd_matrices import TAPS
+from tvmconv.compute.dense.winograd import TAPS
 from tvmconv.problem import Problem
 from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload

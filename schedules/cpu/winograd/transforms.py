@@ -14,8 +14,7 @@ from tvm import tirx
 from tvm.s_tir import TensorIntrin
 from tvm.tirx import PrimFunc
 
-from tvmconv.compute.dense.winograd import transformed
-from tvmconv.compute.dense.winograd_matrices import Matrix, transforms
+from tvmconv.compute.dense.winograd import Matrix, transformed, transforms
 
 from ..vector_code import Bind, VectorCode, description
 

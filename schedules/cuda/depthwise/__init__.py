@@ -29,9 +29,8 @@ from ...space import Space, ceil_div, ceil_to, named, upto, wasted, with_default
 from ...template import Layouts
 from ..template import GpuTemplate, Tests
 from .clocks import clocks, registers, registers_of
-from .default import MARGIN, candidates
+from .default import ANY_WASTE, MARGIN, candidates, mean_waste, usual_configs
 from .model import heuristics, least_clocks
-from .rules import ANY_WASTE, mean_waste, usual_configs
 from .tiles import LEAST, MOST_WINDOW, Config, blocks, shared_bytes, whole_planes, window_elements
 
 

@@ -11,7 +11,7 @@ from ...space import named, wasted
 from ..simt.model import START, bytes_per_clock
 from ..template import Tests
 from ..tensor.model import mostly_largest
-from .rules import full_gpu_threads
+from .default import full_gpu_threads
 from .tiles import Config, blocks
 
 THREAD_BYTES = 24

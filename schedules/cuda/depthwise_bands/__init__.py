@@ -22,19 +22,31 @@ from tvm.s_tir import Schedule
 
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
-from tvmconv.compute.depthwise.bands import BAND, EIGHT, LEAST_COPY, VECTOR_BYTES, columns_of, in_planes, lanes
+from tvmconv.compute.depthwise.bands import (
+    BAND,
+    EIGHT,
+    LEAST_COPY,
+    VECTOR_BYTES,
+    columns_of,
+    in_planes,
+    lanes,
+    lines_read,
+    reach,
+    surplus,
+)
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import gpu_of
 
 from ...space import ceil_div, divisors, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..template import GpuTemplate, Tests, tensor_core_obstacle
+from ..tensor.intrinsics import TYPES
 from ..tensor.tiles import tf32_products
-from .intrinsics import product_function
 from .model import clocks
-from .tiles import Config, blocks, products, registers_of, shared_bytes
+from .tiles import Config, blocks, line_bytes, plane_bytes, products, registers_of, shared_bytes, taps_bytes
 
 IN_MEMORY = 3
 """The last dimensions of the lines and of the taps, of which a warp finds its own."""
@@ -231,6 +243,20 @@ def obstacle_on_tensor_cores(problem: Problem, target: tvm.target.Target) -> str
     if workload.stride != (1, 1) or workload.dilation != (1, 1):
         return "takes strides and dilations of 1"
     return None
+
+
+def product_function(problem: Problem, config: Config) -> tuple[str, str]:
+    """Return the name and the source of the function that adds a warp's products to its threads' sums."""
+    workload = in_planes(problem.workload)
+    image = config.channels * plane_bytes(workload, config)
+    tile = config.images, config.block_x // BAND, config.warps_y, line_bytes(workload, config), image
+    windows = taps_bytes(workload), *workload.kernel, reach(workload), surplus(workload)
+    rows, columns = lines_read(workload, config.tile)
+    read = rows[0], len(rows), columns[0], len(columns)
+    has_whole_planes = config.block_y >= workload.output_size[0]
+    ends = (workload.padding[0], workload.height) if has_whole_planes else (0, 0)
+    name = function("bands_product", TYPES[workload.dtype], tf32_products(problem), *tile, *windows, *read, *ends)
+    return name, included("schedules/cuda/depthwise_bands/device.cuh")
 
 
 template = DepthwiseBands()

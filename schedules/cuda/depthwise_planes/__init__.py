@@ -30,6 +30,7 @@ from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
+from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import gpu_of
 
 from ...space import ceil_div, divisors, named
@@ -39,12 +40,13 @@ from ..gemm.schedule import copy_asynchronously
 from ..machine import PRODUCTS, bank_reads
 from ..simt.model import START
 from ..template import GpuTemplate, Tests
+from ..tensor.intrinsics import TYPES
 from ..tensor.model import mostly_largest
-from .intrinsics import product_function, store_function
 from .tiles import (
     Config,
     blocks,
     channels_of,
+    image_elements,
     in_registers,
     lines_of,
     matrices,
@@ -95,6 +97,8 @@ kernels that take as long."""
 TAPS_OF_TWO, TAPS, ROW = 8.0, 20.0, 6.0
 """The instructions that make the taps of two images side by side into a matrix, or those of one, and those of a row of
 the input beside them, counted in machine code for sm_90."""
+
+SOURCE = included("schedules/cuda/depthwise_planes/device.cuh")
 
 
 class DepthwisePlanes(GpuTemplate[Config]):
@@ -315,6 +319,27 @@ def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     taps = channels_of(workload, config) * prod(workload.kernel)
     outputs = config.images * channels_of(workload, config) * prod(workload.output_size) / store_lanes(workload, config)
     return (config.images * pixels * vectors + taps) / config.threads, outputs / config.threads
+
+
+def product_function(problem: Problem, config: Config) -> tuple[str, str]:
+    """Return the name and the source of the function that adds a warp's products to its threads' sums."""
+    workload = problem.workload
+    (top, left, _, _), pixel = workload.padding, pixel_lanes(config) if workload.layout == "NHWC" else 1
+    tile = config.images, side_by_side(workload, config.images), neighbours(workload), *eights(workload)
+    plane = image_elements(workload, config), pixel, workload.height, workload.width
+    return function("planes_product", TYPES[workload.dtype], *tile, *plane, *workload.kernel, top, left), SOURCE
+
+
+def store_function(problem: Problem, config: Config) -> tuple[str, str]:
+    """Return the name and the source of the function that stores the outputs of a block."""
+    workload, pixels = problem.workload, prod(problem.workload.output_size)
+    itemsize = workload.output_storage.itemsize
+    runs, run = (pixels, itemsize) if workload.layout == "NHWC" else (1, pixels * itemsize)
+    run *= channels_of(workload, config)
+    staged_pitch = pixel_lanes(config) * itemsize if workload.layout == "NHWC" else run
+    pitches = staged_pitch, config.threads, workload.out_channels * itemsize
+    vector = store_lanes(workload, config) * itemsize
+    return function("store_runs", config.images, runs, run, *pitches, vector, itemsize), SOURCE
 
 
 template = DepthwisePlanes()

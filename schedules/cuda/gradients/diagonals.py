@@ -22,16 +22,17 @@ from tvm.s_tir.schedule import SBlockRV
 from tvmconv import compute
 from tvmconv.compute.annotations import COPY, MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.depthwise.bands import EIGHT
-from tvmconv.compute.gradients.weight_diagonals import diagonals, products
+from tvmconv.compute.gradients.weight_diagonals import DiagonalTiles, diagonals, products
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ...space import ceil_div, named, wasted
 from ...template import Layouts
 from ..depthwise_bands import obstacle_on_tensor_cores
 from ..template import GpuTemplate, Tests
-from .diagonals_intrinsics import product_function
+from ..tensor.intrinsics import TYPES
 from .diagonals_tiles import (
     AHEAD,
     MOST_REGISTERS,
@@ -43,6 +44,8 @@ from .diagonals_tiles import (
     chunks,
     clocks,
     heights,
+    line_bytes,
+    of_three_products,
     registers_of,
     resident_blocks,
     shared_bytes,
@@ -256,6 +259,19 @@ def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
             sch.unroll(loop)
     if not through_registers:
         sch.annotate(sch.blockize(lane), COPY, False)
+
+
+def product_function(workload: ConvWorkload, tiles: DiagonalTiles) -> tuple[str, str]:
+    """Return the name and the source of the function that adds a warp's products to its threads' sums."""
+    lines, reached, is_whole = tiles.lines(workload), diagonals(workload), tiles.bands(workload) == 1
+    x_line, dy_line = (line_bytes(width, workload.itemsize) for width in (workload.width, workload.output_size[1]))
+    tile = tiles.block_r(workload), tiles.groups, tiles.pairs, tiles.rows
+    sizes = x_line, lines * x_line, dy_line, tiles.rows * dy_line
+    rows = workload.kernel[0], workload.padding[0] if is_whole else 0, lines
+    columns = workload.width, workload.output_size[1], workload.kernel[1], workload.padding[1]
+    numbers = *tile, *sizes, *rows, -reached[0], len(reached), *columns, is_whole
+    kind = "diagonals_product_in_float32" if of_three_products(workload) else "diagonals_product"
+    return function(kind, TYPES[workload.dtype], *numbers), included("schedules/cuda/gradients/diagonals.cuh")
 
 
 template = WeightGradientDiagonals()

@@ -24,18 +24,12 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
 from tvmconv.compute.tensor.chunks import COPY_BYTES
-from tvmconv.compute.tensor.grouped_tiles import (
-    EIGHT,
-    LANES,
-    lays_out_group_weight,
-    unit_inputs,
-    unit_outputs,
-    units,
-)
+from tvmconv.compute.tensor.grouped_tiles import EIGHT, LANES, lays_out_group_weight, unit_inputs, unit_outputs, units
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
+from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...space import ceil_div, named, wasted
@@ -44,9 +38,20 @@ from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..gemm.tiles import VECTOR
 from ..machine import LINE, PRODUCTS, SECTOR
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
+from ..tensor.intrinsics import TYPES
 from ..tensor.model import mostly_largest, saved_launch
-from .intrinsics import product_function
-from .tiles import MOST_UNROLLED, Config, blocks, has_pairs, instructions, registers_of, shared_bytes, sums, vectors
+from .tiles import (
+    MOST_UNROLLED,
+    Config,
+    blocks,
+    has_pairs,
+    instructions,
+    pixel_bytes,
+    registers_of,
+    shared_bytes,
+    sums,
+    vectors,
+)
 
 MOST_CHANNELS = 64
 """The most channels of a group: of more, chunks of the reduction are shorter than a group."""
@@ -288,6 +293,15 @@ class Grouped(GpuTemplate[Config]):
 def _bytes_across(workload: ConvWorkload, config: Config) -> int:
     """Return the bytes of a pixel's channels that a block reads, which are side by side."""
     return config.warps_n * unit_inputs(workload) // LANES * COPY_BYTES
+
+
+def product_function(problem: Problem, config: Config) -> tuple[str, str]:
+    """Return the name and the source of the function that adds a group's products to a thread's sums."""
+    workload = problem.workload
+    sizes = config.rows, config.columns, unit_outputs(workload) // 8, *pixel_bytes(workload, config)
+    windows = *workload.kernel, *workload.stride, *workload.dilation, workload.w_shape[1]
+    name = function("grouped_product", TYPES[workload.dtype], *sizes, *windows)
+    return name, included("schedules/cuda/grouped/device.cuh")
 
 
 template = Grouped()

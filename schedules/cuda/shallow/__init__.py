@@ -22,11 +22,12 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
 from tvmconv.compute.tensor.chunks import COPY_BYTES
-from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, steps, window_terms
+from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps, window_terms
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
+from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...space import ceil_div, ceil_to, named, wasted
@@ -36,8 +37,8 @@ from ..gemm.tiles import VECTOR
 from ..grouped.tiles import MOST_UNROLLED
 from ..machine import PRODUCTS, SECTOR
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
+from ..tensor.intrinsics import TYPES
 from ..tensor.model import mostly_largest, saved_launch
-from .intrinsics import product_function
 from .tiles import (
     FOR_A_SUM,
     MOST_SUMS,
@@ -48,6 +49,7 @@ from .tiles import (
     blocks,
     elements_read,
     instructions,
+    line_bytes,
     registers_of,
     shared_bytes,
     store_vector,
@@ -300,6 +302,18 @@ def _block_outputs(workload: ConvWorkload) -> list[int]:
     """Return the output channels of a block that are tried: all, or equal shares of them."""
     whole = ceil_to(workload.out_channels, EIGHT)
     return sorted({ceil_to(ceil_div(whole, parts), 2 * EIGHT) for parts in (1, 2, 3, 4)} | {whole})
+
+
+def product_function(problem: Problem, config: Config) -> tuple[str, str, int]:
+    """Return the name and the source of the function that adds a tile's products to a thread's sums.
+
+    It gets the addresses of all pixels and weights of a block, whose last three dimensions they are.
+    """
+    workload = problem.workload
+    tile = config.warps_n, config.rows, config.columns, config.outputs // EIGHT, line_bytes(workload, config)
+    windows = *workload.kernel, *workload.stride, pixel_channels(workload)
+    name = function("shallow_product", TYPES[workload.dtype], *tile, *windows)
+    return name, included("schedules/cuda/shallow/device.cuh"), 3
 
 
 template = Shallow()

@@ -11,11 +11,10 @@ from tests.schedules.cases import bands, diagonals, planes
 from tests.shared.sparing import sparing
 from tvmconv.compute.depthwise.bands import in_planes
 from tvmconv.compute.gradients import weight_diagonals
-from tvmconv.schedules.cuda.depthwise_bands import intrinsics as of_bands
+from tvmconv.schedules.cuda import depthwise_bands, depthwise_planes
 from tvmconv.schedules.cuda.depthwise_bands.tiles import products
-from tvmconv.schedules.cuda.depthwise_planes import intrinsics as of_planes
 from tvmconv.schedules.cuda.depthwise_planes.tiles import in_registers, lines_of, matrices, pairs, sums_of
-from tvmconv.schedules.cuda.gradients import diagonals_intrinsics
+from tvmconv.schedules.cuda.gradients import diagonals as weight_template
 from tvmconv.targets import cuda
 from tvmconv.targets.device_code import INCLUDE, PACKAGE, expanded, included
 
@@ -112,13 +111,13 @@ extern "C" __global__ void kernel(float* all_sums, int* all_numbers, unsigned* a
 def calls(of: str) -> str:
     """Return calls of the products of two cases of a template, and of its store."""
     if of == "planes":
-        names = [of_planes.product_function(*planes.CASES[name])[0] for name in ("13x13-narrow", "7x7-nhwc")]
-        names.append(of_planes.store_function(*planes.CASES["7x7-nhwc"])[0])
+        names = [depthwise_planes.product_function(*planes.CASES[name])[0] for name in ("13x13-narrow", "7x7-nhwc")]
+        names.append(depthwise_planes.store_function(*planes.CASES["7x7-nhwc"])[0])
     elif of == "bands":
-        names = [of_bands.product_function(*bands.CASES[name])[0] for name in ("7x7-tiles", "31x31-float32")]
+        names = [depthwise_bands.product_function(*bands.CASES[name])[0] for name in ("7x7-tiles", "31x31-float32")]
     else:
         cases = [diagonals.CASES[name] for name in ("7x7-bands", "13x13-float32-odd")]
-        names = [diagonals_intrinsics.product_function(each, config.tiles)[0] for each, config in cases]
+        names = [weight_template.product_function(each, config.tiles)[0] for each, config in cases]
     return "".join(f"{name}(all_sums, b, w);" for name in names)
 
 
@@ -169,7 +168,7 @@ def holds(name: str, of: str, path: str, assertions: list[str]) -> None:
 def test_bands_are_those_of_the_schedule(name: str) -> None:
     problem, config = bands.CASES[name]
     triples = set(products(in_planes(problem.workload), config))
-    function, path = of_bands.product_function(problem, config)
+    function, path = depthwise_bands.product_function(problem, config)
     steps, blocks = (1 + max(each[axis] for each in triples) for axis in (1, 2))
     found = [f"T::BLOCKS == {blocks} && T::STEPS >= {steps} && T::SUMS == {config.sums}"]
     for band in range(config.block_x // 16):
@@ -186,7 +185,7 @@ def test_bands_are_those_of_the_schedule(name: str) -> None:
 def test_planes_are_those_of_the_schedule(name: str) -> None:
     problem, config = planes.CASES[name]
     workload = problem.workload
-    function, path = of_planes.product_function(problem, config)
+    function, path = depthwise_planes.product_function(problem, config)
     behind = matrices(workload)
     lines, sums = lines_of(workload), sums_of(workload, config)
     found = [f"T::FIRST == {lines.start} && T::END == {lines.stop} && T::SUMS == {sums}"]
@@ -200,7 +199,7 @@ def test_planes_are_those_of_the_schedule(name: str) -> None:
 def test_diagonals_are_those_of_the_schedule(name: str) -> None:
     workload, config = diagonals.CASES[name]
     tiles = config.tiles
-    function, path = diagonals_intrinsics.product_function(workload, tiles)
+    function, path = weight_template.product_function(workload, tiles)
     both = weight_diagonals.products(workload)
     found = [f"T::products() == {len(both)}", *(f"T::meet({m}, {n})" for m, n in both)]
     holds(function, "Diagonals", INCLUDE.findall(path)[0], found)

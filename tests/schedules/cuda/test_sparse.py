@@ -14,8 +14,7 @@ from tests.schedules.cases.sparse_cuda import config
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, kernels
-from tvmconv.lowering.folding.blocks import output_blocks
-from tvmconv.lowering.folding.folding import bind, expanded
+from tvmconv.lowering.folding.folding import bind, expanded, output_blocks
 from tvmconv.lowering.folding.skeleton import Skeleton, make_skeleton
 from tvmconv.lowering.launches import build_launches
 from tvmconv.lowering.serial import TWIN_TARGET, serial_twin

@@ -29,8 +29,7 @@ import msgspec
 import tvm
 from tvm.s_tir.analysis import estimate_tir_flops
 
-from tvmconv.dispatch import functions
-from tvmconv.dispatch.call import Call
+from tvmconv.dispatch.call import Call, define
 from tvmconv.dispatch.history import applied, device_here
 from tvmconv.dispatch.selection import select
 from tvmconv.dispatch.task import Entity, Maker, Task, Value
@@ -69,7 +68,7 @@ def template(task_name: str) -> Callable[[F], F]:
     def decorated(function: F) -> F:
         if not inspect.isfunction(function):
             raise InvalidArgumentError("template", function, "a function")
-        functions.define(task_name, function)
+        define(task_name, function)
 
         @wraps(function)
         def dispatched(*args: Any, **named: Any) -> Any:

@@ -13,8 +13,7 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from tvmconv.dispatch.call import Call, tuples
-from tvmconv.dispatch.functions import function_named
+from tvmconv.dispatch.call import Call, function_named, tuples
 from tvmconv.dispatch.task import Value
 from tvmconv.problem.errors import InvalidArgumentError
 

@@ -17,8 +17,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.stmt import SBlock
 
 from tvmconv.checking.operands import DISTINCT
-from tvmconv.dispatch.call import Call
-from tvmconv.dispatch.functions import function_named
+from tvmconv.dispatch.call import Call, function_named
 from tvmconv.dispatch.task import Value
 from tvmconv.lowering import (
     KERNEL_NAME,

@@ -15,8 +15,7 @@ from tvm import te, tirx
 
 from tvmconv.problem.workload import ConvWorkload
 
-from ..dense.winograd import multiplied
-from ..dense.winograd_matrices import transforms
+from ..dense.winograd import multiplied, transforms
 from ..epilogue import epilogue, epilogue_operands
 from .chunks import lays_out_input
 from .fragments import FragmentTile

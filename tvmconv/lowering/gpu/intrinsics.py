@@ -19,7 +19,7 @@ from tvmconv.compute.statements import COPIES, cuda_call
 from tvmconv.compute.substitution import substitute
 from tvmconv.targets.device_code import function, included
 
-from .operands import Operand
+from .buffers import Operand
 from .specialization import specialized
 
 WGMMA, CLUSTERS = (included(f"lowering/gpu/{name}.cuh") for name in ("wgmma", "clusters"))

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.runtime import Module
 from tvm.tirx.build import codegen_build, split_host_device_mods
@@ -18,10 +20,12 @@ from tvmconv.targets import has_gpu, llvm
 from tvmconv.targets.threads import usable_cpus
 
 from ..kept import KEEP, Kernels, code_of, keep_code, name_of
-from .constants import with_constant_bits
 from .dependent_launches import with_dependent_launches
 from .device_code import with_device_code
 from .roles import with_roles_apart
+
+WORDS = ("int32", "uint32", "float32")
+"""The types of 32 bits, whose bits are read as those of each other."""
 
 
 def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
@@ -57,7 +61,7 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
             final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
-            units = [(finished(with_constant_bits(each), target), place) for each, place in final]
+            units = [(finished(_with_constant_bits(each), target), place) for each, place in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)
@@ -76,3 +80,27 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
     for each in others:
         first.import_module(each)
     return first
+
+
+def _with_constant_bits(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module of kernels in which a constant's bits, read as another type, are a constant of that type.
+
+    TVM's code for CUDA takes the address of what is read so, which a constant has not. There are such constants where
+    what is past the last output channel of a tile goes through an activation.
+
+    Before: `T.reinterpret("int32", T.float32(12582912.0))`. After: `1262485504`.
+    """
+
+    def constant(call: tvm.ir.Call) -> tirx.PrimExpr:
+        if not str(getattr(call.op, "name", "")).endswith("reinterpret"):
+            return call
+        (value,), dtype = call.args, str(call.ty.dtype)
+        own = str(value.ty.dtype)
+        if not isinstance(value, tirx.IntImm | tirx.FloatImm) or own not in WORDS or dtype not in WORDS:
+            return call
+        return tirx.const(np.array(value.value, own).view(dtype).item(), dtype)
+
+    def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, constant)))
+
+    return tvm.IRModule({name: folded(func) for name, func in mod.functions.items()}, attrs=mod.attrs)

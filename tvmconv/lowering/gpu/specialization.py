@@ -33,8 +33,7 @@ from tvmconv.compute.annotations import (
 from tvmconv.compute.substitution import substitute
 from tvmconv.targets.device_code import function
 
-from .moving import Places, moved
-from .operands import Operand
+from .buffers import Operand, Places, moved
 from .roles import ROLES
 from .tensor_maps import ENCODE, tensor_map
 

@@ -1,4 +1,4 @@
-"""Statements whose buffers give way to others, with a place of their own for each slot of a ring, or for each team."""
+"""Buffers of a scheduled function: their regions as operands of CUDA functions, and statements that move to others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
+from tvm.s_tir.stmt import MatchBufferRegion
 
 Places = dict[Any, tuple[Any, list[int]]]
 """Buffers that take the place of others, and axes of those."""
@@ -45,3 +46,18 @@ def moved(stmt: tirx.Stmt, places: Places, last: Any) -> tirx.Stmt:
         return TensorRegion(buffer, ranges, region.ty)
 
     return tvm_ffi.structural_map(stmt, [(tirx.BufferStore, stored), (TensorLoad, loaded), (TensorRegion, covered)])
+
+
+class Operand:
+    """A region of shared memory or registers that a function reads or writes, which gets the address of its start.
+
+    ThreadSync does not look at the access, as a ring has barriers of its own, unless it is "w": a write that it puts
+    barriers around.
+    """
+
+    def __init__(self, region: TensorRegion, access: str | int = 0) -> None:
+        whole = region.source
+        extents = [each.extent for each in region.region]
+        part = tirx.decl_buffer(extents, whole.ty.dtype, f"{whole.name}_part", scope=whole.scope(), offset_factor=1)
+        self.match = MatchBufferRegion(part, region)
+        self.pointer = part.access_ptr(access)

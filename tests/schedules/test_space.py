@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from tvmconv.schedules.combinations import passing
+from tvmconv.schedules.space import passing
 
 
 @dataclass(frozen=True)
