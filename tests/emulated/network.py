@@ -16,7 +16,7 @@ from tvmconv.lowering import build, is_scheduled
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
 from tvmconv.network.between.gpu.spreading import is_view, spread_over_gpu
 from tvmconv.network.between.stages import stages_of
-from tvmconv.network.passes.late.summing import sum_in_float32
+from tvmconv.network.passes.arithmetic import sum_in_float32
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.targets import resolve_target
 

@@ -16,7 +16,7 @@ from tests.emulated.network import SM_90, lowered, run
 from tests.shared.network_graph import relax_module
 from tvmconv import lowering
 from tvmconv.network.graph.graph import blocks_of, calls
-from tvmconv.network.passes.late.concatenations import flatten_concatenations
+from tvmconv.network.passes.fusible import flatten_concatenations
 from tvmconv.targets import cuda
 
 GROWTH = 32
@@ -90,7 +90,7 @@ def test_parts_that_are_no_vectors_stay_joined() -> None:
 
 
 def test_no_kernel_has_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tvmconv.network.passes.late.concatenations.MOST_PARTS", 3)
+    monkeypatch.setattr("tvmconv.network.passes.fusible.MOST_PARTS", 3)
     assert concatenations(flatten_concatenations(network((1, 4, 4, 64), 5))) == [2, 3, 2, 3, 2]
 
 

@@ -364,7 +364,7 @@ def test_long_rows(shape: tuple[int, int]) -> None:
 def test_a_missing_barrier_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator checks how threads pass on values through shared memory, not only the numbers."""
     nothing = tirx.Evaluate(tirx.const(0))
-    monkeypatch.setattr("tvmconv.network.between.gpu.exchanges.barrier", lambda: nothing)
+    monkeypatch.setattr("tvmconv.network.between.gpu.loops.barrier", lambda: nothing)
     monkeypatch.setattr("tvm.s_tir.transform.ThreadSync", lambda scope: tvm.transform.Sequential([]))  # adds its own
     case = Sample(lambda x: op.mean(x, [0]), lambda x: x.mean(0), [(200, 64)])
     mod = lowered(module_of(case, "float32"))

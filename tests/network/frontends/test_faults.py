@@ -19,7 +19,7 @@ from tvmconv.network import build, compiling, import_model, passes
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
 from tvmconv.network.graph.faults import Refused, tvm_at_work
-from tvmconv.network.passes.execution import cuda_graphs
+from tvmconv.network.passes import execution
 from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import resolve_target
 
@@ -55,7 +55,7 @@ PASSES = {
 }
 """The passes of tvmconv that `build` runs, with their targets."""
 
-INSIDE = {"mark_for_vectors": (spreading, "llvm"), "use_cuda_graphs": (cuda_graphs, CUDA)}
+INSIDE = {"mark_for_vectors": (spreading, "llvm"), "use_cuda_graphs": (execution, CUDA)}
 """Functions that passes call, with their files and targets; TVM's pass manager calls the last of them."""
 
 

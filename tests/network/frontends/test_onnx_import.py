@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.shared.network_graph import Graph, check_network, normal
 from tvmconv.integrations import onnx_backend
 from tvmconv.network import Model, TensorSpec, build, import_model
-from tvmconv.network.frontends.onnx.functions import inline_functions
+from tvmconv.network.frontends.onnx.importer import inline_functions
 from tvmconv.network.graph.graph import blocks_of, operator_name
 from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 
 import tvmconv
 from tests.emulated.device_functions import device_functions
@@ -20,11 +21,9 @@ from tests.shared.passes import use_kernels, use_products, with_precision
 from tests.shared.sparing import every
 from tvmconv import lowering
 from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_kernel
+from tvmconv.network.passes.early.heads import scale_results, slice_parts
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
-from tvmconv.network.passes.early.parts import slice_parts
-from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
-from tvmconv.network.passes.early.scales import scale_results
-from tvmconv.network.passes.late.permutations import permute_parts
+from tvmconv.network.passes.fusible import permute_parts
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
 

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from tests.shared.network_graph import Graph, operators
 from tvmconv.network import build, import_model
-from tvmconv.network.passes.late.powers import simplify_powers
+from tvmconv.network.passes.arithmetic import simplify_powers
 from tvmconv.problem.dtypes import NARROW, STORAGE_TYPES
 
 SUMS: dict[str, Callable[[Graph], str]] = {

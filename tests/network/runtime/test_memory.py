@@ -25,7 +25,7 @@ from tests.shared.network_graph import Graph, check_network
 from tvmconv import lowering
 from tvmconv.compute.substitution import evaluated
 from tvmconv.network.graph.graph import calls
-from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
+from tvmconv.network.passes.execution import with_cuda_graphs
 from tvmconv.network.passes.execution.memory_plan import plan_memory
 from tvmconv.network.runtime import session as sessions
 from tvmconv.network.runtime.session import IN_MEMORY, MEMORY_SIZES, Session
@@ -244,7 +244,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
     before = tvm.get_global_func(name, allow_missing=True)
     tvm.register_global_func(name, found.run_or_capture, override=True)
     monkeypatch.setattr(sessions, "VirtualMachine", machine)
-    monkeypatch.setattr("tvmconv.network.passes.execution.cuda_graphs.has_workspace", lambda func: False)
+    monkeypatch.setattr("tvmconv.network.passes.execution.has_workspace", lambda func: False)
     yield found
     if before is None:
         tvm_ffi.registry.remove_global_func(name)

@@ -33,8 +33,7 @@ from tvmconv.dispatch import Selection, select
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.network.between.gpu.fusion import lower_and_fuse_for_gpu
 from tvmconv.network.passes.convolutions.packing import split_packing
-from tvmconv.network.passes.execution import network_pipeline
-from tvmconv.network.passes.execution.cuda_graphs import with_cuda_graphs
+from tvmconv.network.passes.execution import network_pipeline, with_cuda_graphs
 from tvmconv.network.runtime.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
@@ -266,7 +265,7 @@ def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPa
 
 def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """They run on the CPU, with the launches in place of the graph; workspaces do no harm there."""
-    monkeypatch.setattr("tvmconv.network.passes.execution.cuda_graphs.has_workspace", lambda func: False)
+    monkeypatch.setattr("tvmconv.network.passes.execution.has_workspace", lambda func: False)
     replayed: list[int] = []
     kept: dict[int, object] = {}
     invoke = tvm.get_global_func("vm.builtin.invoke_closure")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tvmconv.checking.verify import compare
-from tvmconv.network.graph.importer_errors import IMPORT_ERRORS
+from tvmconv.network.graph.faults import IMPORT_ERRORS
 from tvmconv.problem.errors import TvmconvError, WrongResultError
 from tvmconv.problem.precision import DEFAULT, HALVES
 from tvmconv.targets import backend_of

@@ -1,22 +1,30 @@
-"""Errors that tell a limit of TVM from a bug of tvmconv."""
+"""Errors of importers and of TVM, in short, and by whose code they are: a limit of TVM, or a bug of tvmconv."""
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from importlib.metadata import packages_distributions
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from tvmconv.problem.errors import TvmconvError
-
-from .importer_errors import summary
+from tvmconv.problem.errors import TvmconvError, UnsupportedModelError
 
 TVMS = ("tvm", "tvm_ffi")
 """The packages of TVM."""
+
+N = TypeVar("N")
+
+NAMED = 5
+"""The largest number of nodes that an error names."""
+
+IMPORT_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, MemoryError)
+"""The errors that importers have been seen to raise for unsupported models; they have no error of their own."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -68,3 +76,31 @@ def _owner(frame: FrameType, modules: Mapping[str | None, str]) -> str:
     file = frame.f_code.co_filename
     in_cpp = "" if file.startswith("<") else "tvm"
     return str(frame.f_globals.get("__name__") or modules.get(file) or in_cpp).partition(".")[0]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back an importer's output on stdout and its warnings, which tell a user nothing to act on."""
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def node_at_fault(error: BaseException, node_type: type[N]) -> N | None:
+    """Return the node that an importer was at when it raised: the variable `node` of its innermost frame."""
+    nodes = [frame.f_locals.get("node") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((node for node in reversed(nodes) if isinstance(node, node_type)), None)
+
+
+def summary(error: BaseException) -> str:
+    """Return the first line of an error's message; for a failed look-up, say that there is no such thing."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
+    return f"there is no {first}" if isinstance(error, LookupError) else first
+
+
+def unsupported(found: list[str], problem: str, hint: str) -> UnsupportedModelError:
+    """Return the error for operators that cannot be imported, each described with its node; `found` may be empty."""
+    named = ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    return UnsupportedModelError(
+        f"the model cannot be imported: {named}{': ' if named else ''}{problem}. What would help: {hint}"
+    )

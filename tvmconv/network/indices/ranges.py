@@ -9,9 +9,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..graph.constants import Array, constant_value, sizes_of, static_shape
-from ..graph.faults import Refused
+from ..graph.faults import Refused, unsupported
 from ..graph.graph import blocks_of, operator_name, rebind
-from ..graph.importer_errors import unsupported
 from ..sizes.facts import Size, SizeFacts, as_expr, product, python_text
 from .bounds import Values, bounds_of
 from .operator import indices_in_range

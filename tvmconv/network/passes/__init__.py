@@ -28,6 +28,7 @@ from ..sizes.branch_conditions import with_branch_checks
 from ..sizes.facts import SizeFacts
 from ..sizes.fixed import with_fixed_sizes
 from ..sizes.operators import require_sizes_of_operators
+from .arithmetic import simplify_powers, sum_in_float32
 from .context import Context
 from .convolutions.kernels import (
     call_kernels,
@@ -41,20 +42,15 @@ from .convolutions.kernels import (
 from .convolutions.layers import find_layers, with_exact_sums
 from .early.carrying import carry_channels
 from .early.frames import with_steps_as_channels
+from .early.heads import scale_results, slice_parts
 from .early.limits import limit_open_sizes
 from .early.matrices import with_rows_in_matrices
-from .early.parts import slice_parts
 from .early.safe_softmax import with_safe_softmax
-from .early.scales import scale_results
 from .early.transposed import spread_transposed
 from .fused import choose_fused, use_fused
+from .fusible import flatten_concatenations, outline_branches, permute_parts
 from .half import with_precision
-from .late.branches import outline_branches
-from .late.concatenations import flatten_concatenations
-from .late.index_checks import with_index_checks
-from .late.permutations import permute_parts
-from .late.powers import simplify_powers
-from .late.summing import sum_in_float32
+from .index_checks import with_index_checks
 from .products import use_products
 from .quantized.integers import keep_integers
 from .quantized.lowering import lower_quantization

@@ -14,9 +14,8 @@ from tvm import relax, tirx
 from tvmconv.problem.errors import UnsupportedModelError
 
 from ..graph.constants import sizes_of
-from ..graph.faults import Refused
+from ..graph.faults import Refused, unsupported
 from ..graph.graph import blocks_of, operator_name
-from ..graph.importer_errors import unsupported
 from .facts import Size, SizeFacts, equal, is_number, product, python_text, shape_text, without_common
 
 LEAST = {"strides": 1, "dilation": 1, "padding": 0, "groups": 1}

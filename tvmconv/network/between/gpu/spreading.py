@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.ir import Expr
+from tvm.ir import Expr, Range, Var
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 
 from tvmconv.compute.approximations import approximated, is_approximated, stepped_in, with_reciprocals
+from tvmconv.compute.statements import index_variable
+from tvmconv.compute.substitution import substitute
 from tvmconv.lowering import is_scheduled, with_nonnegative_dividends
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.targets.devices import Gpu, gpu_of
 
 from ..cpu.spreading import has_work
 from ..empty_tensors import without_loops
-from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
-from .axes import with_joined_axes
+from ..stages import (
+    Stage,
+    flat_index,
+    is_contraction,
+    is_in_place,
+    loads_in,
+    stages_of,
+    step_of,
+    variables_in,
+    with_loads,
+)
 from .choice import plan_of
 from .choices import with_casts_last, with_rows_of_parts
 from .domain import domain_of, with_parts_of_axes
 from .loops import KernelLoops
+from .plan import Axes, Domain, size_of, split_index
 from .windows import in_vectors
 
 
@@ -66,7 +80,7 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
         stages = [replace(stage, values=list(map(change, stage.values))) for stage in stages]
     plan = plan_of(stages, domain, gpu)
     if plan.sliding is None:
-        domain = with_rows_of_parts(with_joined_axes(domain, stages), stages, plan)
+        domain = with_rows_of_parts(_with_joined_axes(domain, stages), stages, plan)
     else:
         domain = in_vectors(domain, stages, plan.sliding)
     return KernelLoops(func, stages, domain, plan).scheduled()
@@ -113,3 +127,61 @@ def _moved(stages: list[Stage]) -> set[str]:
 
 def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:
     return any(buffer.same_as(each) for each in buffers)
+
+
+def _with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
+    """Return the domain with one axis in the place of those that memory has one behind the other.
+
+    TVM simplifies the place in memory of an element by its number if there are few axes.
+
+    Before: rows `n, c, h, w` for `y[n, c, h, w] = x[n, c, h, w] * s[c]`. After: rows `n, c, hw`.
+    """
+    analyzer = Analyzer()
+    for axes in (domain.rows, *domain.columns):
+        for var, extent in axes.items():
+            analyzer.bind(var, Range(0, extent))
+    accesses: list[Expr] = []
+    bare: set[Var] = variables_in(domain.tests)
+    for stage, known in zip(stages, domain.places, strict=True):
+        flat = [flat_index(load.source, load.indices) for value in stage.values for load, _ in loads_in(value)]
+        flat += [flat_index(target, stage.indices) for target in stage.targets]
+        accesses += [analyzer.simplify(substitute(place, known)) for place in flat]
+        others = [with_loads(value, lambda load: tirx.const(0, load.ty.dtype)) for value in stage.values]
+        bare |= variables_in(substitute(other, known) for other in others)
+
+    def are_one(first: Var, second: Var, extent: Expr) -> bool:
+        if first in bare or second in bare:
+            return False
+        steps = [[step_of(place, axis, analyzer) for axis in (first, second)] for place in accesses]
+        return all(analyzer.can_prove_equal(outer, inner * extent) for outer, inner in steps)
+
+    rows, whole = _joined(domain.rows, are_one)
+    places = [dict(each) for each in domain.places]
+    columns: list[Axes] = []
+    for number, axes in enumerate(domain.columns):
+        joined, parts = _joined(axes, are_one)
+        columns.append(joined)
+        inside = {**whole, **parts}
+        places[number] = {axis: substitute(place, inside) for axis, place in places[number].items()} | inside
+    return replace(domain, rows=rows, columns=columns, places=places)
+
+
+def _joined(axes: Axes, are_one: Callable[[Var, Var, Expr], bool]) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
+    """Return axes with one for each run of those that are one, and the axes that are no more in terms of these."""
+
+    def put(runs: list[dict[Var, Expr]], axis: Var) -> list[dict[Var, Expr]]:
+        last = list(runs[-1])[-1] if runs else None
+        if last is not None and are_one(last, axis, axes[axis]):
+            return [*runs[:-1], {**runs[-1], axis: axes[axis]}]
+        return [*runs, {axis: axes[axis]}]
+
+    found: dict[Var, Expr] = {}
+    places: dict[Var, Expr] = {}
+    for run in reduce(put, axes, list[dict[Var, Expr]]()):
+        if len(run) == 1:
+            found.update(run)
+            continue
+        var = index_variable("_".join(axis.name for axis in run))
+        found[var] = size_of(run)
+        places.update(split_index(var, run))
+    return found, places

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import comparisons, extremes, norms
+from . import comparisons, norms
 
-LOWERINGS = {**comparisons.LOWERINGS, **extremes.LOWERINGS, **norms.LOWERINGS}
+LOWERINGS = {**comparisons.LOWERINGS, **norms.LOWERINGS}
 """The lowering of each operator on every target, by its name, for `LegalizeOps`."""
 
 CPU_LOWERINGS = {**LOWERINGS, **norms.CPU_LOWERINGS}

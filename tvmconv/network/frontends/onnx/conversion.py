@@ -17,9 +17,8 @@ from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
 
 from ...graph.constants import constant_value, sizes_of
-from ...graph.faults import Refused, tvm_at_work
+from ...graph.faults import Refused, summary, tvm_at_work
 from ...graph.graph import operator_name
-from ...graph.importer_errors import summary
 from ...sizes.branch_conditions import numbered_test
 from ...sizes.facts import SizeFacts
 from ..agreement import broadcastable, joined, with_sizes

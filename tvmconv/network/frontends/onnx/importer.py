@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,15 +12,13 @@ from tvm import relax
 
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 
-from ...graph.faults import Refused, tvm_at_work
-from ...graph.importer_errors import node_at_fault, quiet, summary
+from ...graph.faults import Refused, node_at_fault, quiet, summary, tvm_at_work
 from ...graph.sizes import OpenSize
 from ...sizes.facts import SizeFacts
 from ..builder import Imported
-from .functions import inline_functions, nodes_by_output
 from .node import OPEN_HINT
 from .qoperators import expand_qoperators
-from .refusals import FAILED_HINT, refuse_unknown, unsupported_nodes
+from .refusals import FAILED_HINT, is_known, refuse_unknown, unsupported_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -95,7 +93,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs, sizes = inputs_with_shapes([each for each in model.graph.input if each.name not in weights], shapes)
     inlined = inline_functions(expand_qoperators(model), Importer.operators)
-    nodes = nodes_by_output(model, inlined)
+    nodes = _nodes_by_output(model, inlined)
     try:
         if opset is None:
             refuse_unknown(model.graph.node, Importer.operators)
@@ -166,3 +164,41 @@ def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -
     return all(
         not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(told, fields, strict=True)
     )
+
+
+def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
+    """Return the model with definitions in place of nodes that are not among the operators and that ONNX defines.
+
+    Before: `y = Celu(x)`. After: `y = Max(0, x) + Min(0, alpha * (exp(x / alpha) - 1))`, node by node. Where onnx
+    itself cannot do so, the model stays as it is, and the importer names what it does not know.
+    """
+    from onnx import ModelProto
+    from onnx.helper import make_tensor_value_info
+    from onnx.inliner import inline_selected_functions
+
+    functions = {(function.domain, function.name) for function in model.functions}
+    functions |= {(node.domain, node.op_type) for node in model.graph.node if not is_known(node, operators)}
+    if not functions:
+        return model
+    typed = ModelProto()
+    typed.CopyFrom(model)  # a definition that depends on types finds those of constants here alone
+    known = {value.name for value in (*model.graph.input, *model.graph.value_info)}
+    typed.graph.value_info.extend(
+        make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in model.graph.initializer
+        if tensor.name not in known
+    )
+    try:
+        return inline_selected_functions(typed, sorted(functions), inline_schema_functions=True)
+    except RuntimeError:  # a definition that needs the type of an operand that is left out
+        return model
+
+
+def _nodes_by_output(model: onnx.ModelProto, inlined: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """Return the model's nodes by the tensors that they make, including tensors made inside inlined definitions."""
+    nodes = {name: node for node in model.graph.node for name in node.output}
+    for node in reversed(inlined.graph.node):
+        whole = next((nodes[name] for name in node.output if name in nodes), None)
+        if whole is not None:  # what it reads and no other node of the model makes, was made for it
+            nodes.update({name: whole for name in node.input if name not in nodes})
+    return nodes

@@ -10,8 +10,7 @@ from tvm import relax
 from tvmconv.problem.errors import UnsupportedModelError
 
 from ...graph.constants import constant_value
-from ...graph.faults import Refused
-from ...graph.importer_errors import unsupported
+from ...graph.faults import Refused, unsupported
 from .node import Node
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, UnsupportedModelError
 
-from ...graph.faults import Refused
-from ...graph.importer_errors import IMPORT_ERRORS, node_at_fault, quiet, summary, unsupported
+from ...graph.faults import IMPORT_ERRORS, Refused, node_at_fault, quiet, summary, unsupported
 from ..builder import Imported
 
 if TYPE_CHECKING:

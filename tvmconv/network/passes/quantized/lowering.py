@@ -7,6 +7,9 @@ in registers, and writes integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 import tvm
@@ -18,7 +21,9 @@ from tvmconv.compute.epilogue import rounded
 from ...graph.constants import constant_value, static_shape
 from ...graph.graph import call_of, calls
 from ...sites.quantized import Scaling, quantized_constant, scaling_of
-from .averages import POOLING, integer_sum, windows_of
+
+POOLING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
+"""Relax's average pooling; its spatial axes are from the third on, in NCHW as in blocks of channels."""
 
 
 def lower_quantization(mod: tvm.IRModule) -> tvm.IRModule:
@@ -48,13 +53,13 @@ class _Averages(PyExprMutator):  # type: ignore[misc]
         inner = call_of(self.lookup_binding(call.args[0]), "dequantize")
         if (scaling := scaling_of(inner)) is None or static_shape(inner.args[0].ty) is None:
             return call
-        windows = windows_of(call)
+        windows = _windows_of(call)
         if windows is None:
             return call
         shape, zero_point = call.ty.shape, scaling.zero_point
 
         def function(x: te.Tensor) -> te.Tensor:
-            return integer_sum(x, windows, zero_point, shape)
+            return _integer_sum(x, windows, zero_point, shape)
 
         total = self.builder_.emit_te(function, inner.args[0], primfunc_name_hint="integer_sum")
         count = windows.count
@@ -113,3 +118,64 @@ def _quantized(y: tirx.PrimExpr, scale: tirx.PrimExpr, zero_point: tirx.PrimExpr
     limits = np.iinfo(dtype)
     point = int(zero_point) if isinstance(zero_point, tirx.IntImm) else zero_point.astype("int32")
     return rounded(y / scale, dtype, (int(limits.min), int(limits.max)), point)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of an average, by the axes of the tensor that they span."""
+
+    sizes: dict[int, int]
+    strides: dict[int, int]
+    before: dict[int, int]
+    """The padding in front, which counts."""
+
+    @property
+    def count(self) -> int:
+        """The number of elements in a window."""
+        return prod(self.sizes.values())
+
+
+def _windows_of(call: Any) -> _Windows | None:
+    """Return the windows of an average; None for one whose windows have different numbers of elements."""
+    shape = static_shape(call.args[0].ty) or ()
+    if calls(call, "mean"):
+        axes = sorted(int(axis) % len(shape) for axis in call.attrs.axis or range(len(shape)))
+        return _Windows({axis: shape[axis] for axis in axes}, {}, {})
+    attrs = call.attrs
+    if calls(call, "nn.adaptive_avg_pool2d"):
+        is_whole = attrs.layout == "NCHW" and [int(size) for size in attrs.output_size or ()] == [1, 1]
+        return _Windows({2: shape[2], 3: shape[3]}, {2: 1, 3: 1}, {}) if is_whole else None
+    sizes, strides, padding = ([int(size) for size in each] for each in (attrs.pool_size, attrs.strides, attrs.padding))
+    before, after = padding[: len(sizes)], padding[len(sizes) :]
+    if any(int(size) != 1 for size in attrs.dilation) or (any(padding) and not attrs.count_include_pad):
+        return None
+    output = (static_shape(call.ty) or ())[2:]
+    reached = [(count - 1) * stride + size for count, stride, size in zip(output, strides, sizes, strict=False)]
+    if any(end > sum(edge) for end, edge in zip(reached, zip(shape[2:], before, after, strict=False), strict=False)):
+        return None  # the last windows of a ceiling
+    return _Windows(*(dict(enumerate(each, start=2)) for each in (sizes, strides, before)))
+
+
+def _integer_sum(x: te.Tensor, windows: _Windows, zero_point: int, shape: relax.ShapeExpr) -> te.Tensor:
+    """Return the sums of integers in windows in int32; padding is of zero points. The sums have the shape given."""
+    reduced = {axis: te.reduce_axis((0, size)) for axis, size in windows.sizes.items()}
+    keeps = len(shape) == len(x.shape)
+
+    def total(*place: tirx.Var) -> tirx.PrimExpr:
+        outer = iter(place)
+        indices, inside = [], []
+        for axis, size in enumerate(x.shape):
+            if axis not in reduced:
+                indices.append(next(outer))
+                continue
+            index = next(outer) * windows.strides[axis] if windows.strides else next(outer) if keeps else 0
+            index = index + reduced[axis] - windows.before.get(axis, 0)
+            if windows.before.get(axis, 0) or windows.strides:
+                inside += [index >= 0, index < size]
+            indices.append(index)
+        value = x[tuple(indices)].astype("int32")
+        if any(windows.before.values()):
+            value = tirx.if_then_else(tirx.all(*inside), value, zero_point)
+        return te.sum(value, axis=list(reduced.values()))
+
+    return te.compute(list(shape), total, name="integer_sum")

@@ -1,18 +1,21 @@
-"""Sums of float16 and bfloat16 in float32, as in convolutions, and running sums of a CPU in float64.
+"""The arithmetic of operators that no kernel has taken in: sums in wider types than TVM's, and powers by square roots.
 
-TVM adds up in the dtype of the operands.
+TVM adds up in the dtype of the operands. It calls the C library's pow for each element, which takes ten times as long
+as the rest of a local response normalization.
 """
 
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.targets import backend_of
 
-from ...graph.convolutions import is_convolution
-from ...graph.graph import blocks_of, call_of, operator_name, rebind
+from ..graph.constants import constant_value
+from ..graph.convolutions import is_convolution
+from ..graph.graph import blocks_of, call_of, operator_name, rebind
 
 SUMMING = frozenset(
     (
@@ -117,3 +120,23 @@ def _with_casts_first(mod: tvm.IRModule) -> tvm.IRModule:
 def _in_float32(argument: relax.Expr) -> relax.Expr:
     is_half = isinstance(argument.ty, relax.TensorType) and str(argument.ty.dtype) in NARROW
     return relax.op.astype(argument, "float32") if is_half else argument
+
+
+def simplify_powers(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with square roots in place of powers to 1/2 and 3/4.
+
+    Before: `y = R.power(x, R.const(0.75))`. After: `r = R.sqrt(x)`, `s = R.multiply(x, r)`, `y = R.sqrt(s)`.
+    """
+    values = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            if operator_name(value) != "relax.power" or (exponent := constant_value(value.args[1])) is None:
+                continue
+            x, root = value.args[0], relax.op.sqrt(value.args[0])
+            if exponent.size != 1 or not tvm_ffi.structural_equal(value.ty, x.ty):  # it may give x more axes
+                continue
+            if exponent.item() == 0.5:
+                values[var] = root
+            elif exponent.item() == 0.75:
+                values[var] = relax.op.sqrt(relax.op.multiply(x, root))
+    return rebind(mod, values)

@@ -1,13 +1,33 @@
-"""Numbers that factors of products are multiplied by, as queries are in attention: the product is, in their place."""
+"""Queries, keys and values of attention: slices of a tensor, and scales that move from factors to products."""
 
 from __future__ import annotations
 
 import tvm
 from tvm import relax
 
-from ...graph.constants import constant_value
+from ...graph.constants import constant_value, sizes_of
 from ...graph.graph import Block, blocks_of, call_of, calls, rebind
 from ...graph.views import MOVES, moved_to
+
+
+def slice_parts(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with slices instead of `take` of one index of an axis, which reads the index from a table.
+
+    Before: `y = R.take(x, 2, axis=1)`. After: `y = R.squeeze(R.strided_slice(x, [1], [2], [3]), axis=[1])`.
+    """
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            if (take := call_of(value, "take")) is None or take.attrs.axis is None:
+                continue
+            place, sizes = constant_value(take.args[1]), sizes_of(take.args[0].ty)
+            if place is None or place.ndim or sizes is None:
+                continue
+            axis = int(take.attrs.axis) % len(sizes)
+            if isinstance(size := sizes[axis], int) and 0 <= (begin := int(place)) < size:
+                part = relax.op.strided_slice(take.args[0], [axis], [begin], [begin + 1], [1])
+                values[var] = relax.op.squeeze(part, [axis])
+    return rebind(mod, values)
 
 
 def scale_results(mod: tvm.IRModule) -> tvm.IRModule:

@@ -9,10 +9,10 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...graph.graph import operator_name
-from ...indices.errors import LARGEST
-from ...indices.operator import NAME, size_of_column
-from ..context import Context
+from ..graph.graph import operator_name
+from ..indices.errors import LARGEST
+from ..indices.operator import NAME, size_of_column
+from .context import Context
 
 
 def with_index_checks(mod: tvm.IRModule, context: Context) -> tvm.IRModule:

@@ -1,0 +1,121 @@
+"""Rewrites before TVM fuses operators, by which it fuses more: of concatenations, permutations and branches."""
+
+from __future__ import annotations
+
+from math import prod
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvmconv.compute.substitution import substitute
+from tvmconv.lowering.signatures import itemsize
+
+from ..between.gpu.plan import VECTOR_BYTES
+from ..graph.constants import sizes_of
+from ..graph.graph import Block, blocks_of, calls, free_variables, has_branches, joined_by, rebind
+from .convolutions.layouts import BY_ELEMENT
+
+MOST_PARTS = 64
+"""The most parts of a concatenation that is made of others: each takes time when a network is built."""
+
+
+def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with the parts of concatenations in the place of these where others join them with more.
+
+    What else reads them has to be computed element by element. Where that is a single chain, as in DenseNet, TVM fuses
+    it with its own concatenation, and the joined tensor is nowhere. A concatenation of which some part is not in whole
+    vectors stays as it is.
+
+    Before: `c = R.concat((a, b), axis=3)`, `y = R.nn.relu(c)`, `d = R.concat((c, y), axis=3)`.
+    After: `c = R.concat((a, b), axis=3)`, `y = R.nn.relu(c)`, `d = R.concat((a, b, y), axis=3)`.
+    """
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        parts: dict[relax.Var, list[relax.Var]] = {}
+        for var, value in block.values.items():
+            axis, fields = joined_by(value)
+            if axis is None:
+                continue
+            along = [joined_by(block.values.get(each))[0] for each in fields]
+            inner = [
+                parts.get(each, [each]) if own == axis else [each] for each, own in zip(fields, along, strict=True)
+            ]
+            found = [part for each in inner for part in each]
+            if not all(_is_in_vectors(part, axis) for part in found):
+                continue
+            if len(found) > MOST_PARTS:
+                found = fields
+            if len(found) > len(fields):
+                values[var] = relax.op.concat(found, axis)
+            if _is_read_by_element(var, axis, block):
+                parts[var] = found
+    return rebind(mod, values)
+
+
+def _is_in_vectors(part: relax.Var, axis: int) -> bool:
+    """Return whether what memory has in a row of a part of a concatenation is whole vectors."""
+    sizes = sizes_of(part.ty)
+    rows = [] if sizes is None else sizes[axis + 1 :] or sizes[-1:]
+    known = [size for size in rows if isinstance(size, int)]
+    return 0 < len(rows) == len(known) and prod(known) * itemsize(part.ty.dtype) % VECTOR_BYTES == 0
+
+
+def _is_read_by_element(var: relax.Var, axis: int, block: Block) -> bool:
+    """Return whether a concatenation is read by others along its axis and by what is computed element by element."""
+    readers = [block.values[reader] for reader in block.readers(var)]
+    return block.is_inner(var) and all(joined_by(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)
+
+
+def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with a function for each branch of "main" whose sizes are all sizes of what it reads.
+
+    Before: `if test: a = R.exp(x); y = R.add(a, a) else: ...`.
+    After: `if test: y = branch(x) else: ...` and `def branch(x): a = R.exp(x); y = R.add(a, a); return y`.
+    """
+    if not has_branches(mod):
+        return mod
+
+    @mutator
+    class Outline(PyExprMutator):  # type: ignore[misc]
+        def visit_if_(self, choice: relax.If) -> relax.Expr:
+            branches = [self.outlined(branch) for branch in (choice.true_branch, choice.false_branch)]
+            return relax.If(self.visit_expr(choice.cond), *branches)
+
+        def outlined(self, branch: relax.SeqExpr) -> relax.SeqExpr:
+            """Return a branch that calls its function; nested branches come first."""
+            branch = self.visit_expr(branch)
+            variables = free_variables(branch)
+            function = relax.Function(variables, branch, branch.ty)
+            if not branch.blocks or relax.analysis.free_symbolic_vars(function):
+                return branch
+            function = relax.utils.copy_with_new_vars(function)
+            name = self.builder_.add_func(function, "branch")
+            result = relax.Var("result", branch.ty)
+            return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, name(*variables))])], result)
+
+    outline = Outline(mod)
+    outline.builder_.update_func(mod.get_global_var("main"), outline.visit_expr(mod["main"]))
+    return outline.builder_.get()
+
+
+def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with permutations computed anew for each slice that is read, where nothing else is.
+
+    TVM fuses a permutation with its reader if there is one: then each slice is read where it is.
+
+    Before: `p = R.permute_dims(x, [2, 0, 1, 3])`, `q = R.strided_slice(p, [0], [0], [1])`,
+    `k = R.strided_slice(p, [0], [1], [2])`.
+    After: `q = R.strided_slice(R.permute_dims(x, [2, 0, 1, 3]), [0], [0], [1])`, and k in the same way.
+    """
+    values: dict[relax.Var, relax.Expr] = {}
+    for block in blocks_of(mod):
+        for var, value in block.values.items():
+            readers = block.readers(var)
+            if not calls(value, "permute_dims") or len(readers) < 2 or not block.is_inner(var):
+                continue
+            if all(calls(block.values[reader], "strided_slice") for reader in readers):
+                for reader in readers:  # which get a call each: one call would be bound to one variable
+                    own = relax.Call(value.op, value.args, value.attrs)
+                    values[reader] = substitute(block.values[reader], {var: own})
+    return rebind(mod, values)

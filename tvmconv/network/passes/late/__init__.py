@@ -1,1 +1,0 @@
-"""Passes over the operators that no kernel has taken in, behind the plan of the layers."""
