@@ -23,7 +23,7 @@ from tvmconv.autotvm.measure.runner import LocalRunner
 from tvmconv.autotvm.record import Record
 from tvmconv.autotvm.simulator import ReplayedTask
 from tvmconv.autotvm.task import Task, create
-from tvmconv.autotvm.tuner.features import matrix
+from tvmconv.autotvm.tuner.xgb_tuner import matrix
 from tvmconv.checking.pruning import operands_for, pruned
 from tvmconv.dispatch.history import serves
 from tvmconv.lowering.folding import folding

@@ -23,7 +23,7 @@ from tvmconv.autotvm.measure.builder import LocalBuilder
 from tvmconv.autotvm.measure.runner import LocalRunner
 from tvmconv.autotvm.record import Record, decode, encode, load_from_file
 from tvmconv.autotvm.templates import TemplateTask, create_task
-from tvmconv.autotvm.tuner.features import matrix
+from tvmconv.autotvm.tuner.xgb_tuner import matrix
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, device_facts
 

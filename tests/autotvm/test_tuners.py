@@ -19,8 +19,8 @@ from tvmconv.autotvm.record import Record
 from tvmconv.autotvm.simulator import Simulator
 from tvmconv.autotvm.task import ConvTask, Task
 from tvmconv.autotvm.tuner import GATuner, GridSearchTuner, RandomTuner, Tuner, XGBTuner
-from tvmconv.autotvm.tuner.features import matrix
 from tvmconv.autotvm.tuner.tuner import FINALISTS, ROUNDS
+from tvmconv.autotvm.tuner.xgb_tuner import matrix
 from tvmconv.bench.tuning.tuners import WITHIN, trials_to_reach
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError

@@ -23,7 +23,7 @@ from tvmconv.problem.errors import WrongResultError
 from tvmconv.problem.precision import DEFAULT, WORDS
 from tvmconv.schedules.open_sizes import least_planes
 from tvmconv.targets import resolve_target
-from tvmconv.testing import conformance, kernels, trials
+from tvmconv.testing import conformance, trials
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import LAYOUTS, Trial, random_trial
 
@@ -218,8 +218,8 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     how = How('{"kind": "llvm"}')
     conformance.check(how, right)
-    build = kernels.build_kernel
-    monkeypatch.setattr(kernels, "build_kernel", lambda problem, *rest: build(right.problem, *rest))
+    build = conformance.build_kernel
+    monkeypatch.setattr(conformance, "build_kernel", lambda problem, *rest: build(right.problem, *rest))
     with pytest.raises(WrongResultError, match="in the wrong places"):
         conformance.check(how, wrong)
     with pytest.raises(WrongResultError, match="elements are wrong"):
@@ -232,8 +232,8 @@ def test_a_batch_that_a_kernel_leaves_out_is_found(monkeypatch: pytest.MonkeyPat
     trial = Trial(workload, "depthwise", None, 1, open_sizes=("batch",))
     assert [each.batch for each in trial.workloads] == [1, 3, 5]
     built = []
-    build = kernels.build_kernel
-    monkeypatch.setattr(kernels, "build_kernel", lambda *arguments: built.append(build(*arguments)) or built[-1])
+    build = conformance.build_kernel
+    monkeypatch.setattr(conformance, "build_kernel", lambda *arguments: built.append(build(*arguments)) or built[-1])
     conformance.check(How('{"kind": "llvm"}'), trial)
     assert len(built) == 1
 
@@ -243,7 +243,7 @@ def test_a_batch_that_a_kernel_leaves_out_is_found(monkeypatch: pytest.MonkeyPat
         def __getitem__(self, name: str) -> Callable[..., None]:
             return lambda *tensors: built[0].executable[name](*(_first(tensor) for tensor in tensors))
 
-    monkeypatch.setattr(kernels, "build_kernel", lambda *arguments: built[0]._replace(executable=Narrow()))
+    monkeypatch.setattr(conformance, "build_kernel", lambda *arguments: built[0]._replace(executable=Narrow()))
     with pytest.raises(WrongResultError, match="^with batch 3: "):
         conformance.check(How('{"kind": "llvm"}'), trial)
 

@@ -26,8 +26,7 @@ from .callback import log_to_file, progress_bar
 from .measure.protocol import MeasureOption, never, require_callbacks, require_measure_option
 from .tidy import default_record
 from .tuner.ga_tuner import GATuner
-from .tuner.grid_tuner import GridSearchTuner
-from .tuner.random_tuner import RandomTuner
+from .tuner.index_based_tuner import GridSearchTuner, RandomTuner
 from .tuner.tuner import Callback, Tuner
 from .tuner.xgb_tuner import XGBTuner
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import tvm
+from tvm.runtime import Executable
 
 from tvmconv.autotvm.measure import worker
 from tvmconv.autotvm.measure.packages import require_packages
@@ -18,16 +19,19 @@ from tvmconv.autotvm.measure.processes import WorkerPool
 from tvmconv.autotvm.measure.protocol import last_error
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.operands import check_result, random_operands
-from tvmconv.lowering import KERNEL_NAME
-from tvmconv.problem.constants import COMPILED_IN, constants_of
+from tvmconv.dispatch import select, template_for
+from tvmconv.lowering import KERNEL_NAME, build_kernel, build_twin
+from tvmconv.lowering.serial import TWIN_TARGET
+from tvmconv.lowering.workspace import Workspace
+from tvmconv.problem.constants import COMPILED_IN, Constants, constants_of
 from tvmconv.problem.errors import TvmconvError, WrongResultError
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime.arrays import operand
-from tvmconv.targets import GPU_ALIGNMENT, cross_triple, device_of
+from tvmconv.targets import GPU_ALIGNMENT, cross_triple, device_of, resolve_target
 
+from .configs import legal_configs
 from .emulated import emulate
 from .guarded import guarded
-from .kernels import TrialKernel, configs, kernel_of
 from .trials import Trial, random_trial
 
 NONFINITE = (np.nan, np.inf, -np.inf)
@@ -238,3 +242,36 @@ def _initialize() -> None:
     worker.initialize()
     os.environ["TVM_BIND_THREADS"] = "0"
     os.environ["TVMCONV_CACHE_DIR"] = os.devnull
+
+
+@dataclass(frozen=True)
+class TrialKernel:
+    """The kernel of a trial, and the target that it was built for."""
+
+    executable: Executable
+    target: tvm.target.Target
+    workspace: Workspace
+
+
+def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
+    """Yield legal configurations for a trial, the same for the same workload."""
+    space = template_for(trial.problem, target, trial.algorithm).space(trial.problem, target)
+    return legal_configs(space, str(trial.workload))
+
+
+def kernel_of(
+    trial: Trial, target: tvm.target.Target, constants: Constants, twin_of: ConvWorkload | None
+) -> TrialKernel:
+    """Build the kernel of a trial, or its serial twin for one of its workloads.
+
+    The constants are compiled in where the trial says so.
+    """
+    template = template_for(trial.problem, target, trial.algorithm)
+    config = None if trial.knobs is None else msgspec.convert(trial.knobs, template.Config)
+    selection = select(trial.problem, target, config, trial.algorithm)
+    compiled_in = None if trial.sparsity is None else constants
+    if twin_of is None:
+        kernel = build_kernel(trial.problem, selection, target, compiled_in)
+        return TrialKernel(kernel.executable, target, kernel.workspace)
+    twin = build_twin(trial.problem, selection, target, compiled_in, twin_of if trial.open_sizes else None)
+    return TrialKernel(twin.executable, resolve_target(TWIN_TARGET), twin.workspace)

@@ -23,7 +23,7 @@ from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.runtime.arrays import to_numpy, to_torch
 from tvmconv.targets import resolve_target
-from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, kernels, random_configs, random_operands
+from tvmconv.testing import CONV2D, DEPTHWISE, Case, check_result, conformance, random_configs, random_operands
 from tvmconv.testing.conformance import How
 from tvmconv.testing.trials import Trial
 
@@ -66,7 +66,7 @@ def test_sparse_configurations(case: Case, sparsity: float) -> None:
     trial = Trial(case.workload, "sparse", None, operands=1, sparsity=sparsity)
     how = How(str(target))
     conformance.check(how, trial)
-    for config in islice(kernels.configs(trial, target), 2):
+    for config in islice(conformance.configs(trial, target), 2):
         conformance.check(how, msgspec.structs.replace(trial, knobs=msgspec.to_builtins(config)))
 
 

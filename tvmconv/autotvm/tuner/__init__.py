@@ -4,8 +4,7 @@ from tvmconv.problem.errors import names_of
 
 from ..gone import NAMES
 from .ga_tuner import GATuner
-from .grid_tuner import GridSearchTuner
-from .random_tuner import RandomTuner
+from .index_based_tuner import GridSearchTuner, RandomTuner
 from .tuner import Callback, Tuner
 from .xgb_tuner import XGBTuner
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,6 @@ from tvmconv.dispatch.trial import Stage
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.problem.parameters import require_positive
 
-from .features import Matrix, matrix
 from .tuner import Tuner, records_in
 
 Vector = NDArray[np.float32]
@@ -34,6 +33,8 @@ PARAMETERS = {
     "nthread": 1,  # so few rows are not worth more, and sums would depend on their number
     "verbosity": 0,
 }
+
+Matrix = NDArray[np.float32]
 
 
 class XGBTuner(Tuner):
@@ -158,3 +159,8 @@ def _speeds(costs: Iterable[float]) -> Vector:
     speeds = np.zeros(len(seconds), np.float32)
     np.divide(seconds.min(initial=np.inf), seconds, out=speeds, where=np.isfinite(seconds), casting="same_kind")
     return speeds
+
+
+def matrix(task: Task, configs: Sequence[Any]) -> Matrix:
+    """Return a matrix with a row for each configuration: log2(1 + value) of each of its knobs and features."""
+    return np.log2(1 + np.array([task.features(config) for config in configs], np.float32))

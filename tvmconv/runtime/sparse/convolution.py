@@ -1,9 +1,15 @@
-"""Sparse convolutions as users make them: from a weight, for any shape of input."""
+"""Sparse convolutions as users make them, for any shape of input.
+
+The weight is an array, a sparse matrix or a pruned module of torch.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from os import PathLike
 from typing import Any
 
@@ -15,16 +21,15 @@ from tvmconv.problem import Problem
 from tvmconv.problem.constants import require_finite
 from tvmconv.problem.dtypes import FLOATS, one_of
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.parameters import Activation, Padding
+from tvmconv.problem.parameters import Activation, Padding, pair
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.support.cache import Cache
 from tvmconv.targets import backend_on, resolve_target
 
-from ..arrays import Operand
+from ..arrays import Operand, is_torch
 from ..calls import Calls, Launch
 from .operator import SparseOperator, compile_operator
 from .report import SparseReport
-from .weights import as_layer, vector
 
 Key = tuple[tuple[int | None, ...], str, str]
 """The shape of an input, with None for a batch that is left open, its dtype, and the target."""
@@ -33,6 +38,8 @@ MOST_OPERATORS = 64
 """The largest number of operators that a convolution keeps: each may have megabytes of code."""
 
 DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
+
+MEANING = "(K, C / groups, R, S), or (K, C / groups * R * S) with kernel=(R, S)"
 
 
 class SparseConv2d:
@@ -199,16 +206,81 @@ def sparse_conv2d(
     >>> conv(x).shape
     (1, 32, 14, 14)
     """
-    layer = as_layer(weight, kernel)
+    layer = _as_layer(weight, kernel)
     given = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     options = {**DEFAULTS, **(layer.options or {}), **{name: each for name, each in given.items() if each is not None}}
     channels = len(layer.weight)
-    factors = np.ones(channels) if scale is None else vector("scale", scale, channels)
-    shifts = [] if layer.bias is None else [vector("weight", layer.bias, channels) * factors]
-    shifts += [] if shift is None else [vector("shift", shift, channels)]
+    factors = np.ones(channels) if scale is None else _vector("scale", scale, channels)
+    shifts = [] if layer.bias is None else [_vector("weight", layer.bias, channels) * factors]
+    shifts += [] if shift is None else [_vector("shift", shift, channels)]
     total = require_finite("shift", np.sum(shifts, axis=0)).astype(np.float32) if shifts else None
     folded = require_finite("weight", layer.weight * factors[:, None, None, None]).astype(np.float32)
     made = SparseConv2d(folded, total, residual, activation, options, target)
     if x_shape is not None:
         made.operator(x_shape)
     return made
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A weight (K, C / groups, R, S) in float32, with the settings of the module that it came from."""
+
+    weight: np.ndarray
+    bias: np.ndarray | None = None
+    options: dict[str, Any] | None = None
+    """The stride, padding, dilation and groups; None for a bare weight."""
+
+
+def _as_layer(weight: Any, kernel: int | Sequence[int] | None) -> _Layer:
+    """Return a weight in any of the forms that `sparse_conv2d` takes as a layer."""
+    kernel = None if kernel is None else pair("kernel", kernel)
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(weight, torch.nn.Module):
+        return _Layer(_in_four(_array("weight", weight), kernel))
+    if not isinstance(weight, torch.nn.Conv2d) or weight.padding_mode != "zeros":
+        raise InvalidArgumentError("weight", weight, "of torch's modules a Conv2d that pads with zeros")
+    padding = weight.padding.upper() if isinstance(weight.padding, str) else weight.padding
+    options = {"stride": weight.stride, "padding": padding, "dilation": weight.dilation, "groups": weight.groups}
+    bias = None if weight.bias is None else _array("weight", _pruned(weight, "bias"))
+    return _Layer(_in_four(_array("weight", _pruned(weight, "weight")), kernel), bias, options)
+
+
+def _vector(name: str, values: Any, channels: int) -> np.ndarray:
+    """Return a finite vector of an epilogue, one number for each output channel, in float64."""
+    array = _array(name, values).astype(np.float64)
+    if array.shape != (channels,):
+        raise InvalidArgumentError(name, array.shape, f"the shape {(channels,)}: a number for each output channel")
+    return require_finite(name, array)
+
+
+def _pruned(module: Any, name: str) -> Any:
+    """Return a parameter as `torch.nn.utils.prune` leaves it: the module's own may be stale until the next call."""
+    if hasattr(module, f"{name}_mask"):
+        return getattr(module, f"{name}_orig") * getattr(module, f"{name}_mask")
+    return getattr(module, name)
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    """Return numbers as a NumPy array, with the zeros that sparse formats leave out."""
+    scipy = sys.modules.get("scipy.sparse")
+    if scipy is not None and scipy.issparse(values):
+        values = values.toarray()
+    elif is_torch(values):
+        values = values.detach().to_dense().cpu()
+        values = (values if values.dtype == sys.modules["torch"].float64 else values.float()).numpy()
+    elif not isinstance(values, np.ndarray) and hasattr(values, "__dlpack__"):
+        values = np.from_dlpack(values)
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise InvalidArgumentError(name, f"{type(values).__name__} of {array.dtype}", "real numbers")
+    return array
+
+
+def _in_four(array: np.ndarray, kernel: tuple[int, int] | None) -> np.ndarray:
+    if array.ndim == 2 and kernel is not None:
+        if min(kernel) < 1 or array.shape[1] % prod(kernel):
+            raise InvalidArgumentError("kernel", kernel, f"(R, S) whose product divides {array.shape[1]}")
+        array = array.reshape(len(array), -1, *kernel)
+    if array.ndim != 4 or (kernel is not None and array.shape[2:] != kernel) or not array.size:
+        raise InvalidArgumentError("weight", f"of shape {array.shape} with kernel {kernel}", MEANING)
+    return require_finite("weight", array)

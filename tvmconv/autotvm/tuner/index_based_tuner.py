@@ -1,4 +1,4 @@
-"""Search of the whole space in its own order."""
+"""Search of the space in its order, or in random order."""
 
 from __future__ import annotations
 
@@ -13,3 +13,10 @@ class GridSearchTuner(Tuner):
 
     def next_batch(self, size: int) -> list[Any]:
         return list(islice(self.unmeasured, size))
+
+
+class RandomTuner(Tuner):
+    """Tries configurations in random order."""
+
+    def next_batch(self, size: int) -> list[Any]:
+        return self.sample(size)
