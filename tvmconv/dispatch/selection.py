@@ -91,7 +91,7 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
     records of its own takes those of the same without an epilogue, which hardly changes what is fast. Where no log has
-    records of the device itself, those of a device like it serve: see `siblings`. Where none has any of the problem's
+    records of the device itself, those of a device like it serve: see `history`. Where none has any of the problem's
     precision, those of another one serve, of the template alone that has the least estimate: others may be slower with
     this precision than what was not measured. An applied log whose records of the workload are all left out says why in
     a warning, unless it has what is found.

@@ -42,7 +42,7 @@ LEFT_IN_FLOAT16 = frozenset(
         "_native_batch_norm_legit_no_training", "neg", "relu", "relu6", "sub", "sum",
     )
 )  # fmt: skip
-"""The operators among `COMPUTING` that stay in float16: they round once, or `summing.py` makes them sum in float32.
+"""The operators among `COMPUTING` that stay in float16: they round once, or `arithmetic.py` makes them sum in float32.
 """
 
 MOVING = frozenset(("cat", "stack", "where"))
