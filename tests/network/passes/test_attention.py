@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tvm
 from onnx.reference import ReferenceEvaluator
-from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 
 import tvmconv
 from tests.emulated.network import lowered, run
@@ -22,6 +21,7 @@ from tvmconv.dispatch import select
 from tvmconv.network.passes.context import Context
 from tvmconv.network.passes.early.heads import scale_results, slice_parts
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
+from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.fused import fused_problems
 from tvmconv.targets import cuda, resolve_target
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 
 import tvmconv
 from tests.emulated.device_functions import device_functions
@@ -23,6 +22,7 @@ from tvmconv import lowering
 from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_kernel
 from tvmconv.network.passes.early.heads import scale_results, slice_parts
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
+from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.fusible import permute_parts
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
