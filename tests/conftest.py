@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from tvmconv.targets import has_gpu, sources
 
 if TYPE_CHECKING:
     from tvmconv.autotvm.measure.builder import LocalBuilder
+
+gc.disable()  # Until the tests are collected: modules leave little garbage, and to look for it would take 3 s.
 
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     # Processes that run tests side by side share the cores: TVM's threads, and torch's, spin while they wait.
@@ -31,6 +34,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if of_gpus and not has_gpu():
         for item in of_gpus:
             item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
+
+
+def pytest_collection_finish() -> None:
+    """Let Python collect garbage of tests."""
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,7 @@ class Sparse(GpuTemplate[Config]):
             ConvWorkload.conv2d((1, 4, 8, 10), (7, 4, 3, 3), scale=True, residual=True, activation="relu"), sparsity=0.7
         ),
         Problem(ConvWorkload.depthwise((1, 6, 13, 14), (6, 2, 3, 3), stride=(2, 1), dtype="float16"), sparsity=0.5),
-        Problem(ConvWorkload.conv2d((2, 12, 9, 9), (10, 6, 3, 3), groups=2), sparsity=0.8, open_sizes=OPEN_SIZES),
+        Problem(ConvWorkload.conv2d((2, 8, 7, 9), (6, 4, 3, 3), groups=2), sparsity=0.8, open_sizes=OPEN_SIZES),
     )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
