@@ -30,6 +30,7 @@ from tvmconv.testing.trials import LAYOUTS, Trial, random_trial
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 CPU, SM_90 = resolve_target("llvm"), '{"kind": "cuda", "arch": "sm_90"}'
+ZEN_4 = resolve_target({"kind": "llvm", "mcpu": "znver4"})
 
 
 def drawn(count: int) -> list[ConvWorkload]:
@@ -116,7 +117,7 @@ def test_precision_of_trials() -> None:
     assert any(trial.nonfinite for trial in trials if trial.workload.dtype in NARROW)
 
 
-@pytest.mark.parametrize(("target", "beside"), [(CPU, {"amx"}), (resolve_target(SM_90), set())], ids=["cpu", "cuda"])
+@pytest.mark.parametrize(("target", "beside"), [(ZEN_4, {"amx"}), (resolve_target(SM_90), set())], ids=["cpu", "cuda"])
 def test_trials_are_by_every_algorithm(target: tvm.target.Target, beside: set[str]) -> None:
     """Those that take few of all convolutions, such as Winograd's, have a share of their own.
 
