@@ -14,7 +14,7 @@ from tvm.s_tir.stmt import SBlock
 
 from tvmconv.compute.approximations import register_pure
 from tvmconv.compute.substitution import CHOICE, substitute
-from tvmconv.problem.dtypes import INFINITY, MAGNITUDE
+from tvmconv.problem.dtypes import INFINITY, MAGNITUDE, STORAGE_TYPES
 from tvmconv.targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 
 NAN = 0x7FC0
@@ -59,12 +59,11 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
 
 
 def _computes_in_bfloat16(body: tirx.Stmt) -> bool:
-    """Return whether a statement adds, compares or otherwise computes with numbers of bfloat16, or has constants.
-
-    LLVM dies of a constant's bits among the choices of a vector, for CPUs without AVX-512.
-    """
-    numbers = [each for node in _found(ARITHMETIC, body) for each in (node.a, node.b)] + _found(tirx.FloatImm, body)
-    numbers += [each for call in _found(tvm.ir.Call, body) if not _is_choice(call) for each in call.args]
+    """Return whether a number that is rounded depends on sums, comparisons or functions of numbers of bfloat16."""
+    rounded = [cast.value for cast in _found(tirx.Cast, body) if _types(cast) == ("float32", "bfloat16")]
+    numbers = [each for value in rounded for node in _found(ARITHMETIC, value) for each in (node.a, node.b)]
+    calls = [call for value in rounded for call in _found(tvm.ir.Call, value) if not _is_choice(call)]
+    numbers += [each for call in calls for each in call.args]
     return any(str(getattr(each.ty, "dtype", "")) == "bfloat16" for each in numbers)
 
 
@@ -221,8 +220,11 @@ def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
 def _wide(value: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return a number of bfloat16 as one of float32: its bits, of each choice where it is one of several.
 
-    TVM makes choices themselves float32, which have no 16 bits.
+    TVM makes choices themselves float32, which have no 16 bits. LLVM dies of the bits of a constant among the choices
+    of a vector, for CPUs without AVX-512.
     """
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(float(STORAGE_TYPES["bfloat16"].numpy.type(value.value)), "float32")
     if _is_choice(value):
         condition, *choices = value.args
         return tirx.if_then_else(condition, *map(_wide, choices))
