@@ -24,21 +24,12 @@ from tvmconv.testing import check_result, random_operands
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
 
 
-def with_loops() -> tvm.transform.PassContext:
-    """Return a context in which TVM leaves loops of twins as they are: to unroll them takes a third of a twin's time.
-
-    A kernel for a GPU is not built in it: its loops are unrolled where a schedule says so.
-    """
-    return tvm.transform.PassContext(config={"tirx.UnrollLoop": {"explicit_unroll": False}})
-
-
 def run_twin(
     algorithm: str, problem: Problem, config: Any, at: ConvWorkload | None = None, **operands: np.ndarray
 ) -> None:
     """Build the serial twin of a kernel of an algorithm, and check its result, for a workload of an open problem."""
     workload = at or problem.workload
-    with with_loops():
-        twin = build_twin(problem, select(problem, SM_90, config, algorithm), SM_90, workload=at)
+    twin = build_twin(problem, select(problem, SM_90, config, algorithm), SM_90, workload=at)
     operands = operands or random_operands(workload, direction=problem.direction)
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     memory = [tvm.runtime.empty(*parameter) for parameter in twin.workspace.parameters]

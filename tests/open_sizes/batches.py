@@ -14,7 +14,6 @@ import tvm
 from tvm import relax, tirx
 
 import tvmconv
-from tests.emulated.twins_and_cubins import with_loops
 from tests.schedules.cases.tensor import FIRST, MMA, WGMMA, layer, mma, wgmma
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload
@@ -172,8 +171,7 @@ def network_of_twins(
 ) -> Network:
     """Return a network for a GPU, of a model and its module with kernels, as serial code on the CPU for these sizes."""
     cpu = resolve_target(TWIN_TARGET)
-    with with_loops():
-        executable = build(with_twins(mod, sizes), cpu)
+    executable = build(with_twins(mod, sizes), cpu)
     return Network(executable, str(cpu), source.inputs, source.outputs, layers, ())
 
 

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import SBlockRealize
 
-from tests.emulated.twins_and_cubins import emulated, with_loops
+from tests.emulated.twins_and_cubins import emulated
 from tests.open_sizes.batches import BATCHES, CASES
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
@@ -45,8 +45,7 @@ def test_serial_twin(name: str) -> None:
     """The lowered kernels are tried with the other batches."""
     case, batch = CASES[name], BATCHES[-1]
     func, workspace = take_out(scheduled(name), SM_90)
-    with with_loops():
-        twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, case.at(batch).operands))}), CPU)
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(of_sizes(func, case.at(batch).operands))}), CPU)
     operands = random_operands(case.at(batch))
     tensors = [tvm.runtime.tensor(array) for array in operands.values()]
     memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(case.at(batch))]

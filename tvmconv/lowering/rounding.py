@@ -50,7 +50,7 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
         return func
     rounded = partial(_rounded, by_instruction=has_rounding(target))
     body = _with_wide_buffers(func.body)
-    if _computes_in_bfloat16(body):  # TVM's pass would look for it too late, and not below a rounding
+    if _computes_in_bfloat16(body):  # no kernel of a schedule, of whose vectors TVM's pass cannot make float32
         bound = func.with_body(body).with_attr("target", target)
         body = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": bound}))["main"].body
     if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _found(tirx.For, body)):

@@ -10,9 +10,6 @@ import pytest
 import tvmconv
 from tests.network.passes.attention_cases import Block, torch
 from tvmconv.checking import verify
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 class Cross(torch.nn.Module):

@@ -6,9 +6,6 @@ import pytest
 
 import tvmconv
 from tests.network.passes.gate_cases import CASES, torch
-from tvmconv.targets import has_gpu
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
 
 
 @pytest.mark.parametrize("batch", [1, 3, 200])

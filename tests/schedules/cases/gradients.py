@@ -10,7 +10,6 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from tests.emulated.twins_and_cubins import with_loops
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build, lower
@@ -77,8 +76,7 @@ def check_twin(direction: str, workload: ConvWorkload, func: tirx.PrimFunc, work
     """Run the serial twin of a gradient's function for CUDA, and check its result."""
     arrays = random_operands(workload, direction=direction)
     func = with_shapes(func, {name: array.shape for name, array in arrays.items()})
-    with with_loops():
-        twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), resolve_target(TWIN_TARGET))
+    twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(func)}), resolve_target(TWIN_TARGET))
     memory = [tvm.runtime.empty(shape, dtype) for shape, dtype in workspace.sized(workload)]
     twin[KERNEL_NAME](*map(from_numpy, arrays.values()), *memory)
     check(direction, workload, arrays, arrays["output"])

@@ -9,9 +9,7 @@ import tvm
 from tests.schedules.cases.attention import KERNELS, Kernel
 from tvmconv import lowering
 from tvmconv.problem.dtypes import STORAGE_TYPES
-from tvmconv.targets import device_for, has_gpu, resolve_target
-
-pytestmark = pytest.mark.skipif(not has_gpu(), reason="there is no GPU here")
+from tvmconv.targets import device_for, resolve_target
 
 
 def computed(case: Kernel, times: int) -> list[np.ndarray]:
