@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def choose(known: Mapping[str, T], names: Sequence[str], argument: str) -> dict[str, T]:
-    """Return those of the participants in a benchmark that are named, in their own order; all if none is named."""
+    """Return the named participants of a benchmark, in the order of the participants; all if no name is passed."""
     for name in names:
         if name not in known:
             raise InvalidArgumentError(argument, name, f"some of {', '.join(known)}")

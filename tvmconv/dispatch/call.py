@@ -110,6 +110,6 @@ def function_named(name: str) -> Callable[..., Any]:
 
 
 def _where(function: Callable[..., Any]) -> str:
-    """Return the place where a function is written, which is the same where its file runs a second time."""
+    """Return the file and line of a function, which are the same when its file runs a second time."""
     code = function.__code__
     return f"{function.__qualname__} in {code.co_filename}, line {code.co_firstlineno}"

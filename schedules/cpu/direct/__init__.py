@@ -147,7 +147,7 @@ def has_work_for_threads(problem: Problem) -> bool:
 
 
 def tiles_of_rows(problem: Problem, config: TileConfig, target: tvm.target.Target) -> int:
-    """Return the tiles of a task: as many as have their rows in half of the second cache, and leave tasks enough.
+    """Return the number of tiles in a task: their rows fit into half of the L2 cache, and `TURNS` tasks are left.
 
     It is one where the number of rows is open: all tiles of a task are computed, those beyond the last row, too.
     """

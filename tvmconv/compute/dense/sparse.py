@@ -38,7 +38,7 @@ def sparse(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te.Te
 
 
 def band_pitch(workload: ConvWorkload) -> int:
-    """Return the places of a row, of each phase: an odd number where some of them hold no pixel.
+    """Return the elements from one row of a phase to the next: an odd number where a row is longer than the output.
 
     Else TVM may find that some lanes of all vectors are in none, and make vectors of a size that no target has.
     """
@@ -48,7 +48,7 @@ def band_pitch(workload: ConvWorkload) -> int:
 
 
 def band_pixels(workload: ConvWorkload, rows: int, tile: int) -> int:
-    """Return the pixels of a band of so many rows, in whole tiles."""
+    """Return the number of pixels in a band of `rows` rows, rounded up to whole tiles."""
     return -(-((rows - 1) * band_pitch(workload) + workload.output_size[1]) // tile) * tile
 
 

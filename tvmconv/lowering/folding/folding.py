@@ -238,7 +238,7 @@ def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:
 
 
 def output_blocks(weight: np.ndarray, channels: int) -> list[list[int]]:
-    """Return the output channels of a weight (K, C, R, S) in blocks of at most so many, each in ascending order.
+    """Return the output channels of a weight (K, C, R, S) in blocks of at most `channels`, each ascending.
 
     Blocks have about as many weights each: a channel goes to the one with the fewest so far, largest channels first,
     and among equals to the one that reads most of its input elements already. Where one block has room for all, or
