@@ -22,7 +22,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.compute.annotations import PRODUCT, RING
+from tvmconv.compute.annotations import MIN_BLOCKS, PRODUCT, RING
 from tvmconv.compute.tensor.chunks import COPY_BYTES
 from tvmconv.compute.tensor.grouped_tiles import EIGHT, LANES, lays_out_group_weight, unit_inputs, unit_outputs, units
 from tvmconv.problem import Problem
@@ -91,6 +91,14 @@ LATENCY = 3500.0
 WIDE_VECTORS, WIDE = 4, 1.4
 """The vectors of a group's channels from which on a block takes longer than by the numbers above, and how many times as
 long: read off ResNeXt's two layers in groups of 32 channels in float16 on an H100, at batch 1, 8 and 32."""
+
+
+FULL_REGISTERS = 256
+"""The threads of a block up to which each may have all registers that there are for a thread.
+
+Of more threads whose registers do not suffice, `ptxas` gave each 32, unless told that one block is enough: 5x5 windows
+of 32x192x17x17 in eight groups took 302 µs so on an H200, where others of the space took 18 to 38.
+"""
 
 
 class Grouped(GpuTemplate[Config]):
@@ -254,6 +262,8 @@ class Grouped(GpuTemplate[Config]):
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(image, wm, wn, p, q)
         sch.bind(thread, "threadIdx.x")
+        if config.threads > FULL_REGISTERS:
+            sch.annotate(thread, MIN_BLOCKS, 1)
         step, vector = sch.split(lane, [None, gcd(own, VECTOR)])
         for loop in (i, j, h, step):
             sch.unroll(loop)

@@ -13,8 +13,12 @@ from tests.emulated import twins_and_cubins
 from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.grouped import CASES, EPILOGUE, groups
 from tests.shared.network_graph import Graph
+from tvmconv.dispatch import select
+from tvmconv.lowering import build_kernel
 from tvmconv.schedules.cuda.grouped import Config
 from tvmconv.schedules.cuda.grouped import template as grouped
+from tvmconv.schedules.cuda.machine import REGISTERS
+from tvmconv.targets import cuda
 from tvmconv.testing import random_operands
 
 run_twin = partial(twins_and_cubins.run_twin, "grouped")
@@ -43,6 +47,16 @@ def test_instructions(channels: int, products: int) -> None:
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16", ptx)) == matrices * (steps // 2)
     assert len(re.findall(r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.f16", ptx)) == matrices * (steps % 2)
     assert "cp.async.cg.shared.global" in ptx
+
+
+def test_many_threads_share_all_registers() -> None:
+    """Where those of a thread do not suffice some are spilled, and the rest is not given away."""
+    config = Config(block_y=4, block_x=24, warps_m=1, warps_n=3, images=4)
+    problem = groups(8, 24, (32, 17, 17), 5, shift=True, activation="relu")
+    executable, *_ = build_kernel(problem, select(problem, SM_90, config, "grouped"), SM_90)
+    (found,) = cuda.kernel_resources(cuda.sources(executable.mod)[0], "sm_90")
+    assert found.registers == REGISTERS // config.threads // 8 * 8
+    assert found.stack_bytes < 1000
 
 
 def test_a_network_takes_it() -> None:
