@@ -26,6 +26,9 @@ MOST_REGISTERS = 255
 BLOCK_BYTES = 1024
 """The bytes of shared memory that each block takes beside its own."""
 
+SUM_BYTES = 4
+"""The bytes of a float32 sum; numbers of fewer bytes are converted to it."""
+
 SECTOR = 32
 """The bytes that a cache gets from memory at least."""
 

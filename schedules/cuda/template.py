@@ -13,10 +13,12 @@ from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
+from tvmconv.targets.rates import factors_of, rates_of
 
 from ..space import Space, ceil_div, ceil_to, named
 from ..template import Fused, Layouts, Template
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
+from .model import Counts, clocks
 
 
 class Tiles(Protocol):
@@ -38,8 +40,8 @@ class GpuTemplate(Template, Generic[C]):
 
     A subclass gives the resources of a block and its threads (`registers`, `shared_bytes`, `blocks`, `instructions`),
     the rules of its own (`rules`), the configurations that are tried (`candidates`, `knobs`, `heuristics`), `obstacle`,
-    `estimate`, `sizes`, `ablations` and `schedule`. Constraints, default, space, features and residency follow from
-    these.
+    `counts`, `sizes`, `ablations` and `schedule`. Constraints, default, estimate, space, features and residency follow
+    from these. A subclass whose estimate is by a model of its own overrides `estimate`.
     """
 
     VERSION: int = 1
@@ -155,6 +157,15 @@ class GpuTemplate(Template, Generic[C]):
     def is_legal(self, problem: Problem, config: C, target: tvm.target.Target) -> bool:
         """Return whether a configuration passes all constraints."""
         return any(True for _ in self.legal([config], problem, target))
+
+    def counts(self, problem: Problem, config: C, target: tvm.target.Target) -> Counts:
+        """Return the work of the kernels for a problem, of which `estimate` makes clocks."""
+        raise NotImplementedError(f"{type(self).__name__} does not count its work")
+
+    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
+        """Return the clocks that a call should take, by the counts of its work and the rates of the GPU."""
+        gpu = gpu_of(target)
+        return clocks(self.counts(problem, config, target), gpu, rates_of(gpu), factors_of(type(self).__module__))
 
     def cost(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
         """Return the number that `default_config` minimizes: the estimate, unless a template counts more."""

@@ -28,13 +28,16 @@ from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.fused.attention import Attention
 from tvmconv.problem.layout import Place
 from tvmconv.problem.precision import DEFAULT
+from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
 
 from ...space import named
 from ...template import Fused
-from ..machine import BLOCK_BYTES, MOST_REGISTERS
+from ..machine import BLOCK_BYTES, LINE, MOST_REGISTERS, PRODUCTS
+from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.model import L2_BYTES, mostly_largest
+from ..tensor.tiles import tf32_products
 from .fragments import FRAGMENT
 from .kernel import attention_kernel
 from .reference import attention_reference
@@ -97,6 +100,19 @@ attention on an H100, in float16 to eighteen each at batch 1 to 128, and in floa
 MERGING = 500.0
 """The clocks in which the sums of a warp are added to those of another one that shares its queries, twice as many of
 each block after the first."""
+
+
+MULTIPLYING, SCORING, SCORING_FLOAT32, CONVERTING = 128.0, 450.0, 585.0, 300.0
+"""The instructions of a warp for a fragment and `KEYS` keys of 64 elements: products of half precision, of which TF32
+numbers take twice as many; the softmax of scores and what is loaded, in half precision and in float32; and for each
+product of TF32 numbers, which are converted first."""
+
+TURNING, MERGING, BEGINNING = 60.0, 500.0, 150.0
+"""The instructions of a warp for a turn, those in which its sums are added to those of another warp that shares its
+queries, and those that it begins with."""
+
+UNHIDDEN = 0.2
+"""The share of turns whose keys a thread waits for, though they are copied while it computes with those before."""
 
 
 class FusedAttention(GpuTemplate[Config]):
@@ -199,6 +215,30 @@ class FusedAttention(GpuTemplate[Config]):
         units = rounds * config.warps * config.splits / 4 * size * busy + (rounds - 1) * 2 * merging
         read = rounds * attention.keys * attention.itemsize * (attention.depth + attention.width) / L2_BYTES
         return mostly_largest(units, waiting, read)
+
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        attention, gpu = attention_of(problem), gpu_of(target)
+        whole, rest = divmod(attention.keys, config.turn)
+        keys, turns = whole * config.keys + min(padded(rest), config.keys), turns_of(attention, config)
+        columns, warps = padded(attention.depth) + padded(attention.width), config.warps * config.splits
+        size, products = config.fragments * keys / KEYS * columns / 128, max(1, tf32_products(problem))
+        narrow = attention.dtype in NARROW
+        multiplied = size * MULTIPLYING * (1 if narrow else 2 * products)
+        issued = multiplied + size * (SCORING if narrow else SCORING_FLOAT32 + CONVERTING * products)
+        issued += turns * TURNING + (config.splits - 1) * MERGING + BEGINNING
+        by_shared = gpu.shared_bytes // (shared_bytes(attention, config) + BLOCK_BYTES)
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=max(1, min(least_resident(problem, config), by_shared)),
+            warps=warps,
+            issued=issued,
+            moved=memory_bytes(attention, target),
+            fetched=attention.keys * attention.itemsize * (attention.depth + attention.width),
+            accessed=warps * keys * columns * attention.itemsize / LINE,
+            multiplied=warps * multiplied * PRODUCTS / tensor_instructions(target)["mma"].products,
+            arrivals=1 + turns * (UNHIDDEN if config.stages > 1 else 1),
+            serial=issued,
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         attention = attention_of(problem)

@@ -26,9 +26,10 @@ from tvmconv.compute.open_sizes import VARIABLES
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.fused.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import KERNEL, gpu_of
+from tvmconv.targets.devices import KERNEL, WARP, gpu_of
 
 from ...template import Fused
+from ..model import Counts, memory_bytes
 from ..template import GpuTemplate
 from .kernel import gate_kernel
 from .reference import gate_reference
@@ -53,6 +54,13 @@ SM_BYTES = 64.0
 
 L2_FACTOR = 2.0
 """The number of times as many bytes that the L2 cache moves as memory does, for all multiprocessors."""
+
+
+FOR_A_PRODUCT, BEGINNING = 3.0, 100.0
+"""The instructions of a thread for a product, most of them for its weight, and those that it begins with."""
+
+IN_FLIGHT = 8
+"""The weights of a thread that are on their way together."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,24 @@ class FusedGate(GpuTemplate[Config]):
         blocks = min(first.batch, gpu.multiprocessors)
         rate = min(SM_BYTES, L2_FACTOR * gpu.bytes_per_clock / blocks)
         return KERNEL + ceil(first.batch / gpu.multiprocessors) * (WAITING + weights / rate)
+
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        """Return the work of the kernel: each image's block reads both weights, from the L2 cache."""
+        gate = gate_of(problem)
+        first, second = gate.first, gate.second
+        elements = first.in_channels * first.storage.itemsize + second.out_channels * second.storage.itemsize
+        products = first.out_channels * (first.in_channels + second.out_channels) / config.threads
+        issued = FOR_A_PRODUCT * products + BEGINNING
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=config.threads // WARP,
+            issued=issued,
+            moved=memory_bytes(gate, target),
+            fetched=first.out_channels * elements,
+            arrivals=2 + products / IN_FLIGHT,
+            serial=issued,
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         gate = gate_of(problem)

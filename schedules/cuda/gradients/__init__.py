@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
+from tvmconv import compute
 from tvmconv.problem import Problem
+from tvmconv.problem.workload import ConvWorkload
+
+from ...space import ceil_div, divisors, evenly
+from ..machine import SUM_BYTES
 
 BLOCK_THREADS = 128
 """The threads of a block in a default configuration, where nothing in shared memory asks for more."""
@@ -14,6 +21,34 @@ COUNTED = 64
 
 OTHER_REGISTERS = 24
 """The registers of a thread beside its sums and what it reads, for addresses."""
+
+
+LOADING, STORING, BEGINNING = 8.0, 3.0, 60.0
+"""The instructions of a thread for a load with its address and the tests of whether it is in the padding, for a store
+with its address, and those that it begins with, counted in machine code for sm_90."""
+
+CUT = 5.0
+"""The instructions of a thread as a multiple of those elsewhere, where `InputTiles.is_cut` with windows in registers.
+
+TVM then makes code for combinations of conditions, up to 233 KB in place of some 20 in 150 kernels for an H200, which
+took up to 10 times as long as the model tells without it.
+"""
+
+IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
+"""The loads of a thread that are under way together: of a window, and of products that read through the cache."""
+
+
+def threads_along(tiles: int, most: int) -> int:
+    """Return the number of threads of a block along an axis, for a number of tiles along a plane.
+
+    It divides the number of tiles, unless even parts of them would have more than twice as many threads. `most` is the
+    largest number of threads.
+    """
+    whole, parts = divisors(tiles, most)[-1], evenly(tiles, most)
+    return parts if parts > 2 * whole else whole
+
+
+window_shape = lru_cache(maxsize=1024)(compute.window_shape)  # asked for each of thousands of configurations
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -30,6 +65,11 @@ def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
         return f"takes one output for each channel, not {workload.multiplier}"
     taps = workload.kernel[0] * workload.kernel[1]
     return None if taps <= most_taps else f"takes kernels of at most {most_taps} taps, not {taps}"
+
+
+def parts_bytes(workload: ConvWorkload, parts: int) -> int:
+    """Return the bytes of the sums of several parts, which a second kernel reads and adds up; 0 for one part."""
+    return 2 * SUM_BYTES * parts * prod(workload.w_shape) if parts > 1 else 0
 
 
 @dataclass(frozen=True)
@@ -53,3 +93,19 @@ class InputTiles:
     def tile(self) -> tuple[int, int]:
         """The rows and columns of a thread."""
         return self.thread_y, self.thread_x
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The rows and columns of a block, of each phase."""
+        return self.threads_y * self.thread_y, self.threads_x * self.thread_x
+
+    def is_cut(self, workload: ConvWorkload) -> bool:
+        """Return whether blocks of a strided gradient reach beyond a plane downwards, and some to the right."""
+        (height, width), (rows, columns) = compute.phase_sizes(workload), self.sides
+        return max(workload.stride) > 1 and height % rows != 0 and width % columns != 0 and columns < width
+
+    def block_elements(self, workload: ConvWorkload) -> tuple[int, int]:
+        """Return the elements of the output's gradient that a block reads in each channel, and those that it writes."""
+        across = zip(self.sides, workload.kernel, workload.stride, strict=True)
+        read = prod(side + ceil_div(size, step) - 1 for side, size, step in across)
+        return read, prod(self.sides) * prod(workload.stride)

@@ -31,6 +31,7 @@ from tvmconv.targets.devices import Gpu, gpu_of
 from ...space import ceil_div, named, wasted
 from ...template import Layouts
 from ..depthwise_bands import obstacle_on_tensor_cores
+from ..model import Counts
 from ..template import GpuTemplate, Tests
 from ..tensor.intrinsics import TYPES
 from .diagonals_tiles import (
@@ -43,6 +44,7 @@ from .diagonals_tiles import (
     candidates,
     chunks,
     clocks,
+    counts,
     heights,
     line_bytes,
     of_three_products,
@@ -156,6 +158,9 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
         return clocks(problem, config.tiles, target)
+
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        return counts(problem, config, target)
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = problem.workload

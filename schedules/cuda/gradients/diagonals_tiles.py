@@ -18,8 +18,10 @@ from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, WARP, Gpu, gpu_of
 
 from ...space import ceil_div, ceil_to
 from ..depthwise_bands.model import ACCESS, ISSUED, TURN
-from ..machine import BLOCK_BYTES, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT
+from ..machine import BLOCK_BYTES, LINE, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT
+from ..model import Counts, memory_bytes
 from ..tensor.model import mostly_largest
+from . import parts_bytes
 
 OTHER_REGISTERS, MOST_REGISTERS = 28, 208
 """The registers of a thread beside its sums and its factors, and the most of all by this count, which spills none."""
@@ -57,6 +59,13 @@ ARRIVAL, UNHIDDEN, MATRIX = 1500.0, 400.0, 40.0
 
 BLOCK, FINISH = 500.0, 2000.0
 """The clocks of a block beside its products: where other blocks run meanwhile, and at the end of the last one."""
+
+
+UNHINDERED = 0.25
+"""The share of a thread's instructions for copies that wait for the one before: others are of other copies."""
+
+PLAIN_TURNS = 3.0
+"""The turns in which a thread waits once more for memory, where copies go through its registers."""
 
 
 @dataclass(frozen=True)
@@ -207,3 +216,48 @@ def clocks(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) ->
     waiting = rounds * (FINISH + chunk_turns * max(alone, ARRIVAL / tiles.ahead) + TURN * finish / tiles.warps)
     kernels = KERNEL + (FURTHER_KERNEL if tiles.parts > 1 else 0)
     return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels
+
+
+def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+    """Return the work of the kernels."""
+    workload, tiles, gpu = problem.workload, config.tiles, gpu_of(target)
+    (_, width), (kernel_y, kernel_x), threads = workload.output_size, workload.kernel, tiles.warps * WARP
+    turns, eights = ceil_div(chunks(workload, tiles), tiles.parts), tiles.rows // EIGHT
+    lines, multiplied = tiles.lines(workload), len(products(workload))
+    starts = [EIGHT * eight + r - workload.padding[0] for eight in range(eights) for r in range(kernel_y)]
+    whole = tiles.bands(workload) == 1
+    met = sum(-EIGHT < start < workload.height for start in starts) if whole else len(starts)
+    first, second = ceil_div(workload.width, TILE), ceil_div(ceil_div(width, EIGHT), 2)
+
+    # What a chunk takes: the products of all warps, and the copies of all threads
+    own = tiles.shares * tiles.pairs
+    copying, vectors, plain = 0.0, 0.0, 0
+    for rows, columns in ((lines, workload.width), (tiles.rows, width)):
+        lanes = copied_lanes(columns, workload.itemsize)
+        of_image = rows * columns_there(columns) // lanes
+        copying += ceil_div(of_image, threads) * tiles.images * COPYING
+        vectors += of_image * tiles.images * max(lanes * workload.itemsize, LEAST_COPY) / LINE
+        plain += is_plain(columns, workload.itemsize)
+    of_row, of_dy, read, read_of_dy = multiplied + first + OF_ROW, second + OF_ROW, 4 * first, 4 * second
+    if of_three_products(workload):  # a product of rows of two images is six instructions, and dy is read for each row
+        of_row = 2 * (3 * multiplied + TAKEN_APART * (first + second) + OF_ROW)
+        of_dy, read, read_of_dy, multiplied = 0.0, 2 * (read + read_of_dy), 0, 6 * multiplied
+    issued = own * (met * of_row + tiles.groups * eights * of_dy) / tiles.warps + copying
+    accessed = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
+    alone = tiles.pairs * eights * tiles.block_r(workload) * (of_row + OF_ROW) + copying * UNHINDERED
+    finish = tiles.groups * tiles.block_r(workload) * kernel_x * tiles.shares * TILE * OF_SUM / WARP / tiles.warps
+    instruction = PRODUCTS / tensor_instructions(target)["mma"].products
+    return Counts(
+        blocks=workload.in_channels * tiles.parts,
+        resident=resident_blocks(workload, tiles, gpu),
+        warps=tiles.warps,
+        issued=turns * issued + finish,
+        moved=memory_bytes(workload, target),
+        fetched=turns * vectors * LINE,
+        accessed=turns * accessed,
+        multiplied=turns * own * met * multiplied * instruction,
+        arrivals=1 + turns * (1 / tiles.ahead + plain / PLAIN_TURNS),
+        serial=turns * alone + finish,
+        kernels=1 + (tiles.parts > 1),
+        beside=parts_bytes(workload, tiles.parts),
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
@@ -18,23 +19,33 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import KERNEL, WARP, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
+from ...space import ceil_div, divisors, named, upto, wasted, with_default
 from ...template import Layouts
-from ..depthwise_bands.model import ISSUED
+from ..machine import SUM_BYTES
+from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests
-from ..tensor.model import mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, InputTiles, obstacle
+from . import (
+    BEGINNING,
+    CACHED_IN_FLIGHT,
+    COUNTED,
+    CUT,
+    IN_FLIGHT,
+    LOADING,
+    OTHER_REGISTERS,
+    STORING,
+    InputTiles,
+    obstacle,
+    threads_along,
+    window_shape,
+)
 
-OUTPUTS = 16
-"""The most outputs of a thread in a default configuration."""
+BLOCKS, ROWS, COLUMNS = (64, 128, 256), (1, 2, 3, 4, 8), (1, 2, 4, 8)
+"""The threads of blocks, and the rows and the columns of threads, that a default is chosen from."""
 
-WINDOW = 128
-"""The most elements of a window in registers in a default configuration."""
-
-COLUMNS = 4
-"""The columns of a thread in a default configuration, of all phases."""
+LOADS = (4, 2, 1, 0)
+"""The values of the knob `load`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ def products(workload: ConvWorkload, config: Config) -> int:
 
 def window(workload: ConvWorkload, config: Config) -> int:
     """Return the elements of a thread's window in registers."""
-    return config.load * prod(compute.window_shape(workload, config.tile, config.load)) if config.load else 0
+    return config.load * prod(window_shape(workload, config.tile, config.load)) if config.load else 0
 
 
 class InputGradient(GpuTemplate[Config]):
@@ -106,22 +117,14 @@ class InputGradient(GpuTemplate[Config]):
         return named(whole_channels, whole_loads)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        """Yield the default: tiles of some outputs, whose windows are in registers if these hold them."""
-        workload = problem.workload
-        (height, width), (sh, sw) = compute.phase_sizes(workload), workload.stride
-        thread_x = min(width, max(1, COLUMNS // sw))
-        thread_y = min(height, max(1, OUTPUTS // (sh * sw * thread_x)))
-        threads_x = evenly(ceil_div(width, thread_x), 64)
-        threads_y = evenly(ceil_div(height, thread_y), max(1, BLOCK_THREADS // threads_x))
-        most_z = min(self.MOST_THREADS_Z, max(1, BLOCK_THREADS // (threads_x * threads_y)))
-        threads_c = divisors(workload.in_channels, most_z)[-1]
-        config = Config(threads_c, threads_y, threads_x, thread_y, thread_x, load=1)
-        if products(workload, config) > self.MOST_UNROLLED or window(workload, config) > WINDOW:
-            yield replace(config, load=0)
-            return
-        loads = (replace(config, load=load) for load in (4, 2, 1))
-        whole = self.rules(problem)["whole_loads"]
-        yield next(each for each in loads if whole(each) and window(workload, each) <= WINDOW)
+        """Yield small tiles, in blocks that have a whole row of a plane if the row has at most 64 tiles."""
+        workload, (height, width) = problem.workload, compute.phase_sizes(problem.workload)
+        for threads, thread_y, thread_x, load in product(BLOCKS, upto(height, *ROWS), upto(width, *COLUMNS), LOADS):
+            threads_x = threads_along(ceil_div(width, thread_x), min(64, threads))
+            threads_y = threads_along(ceil_div(height, thread_y), max(1, threads // threads_x))
+            most_c = min(self.MOST_THREADS_Z, max(1, threads // (threads_x * threads_y)))
+            threads_c = divisors(workload.in_channels, most_c)[-1]
+            yield Config(threads_c, threads_y, threads_x, thread_y, thread_x, load)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         height, width = compute.phase_sizes(problem.workload)
@@ -131,7 +134,7 @@ class InputGradient(GpuTemplate[Config]):
             "threads_x": upto(width, 4, 7, 8, 14, 16, 28, 32, 56),
             "thread_y": upto(height, 1, 2, 4, 7, 8),
             "thread_x": upto(width, 1, 2, 4, 8),
-            "load": (0, 1, 2, 4),
+            "load": LOADS,
         }
         return with_default(knobs, default)
 
@@ -147,14 +150,33 @@ class InputGradient(GpuTemplate[Config]):
 
         return named(full_warps, little_waste)
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernel should take, by its instructions or by the memory."""
-        workload, gpu = problem.workload, gpu_of(target)
-        reads = window(workload, config) / config.load if config.load else products(workload, config)
-        issued = workload.multiplier * (products(workload, config) + reads) + prod(config.tile) * prod(workload.stride)
-        warps = self.blocks(problem, config) * ceil_div(config.threads, WARP)
-        units = warps * issued / ISSUED / gpu.multiprocessors
-        return mostly_largest(units, workload.bytes_moved / gpu.bytes_per_clock) + KERNEL
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, converted = problem.workload, problem.workload.itemsize < SUM_BYTES
+        taps, outputs = prod(workload.kernel), prod(config.tile) * prod(workload.stride)
+        sums, read = products(workload, config), window(workload, config)
+        if config.load:
+            loads, in_flight = read / config.load, IN_FLIGHT
+            of_channel = sums + loads * LOADING + read * converted + taps * (1 + converted)
+            of_channel *= CUT if config.is_cut(workload) else 1
+            accessed = read + taps
+        else:
+            loads, in_flight = sums, CACHED_IN_FLIGHT
+            of_channel, accessed = sums * (LOADING + 2 * converted), 2 * sums
+        issued = workload.multiplier * of_channel + outputs * STORING + BEGINNING
+        warps = ceil_div(config.threads, WARP)
+        reached, written = config.block_elements(workload)
+        elements = workload.multiplier * (reached + taps) + written
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=warps,
+            issued=issued,
+            moved=memory_bytes(workload, target),
+            fetched=config.threads_c * elements * workload.itemsize,
+            accessed=warps * (workload.multiplier * accessed + outputs),
+            arrivals=1 + workload.multiplier * loads / in_flight,
+            serial=issued,
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = problem.workload

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
@@ -18,27 +19,36 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import KERNEL, WARP, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
+from ...space import ceil_div, divisors, named, upto, wasted, with_default
 from ...template import Layouts
-from ..depthwise_bands.model import ISSUED
-from ..machine import SECTOR
+from ..machine import SECTOR, SUM_BYTES
+from ..model import Counts, in_runs, memory_bytes
 from ..template import GpuTemplate, Tests
-from ..tensor.model import mostly_largest
-from . import BLOCK_THREADS, COUNTED, OTHER_REGISTERS, InputTiles, obstacle_in_nhwc
+from . import (
+    BEGINNING,
+    CACHED_IN_FLIGHT,
+    COUNTED,
+    CUT,
+    IN_FLIGHT,
+    LOADING,
+    OTHER_REGISTERS,
+    STORING,
+    InputTiles,
+    obstacle_in_nhwc,
+    threads_along,
+    window_shape,
+)
 
 MOST_TAPS = 100
 """The most taps: of larger kernels a thread would read an element for each product."""
 
-OUTPUTS = 64
-"""The most outputs of a thread in a default configuration."""
+BLOCKS, LANES = (64, 128, 256), (8, 32)
+"""The threads of blocks that a default is chosen from, and the most of them along the channels."""
 
-WINDOW = 150
-"""The most elements of a window in registers in a default configuration."""
-
-COLUMNS = 4
-"""The columns of a thread in a default configuration, of all phases."""
+ROWS, COLUMNS = (1, 2, 3, 4), (1, 2, 3, 4)
+"""The rows and the columns of threads that it is chosen from."""
 
 VECTORS = (1, 2, 4)
 """The numbers of channels of a thread."""
@@ -61,7 +71,7 @@ def products(workload: ConvWorkload, config: Config) -> int:
 
 def window(workload: ConvWorkload, config: Config) -> int:
     """Return the elements of a thread's window."""
-    return config.vector * prod(compute.window_shape(workload, config.tile))
+    return config.vector * prod(window_shape(workload, config.tile))
 
 
 class InputGradientNhwc(GpuTemplate[Config]):
@@ -109,19 +119,15 @@ class InputGradientNhwc(GpuTemplate[Config]):
         return named(whole_channels)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        """Yield the default: tiles of some outputs, whose windows are in registers if these hold them."""
-        workload = problem.workload
-        vector = next(size for size in reversed(VECTORS) if workload.in_channels % size == 0)
-        (height, width), (sh, sw) = compute.phase_sizes(workload), workload.stride
-        thread_x = min(width, max(1, COLUMNS // sw))
-        thread_y = min(height, max(1, OUTPUTS // (vector * sh * sw * thread_x)))
-        threads_c = divisors(workload.in_channels // vector, WARP)[-1]
-        threads_x = evenly(ceil_div(width, thread_x), max(1, BLOCK_THREADS // threads_c))
-        most_y = max(1, min(self.MOST_THREADS_Z, BLOCK_THREADS // (threads_c * threads_x)))
-        threads_y = evenly(ceil_div(height, thread_y), most_y)
-        config = Config(threads_c, threads_y, threads_x, thread_y, thread_x, vector, in_registers=True)
-        holds = window(workload, config) <= WINDOW and products(workload, config) <= self.MOST_UNROLLED
-        yield replace(config, in_registers=holds)
+        """Yield small tiles, in blocks of up to 8 or 32 threads with neighbouring channels."""
+        workload, (height, width) = problem.workload, compute.phase_sizes(problem.workload)
+        tiles = product(upto(height, *ROWS), upto(width, *COLUMNS), (True, False))
+        for vector, most_c, threads, (thread_y, thread_x, held) in product(VECTORS, LANES, BLOCKS, [*tiles]):
+            if workload.in_channels % vector == 0:
+                threads_c = divisors(workload.in_channels // vector, most_c)[-1]
+                threads_x = threads_along(ceil_div(width, thread_x), max(1, threads // threads_c))
+                threads_y = threads_along(ceil_div(height, thread_y), max(1, threads // (threads_c * threads_x)))
+                yield Config(threads_c, threads_y, threads_x, thread_y, thread_x, vector, held)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         height, width = compute.phase_sizes(problem.workload)
@@ -153,15 +159,32 @@ class InputGradientNhwc(GpuTemplate[Config]):
 
         return named(whole_sectors, full_warps, little_waste)
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernel should take, by its instructions or by the memory."""
-        workload, gpu = problem.workload, gpu_of(target)
-        reads = window(workload, config) if config.in_registers else products(workload, config)
-        stored = prod(config.tile) * prod(workload.stride)
-        issued = products(workload, config) + reads / config.vector + stored
-        warps = self.blocks(problem, config) * ceil_div(config.threads, WARP)
-        units = warps * issued / ISSUED / gpu.multiprocessors
-        return mostly_largest(units, workload.bytes_moved / gpu.bytes_per_clock) + KERNEL
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, vector = problem.workload, config.vector
+        converted = workload.itemsize < SUM_BYTES
+        taps, outputs = prod(workload.kernel), prod(config.tile) * prod(workload.stride)
+        sums = products(workload, config)
+        issued = sums + outputs * (STORING + vector) + BEGINNING
+        if config.in_registers:
+            loads, in_flight, accessed = window(workload, config) / vector, IN_FLIGHT, float(taps)
+            issued += loads * (LOADING + vector * converted) + taps * (1 + vector * converted)
+            issued *= CUT if config.is_cut(workload) else 1
+        else:
+            loads, in_flight, accessed = sums / vector, CACHED_IN_FLIGHT, sums / vector
+            issued += loads * (LOADING + 2 * vector * converted)
+        warps, run = ceil_div(config.threads, WARP), vector * config.threads_c * workload.itemsize
+        words = max(1.0, vector * workload.itemsize / SUM_BYTES)
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=warps,
+            issued=issued,
+            moved=memory_bytes(workload, target) * in_runs(run),
+            fetched=max(run, SECTOR) * (sum(config.block_elements(workload)) + taps),
+            accessed=warps * (loads + accessed + outputs) * words,
+            arrivals=1 + loads / in_flight,
+            serial=issued,
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = problem.workload

@@ -27,9 +27,20 @@ from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, WARP, Gpu, gpu_of
 
 from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
+from ..machine import SUM_BYTES
+from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests
 from ..tensor.model import mostly_largest
-from . import BLOCK_THREADS, OTHER_REGISTERS, obstacle
+from . import (
+    BEGINNING,
+    BLOCK_THREADS,
+    CACHED_IN_FLIGHT,
+    IN_FLIGHT,
+    LOADING,
+    OTHER_REGISTERS,
+    obstacle,
+    parts_bytes,
+)
 
 SUMS = 49
 """The most sums that a thread has in registers, for as many taps."""
@@ -68,6 +79,11 @@ these estimates."""
 
 WAIT = 4000.0
 """The clocks that threads wait for what they read first, and for one another at the end."""
+
+
+SHARED_LOADING, COPYING, ADDING = 1.5, 12.0, 25.0
+"""The instructions of a thread for an element that it reads from shared memory, for one that it copies there, and for
+each sum that the warps and threads of a block add up, counted in machine code for sm_90."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +235,41 @@ class WeightGradient(GpuTemplate[Config]):
         kernels = KERNEL + (FURTHER_KERNEL if config.parts > 1 else 0)
         units = products * _product_clocks(workload, config)
         return mostly_largest(units, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
+
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, converted = problem.workload, problem.workload.itemsize < SUM_BYTES
+        if config.images:
+            turns = ceil_div(workload.batch, config.images * config.parts)
+            read = prod(config.planes.window(workload)) + config.rows * VECTOR
+            of_tile = VECTOR * config.sums * config.rows + SHARED_LOADING * read
+            elements = float(config.images * sum(map(prod, config.planes.planes(workload))))
+            loads = elements / config.threads
+            of_tile += loads * (COPYING + converted)
+            accessed, in_flight = read + loads, CACHED_IN_FLIGHT
+        else:
+            height, width = workload.output_size
+            tiles = workload.batch * ceil_div(height, config.rows) * width
+            turns = ceil_div(tiles, config.threads * config.parts)
+            read = prod(config.tiles.window(workload))
+            loads = float(config.rows + read)
+            of_tile = config.sums * config.rows + loads * (LOADING + converted)
+            elements = config.threads * (config.rows + read / config.block_s)
+            accessed, in_flight = loads, IN_FLIGHT
+        warps = config.threads // WARP
+        issued = turns * of_tile + config.sums * ADDING + BEGINNING
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=warps,
+            issued=issued,
+            moved=memory_bytes(workload, target),
+            fetched=turns * elements * workload.itemsize,
+            accessed=warps * turns * accessed,
+            arrivals=1 + turns * (1 + loads / in_flight),
+            serial=issued,
+            kernels=1 + (config.parts > 1),
+            beside=parts_bytes(workload, config.parts),
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = problem.workload

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import prod
+from math import prod, sqrt
 from typing import Any, ClassVar
 
 import tvm
@@ -25,8 +25,10 @@ from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import ceil_div, divisors, named, wasted, with_default
 from ...template import Layouts
+from ..machine import SECTOR, SUM_BYTES
+from ..model import Counts, in_runs, memory_bytes
 from ..template import GpuTemplate, Tests
-from . import obstacle_in_nhwc
+from . import BEGINNING, obstacle_in_nhwc
 from .weight_nhwc_tiles import (
     COLUMNS,
     LANES,
@@ -36,6 +38,7 @@ from .weight_nhwc_tiles import (
     Config,
     Tile,
     adders,
+    all_tiles,
     best,
     clocks,
     registers_of,
@@ -43,6 +46,9 @@ from .weight_nhwc_tiles import (
     shared_bytes,
     tile_of,
 )
+
+ADDING = 3
+"""The instructions of a thread for a sum, each time that half of a block's threads add theirs to the other half's."""
 
 MOST_TAPS = 100
 """The most taps: a thread has the sums of all of them, for each of its channels, in registers."""
@@ -141,6 +147,28 @@ class WeightGradientNhwc(GpuTemplate[Config]):
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
         return clocks(problem.workload, config, gpu_of(target))
+
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, tile, taps = problem.workload, self._tile(problem, config), prod(problem.workload.kernel)
+        turns = ceil_div(all_tiles(workload, tile), config.parts * config.threads_y)
+        reads = config.rows * config.columns + prod(config.tiles.window(workload))
+        warps, run = ceil_div(config.threads, WARP), config.vector * config.threads_c * workload.itemsize
+        words = max(1.0, config.vector * workload.itemsize / SUM_BYTES)
+        finishing = taps * config.vector * (2 + ADDING * config.threads_y.bit_length())
+        issued = turns * tile.instructions + finishing + BEGINNING
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=warps,
+            issued=issued,
+            moved=memory_bytes(workload, target) * in_runs(run),
+            fetched=turns * config.threads_y * reads * max(run, SECTOR),
+            accessed=warps * (turns * reads * words + taps * config.vector),
+            arrivals=1 + turns * (1 if config.ahead else sqrt(config.rows)),
+            serial=issued,
+            kernels=2,
+            beside=2 * SUM_BYTES * config.parts * prod(workload.w_shape),
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload, tile = problem.workload, self._tile(problem, config)

@@ -126,7 +126,7 @@ def best(workload: ConvWorkload, gpu: Gpu) -> Config:
 def clocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> float:
     """Return the clocks that both kernels should take."""
     tile = tile_of(workload, config.vector, config.rows, config.columns)
-    turns = ceil_div(_all_tiles(workload, tile), config.parts * config.threads_y)
+    turns = ceil_div(all_tiles(workload, tile), config.parts * config.threads_y)
     resident = resident_blocks(config, tile.numbers)
     blocks = config.parts * (workload.out_channels // (config.vector * config.threads_c))
     busy = min(resident, ceil_div(blocks, gpu.multiprocessors))
@@ -208,7 +208,7 @@ def tile_of(workload: ConvWorkload, vector: int, rows: int, columns: int) -> Til
     return Tile(vector, rows, columns, instructions, numbers, loaded <= LOADED)
 
 
-def _all_tiles(workload: ConvWorkload, tile: Tile) -> int:
+def all_tiles(workload: ConvWorkload, tile: Tile) -> int:
     """Return the tiles of all images, of one channel."""
     height, width = workload.output_size
     return workload.batch * ceil_div(height, tile.rows) * ceil_div(width, tile.columns)
@@ -216,7 +216,7 @@ def _all_tiles(workload: ConvWorkload, tile: Tile) -> int:
 
 def _divisions(workload: ConvWorkload, tile: Tile, gpu: Gpu) -> Iterator[Config]:
     """Yield the ways to divide all tiles among threads, blocks and their turns."""
-    vector, all_tiles, crowd = tile.vector, _all_tiles(workload, tile), _crowd(tile.numbers)
+    vector, count, crowd = tile.vector, all_tiles(workload, tile), _crowd(tile.numbers)
     known = divisors(workload.out_channels // vector, LANES)
     threads_c = max((size * vector * workload.itemsize % SECTOR == 0, size) for size in known)[1]
     groups = workload.out_channels // (vector * threads_c)
@@ -225,7 +225,7 @@ def _divisions(workload: ConvWorkload, tile: Tile, gpu: Gpu) -> Iterator[Config]
     for threads_y in range(max(1, min(LEAST_BLOCK // threads_c, most)), most + 1):
         resident = max(1, crowd // ceil_to(threads_y * threads_c, WARP))
         for waves in range(1, WAVES + 1):
-            turns = ceil_div(all_tiles, threads_y * max(1, waves * resident * gpu.multiprocessors // groups))
-            parts = ceil_div(all_tiles, threads_y * turns)
+            turns = ceil_div(count, threads_y * max(1, waves * resident * gpu.multiprocessors // groups))
+            parts = ceil_div(count, threads_y * turns)
             parts = ceil_to(parts, adders(parts))  # the threads that add up have the same control flow
             yield Config(vector, threads_c, tile.rows, tile.columns, threads_y, parts, tile.ahead)

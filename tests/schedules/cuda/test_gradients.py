@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,15 @@ def test_estimate_has_a_kernel_that_adds_up_where_there_is_one(
     clocks = BY_WEIGHT.estimate(problem, config, SM_90)
     monkeypatch.setattr(weight_gradient, "FURTHER_KERNEL", weight_gradient.FURTHER_KERNEL + 1000)
     assert BY_WEIGHT.estimate(problem, config, SM_90) - clocks == pytest.approx(1000 * (kernels - 1))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_counts_have_a_kernel_that_adds_up_where_there_is_one(parts: int) -> None:
+    problem = any_batch("weight_gradient", EMULATED["3x3"], SM_90)
+    config = replace(BY_WEIGHT.default_config(problem, SM_90), parts=parts)
+    function = lowered(problem, SM_90, config, "weight_gradient")
+    kernels = BY_WEIGHT.counts(problem, config, SM_90).kernels
+    assert kernels == len(steps(function.body.block)) == min(parts, 2)
 
 
 @by_gradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from math import prod
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -43,6 +44,11 @@ class FusedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @abstractmethod
     def flops(self) -> int:
         """The operations, two for each multiply-add of all layers."""
+
+    @property
+    def bytes_moved(self) -> int:
+        """The least memory traffic in bytes: each operand once."""
+        return sum(prod(shape) * STORAGE_TYPES[dtype].itemsize for shape, dtype in self.operands.values())
 
     @abstractmethod
     def __str__(self) -> str:

@@ -1,0 +1,94 @@
+"""The clocks of a kernel on a GPU, told by counts of its work: one model for all templates that count.
+
+Four units work side by side on a multiprocessor: its warps begin instructions, shared memory is accessed, tensor cores
+multiply, and bytes come from the L2 cache. Its blocks take turns at them; each block alone would take the time in which
+its threads wait for memory, and for the instruction before. Behind all of that stands memory. What bounds a kernel is
+mostly the largest of these (the p-norm of all).
+
+A GPU's rates, and two factors for each template, are fitted to measured kernels by `benchmarks/fit.py`. They are
+weights of counts that go together more than they are properties of the GPU. Multiprocessors, and the bytes that memory
+moves, are those of the data sheet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+from tvmconv.problem import Workload
+from tvmconv.targets.devices import Gpu, gpu_of
+from tvmconv.targets.rates import Factors, Rates
+
+from ..space import ceil_div, wasted
+from .machine import SECTOR
+
+RUN = 20.0
+"""The bytes that memory moves in the time that each run of neighbouring bytes takes beside its own."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The work of a kernel, and of those that run before and behind it for the same problem."""
+
+    blocks: int
+    """The blocks of the grid."""
+    resident: int
+    """The blocks that a multiprocessor has room for."""
+    warps: int
+    """The warps of a block."""
+    issued: float
+    """The instructions of a warp."""
+    moved: float
+    """The bytes that memory reads and writes, of all blocks; 0 where the L2 cache holds the operands."""
+    fetched: float = 0.0
+    """The bytes that a block reads and writes by way of the L2 cache."""
+    accessed: float = 0.0
+    """The accesses of a block's warps to shared memory, or to the L1 cache, of 128 bytes each."""
+    multiplied: float = 0.0
+    """The clocks of tensor cores for a block, at the rate of the data sheet."""
+    arrivals: float = 1.0
+    """The times that a thread waits for memory."""
+    serial: float = 0.0
+    """The instructions of a thread each of which waits for the one before."""
+    kernels: int = 1
+    """The number of kernels, with those that lay out operands first or add up sums in the end."""
+    beside: float = 0.0
+    """The bytes that the other kernels read and write."""
+
+
+def clocks(counts: Counts, gpu: Gpu, rates: Rates, factors: Factors) -> float:
+    """Return the clocks that a call of the kernels takes.
+
+    All numbers of counts, rates and factors may also be arrays of NumPy, as they are in a fit.
+    """
+    share = ceil_div(counts.blocks, gpu.multiprocessors)
+    together = (counts.resident + share - abs(counts.resident - share)) / 2  # the lesser one, of arrays too
+    units = mostly_largest(
+        rates.power,
+        factors.issued * counts.issued * counts.warps / rates.issue,
+        counts.accessed * rates.access,
+        counts.multiplied * rates.mma,
+        counts.fetched / rates.l2,
+    )
+    waiting = factors.waiting * (counts.arrivals * rates.latency + counts.serial * rates.turn)
+    turn = mostly_largest(rates.power, together * units, waiting)
+    computing = share / together * turn + share * rates.block
+    launches = rates.launch + (counts.kernels - 1) * rates.further + counts.beside / gpu.bytes_per_clock
+    return launches + mostly_largest(rates.power, computing, counts.moved / gpu.bytes_per_clock)
+
+
+def mostly_largest(power: float, *bounds: float) -> float:
+    """Return the p-norm of bounds that are 0 or more: the largest of them, and a little of the lesser ones."""
+    total: float = sum(each**power for each in bounds) ** (1 / power)
+    return total
+
+
+def memory_bytes(workload: Workload, target: tvm.target.Target) -> float:
+    """Return the bytes that memory moves for a workload: 0 where the GPU's L2 cache holds its operands."""
+    return 0.0 if workload.bytes_moved <= gpu_of(target).l2_room else float(workload.bytes_moved)
+
+
+def in_runs(run: int) -> float:
+    """Return the bytes that memory moves in runs of `run` neighbouring bytes, as a multiple of those in long runs."""
+    return wasted(run, SECTOR) * (1 + RUN / run)
