@@ -2,8 +2,8 @@
 
 A problem of a template is measured in the default configuration, in others that the model takes for worth a trial, and
 in as many that are legal, drawn at random. Other templates that take the problem are measured in a few configurations.
-A line of the file is that of a tuning log, with the registers, the bytes of local memory of a thread and the bytes of
-machine code of the kernel with the most of it, the number of kernels, and the clock of the GPU in MHz. The same command
+A line of the file is that of a tuning log, with the number of kernels, the clock of the GPU in MHz, and the resources
+of the kernel with the most code: registers and bytes of local memory of a thread, and bytes of code. The same command
 goes on where it was ended.
 """
 
@@ -17,7 +17,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 from threading import Thread
@@ -45,7 +44,7 @@ LEAST_BYTES, MOST_BYTES = 2**18, 2**27
 """The least and the most bytes of the operands of a problem."""
 
 MOST_FLOPS = 2**36
-"""The most floating-point operations of a problem on tensor cores; others have an eighth of these."""
+"""The most floating-point operations of a problem; one in float32 without TF32 has an eighth of them at most."""
 
 MOST_NONZEROS = 2**15
 """The most non-zeros of a weight that is compiled in: kernels with more take half a minute to compile."""
@@ -54,7 +53,7 @@ FEW = 3
 """The number of configurations of a template for a problem that was drawn for another template."""
 
 TURNS = 20_000
-"""The most draws for one problem, or one legal configuration."""
+"""The most draws for a problem, and for all random configurations of a problem together."""
 
 BATCHES = (1, 1, 8, 32, 32, 128)
 
@@ -240,7 +239,7 @@ class Builder(autotvm.LocalBuilder):
         future = super().build(trial)
 
         def keep(done: Future[BuildResult]) -> None:
-            with suppress(Exception):
+            if not done.cancelled() and done.exception() is None:
                 self.code[trial] = code_of([Path(path).read_bytes() for path in done.result().kernels])
 
         future.add_done_callback(keep)
@@ -248,7 +247,7 @@ class Builder(autotvm.LocalBuilder):
 
 
 def code_of(images: list[bytes]) -> dict[str, int]:
-    """Return the number of kernels in some cubins, and the most registers, bytes of local memory and bytes of code."""
+    """Return the number of kernels in some cubins, and the resources of the kernel with the most code."""
     kernels = [kernel for image in images for kernel in kernels_of(image)]
     most = max(kernels, key=lambda each: each["code_bytes"])
     return {"kernels": len(kernels), **most}
@@ -288,7 +287,7 @@ def kernels_of(image: bytes) -> list[dict[str, int]]:
 
 
 class Clock:
-    """The clock of the first GPU in MHz, which a process reads five times a second."""
+    """The clock of the first GPU in MHz, which a process reads five times a second; 0 where it is not known."""
 
     COMMAND = "nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits -i 0 -lms 200"
 
@@ -300,14 +299,17 @@ class Clock:
         with subprocess.Popen(self.COMMAND.split(), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                self.mhz = int(line)
+                self.mhz = int(line) if line.strip().isdigit() else 0
 
 
 def main() -> None:
     defaults = {"algorithms": (), "problems": 12, "configs": 12, "seed": 0, "seconds": 1e9}
     options = options_of(__doc__, **defaults).parse_args()
     target = resolve_target("cuda")
-    algorithms = options.algorithms or [*algorithms_on(target), "attention", "gate"]
+    known = [*algorithms_on(target), "attention", "gate"]
+    algorithms = options.algorithms or known
+    if unknown := [name for name in algorithms if name not in known]:
+        raise InvalidArgumentError("algorithms", unknown[0], f"algorithms of CUDA: {', '.join(known)}")
     done = measured(options.output)
     wanted = trials(algorithms, options.problems, options.configs, options.seed, target)
     clock, builder = Clock(), Builder()
@@ -333,7 +335,7 @@ def main() -> None:
 
 def key_of(trial: MeasureInput) -> tuple[str, str]:
     """Return what tells a trial from others, as text."""
-    return str(trial.task), json.dumps(trial.task.knobs(trial.config), sort_keys=True)
+    return f"{trial.task} on {trial.target}", json.dumps(trial.task.knobs(trial.config), sort_keys=True)
 
 
 def measured(path: Path) -> set[tuple[str, str]]:
@@ -341,7 +343,8 @@ def measured(path: Path) -> set[tuple[str, str]]:
     if not path.exists():
         return set()
     records = load_from_file(path).records
-    return {(f"{record.problem} by {record.template}", json.dumps(record.knobs, sort_keys=True)) for record in records}
+    keys = (f"{record.problem} by {record.template} on {record.target}" for record in records)
+    return {(key, json.dumps(record.knobs, sort_keys=True)) for key, record in zip(keys, records, strict=True)}
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
     python benchmarks/fit.py RECORDS... -o tvmconv/targets/rates.json
 
 Records are those of `benchmarks/collect.py`, or any tuning logs. Configurations of one problem are compared with one
-another: the fit is by the errors of times, and doubly by those within a problem, most of fast configurations; each
-template counts alike. A few kernels that take much longer than the model tells have little weight. All records have to
-be for GPUs of one row of `tvmconv/targets/devices.py`.
+another: the fit is by the errors of the logarithms of times, and more by those relative to a problem's mean error, most
+of fast configurations. Templates have the same weight, but for kernels that take much longer than the model tells,
+which have little. All records have to be for GPUs of one row of `tvmconv/targets/devices.py`.
 
 The table tells the regret of each template: the time of a chosen configuration divided by the shortest measured time,
 in the geometric mean and at worst. "random" is that of a random choice, "before" of the choice by the estimates of the
-package, and "held out" of the choice by the fitted model, on problems that it was not fitted to.
+package, which may have been fitted to the same records, and "held out" of the choice by the fitted model, on problems
+that it was not fitted to. The last column is the root mean square error of the logarithms of its times.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ COUNTS = tuple(field.name for field in fields(Counts))
 RATES = Rates.__struct_fields__
 
 WITHIN, RATE_WEIGHT, FACTOR_WEIGHT = 2.0, 0.02, 0.05
-"""The weight of errors within a problem beside those of its mean, and the weights of the logarithms by which rates and
-factors are other than at the start: they keep what the records do not tell."""
+"""`WITHIN` multiplies a configuration's error relative to its problem's mean error. The other two multiply the
+logarithms by which rates and factors differ from the start, so that those which records do not determine stay there."""
 
 START = Rates(launch=2500, further=1800, block=30, issue=4, access=1, mma=1, l2=48, latency=400, turn=4, power=2)
 """The rates that a fit begins with, near the data sheet's of an H100."""
 
 OUTLIER = 0.03
-"""The weighted error from which on errors count by their size, and less than by its square."""
+"""The weighted error beyond which the loss grows linearly, not with the square."""
 
 FEWEST = 4
 """The fewest configurations of a problem whose regret is told."""
@@ -70,14 +71,14 @@ class Measured:
     template: str
     """The name of the template, such as "cuda/attention"."""
     gpu: Gpu
-    """The row that the target has: that of an H100 on an H200, too."""
+    """The row of the device table for the target; an H200 uses the H100's."""
     problem: str
     counts: Any
     """An array (configurations, counts)."""
     seconds: Any
     """An array (configurations)."""
     before: Any
-    """The clocks by the model that the package has."""
+    """The package's current estimates, used only to rank configurations."""
 
 
 def measured(paths: Iterable[str]) -> list[Measured]:
@@ -95,8 +96,8 @@ def measured(paths: Iterable[str]) -> list[Measured]:
 
 def counts_work(name: str) -> bool:
     """Return whether a template is one of CUDA that counts its work."""
-    made_by = type(template_named(name)) if name.partition("/")[2] in MODULES else GpuTemplate
-    return made_by.counts is not GpuTemplate.counts
+    folder, _, algorithm = name.partition("/")
+    return folder == "cuda" and algorithm in MODULES and type(template_named(name)).counts is not GpuTemplate.counts
 
 
 def _measured(name: str, given: str, problem: Problem, configs: dict[str, float]) -> Measured:
@@ -177,9 +178,12 @@ def _at_most(each: Measured, count: int) -> Measured:
 def held_out(problems: Sequence[Measured], folds: int) -> list[Any]:
     """Return the logarithms of seconds of each problem, fitted to those of the other folds."""
     fit, names = Fit(problems), sorted({each.problem for each in problems})
+    if len(names) < 2:
+        raise InvalidArgumentError("records", names, "those of two problems or more, of which one is held out")
     np.random.default_rng(0).shuffle(names)
     fold = {name: number % folds for number, name in enumerate(names)}
-    others = [[each for each in problems if fold[each.problem] != number] for number in range(folds)]
+    used = range(min(folds, len(names)))
+    others = [[each for each in problems if fold[each.problem] != number] for number in used]
     with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
         fitted = list(pool.map(fit.fitted, others))
     return [fit.logarithms(fitted[fold[each.problem]], [each]) for each in problems]
@@ -206,6 +210,8 @@ def report(problems: Sequence[Measured], after: Sequence[Any]) -> dict[str, Erro
     print(f"{'template':32} problems  random  before          held out        errors of times")
     everything = [row for of_template in rows.values() for row in of_template]
     for name, of_template in [*sorted(rows.items()), ("all", everything)]:
+        if not of_template:
+            continue
         random, before, now = zip(*(row[:3] for row in of_template), strict=True)
         times = float(np.sqrt(np.mean(np.concatenate([row[3] for row in of_template]) ** 2)))
         print(

@@ -1,13 +1,13 @@
 """The clocks of a kernel on a GPU, told by counts of its work: one model for all templates that count.
 
-Four units work side by side on a multiprocessor: its warps begin instructions, shared memory is accessed, tensor cores
-multiply, and bytes come from the L2 cache. Its blocks take turns at them; each block alone would take the time in which
-its threads wait for memory, and for the instruction before. Behind all of that stands memory. What bounds a kernel is
-mostly the largest of these (the p-norm of all).
+A multiprocessor has four units: its warps begin instructions, shared memory is accessed, tensor cores multiply, and
+bytes come from the L2 cache. Resident blocks share these units. A block takes at least the time for which its threads
+wait for memory and for preceding instructions. Memory bounds the whole kernel. The p-norm combines these bounds, and
+launches are added.
 
-A GPU's rates, and two factors for each template, are fitted to measured kernels by `benchmarks/fit.py`. They are
-weights of counts that go together more than they are properties of the GPU. Multiprocessors, and the bytes that memory
-moves, are those of the data sheet.
+A GPU's rates, and two factors for each template, are fitted to measured kernels by `benchmarks/fit.py`. They absorb
+what counts have in common, and are not exact properties of the hardware. The number of multiprocessors, and the bytes
+that memory moves in a clock, are those of the data sheet.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..space import ceil_div, wasted
 from .machine import SECTOR
 
 RUN = 20.0
-"""The bytes that memory moves in the time that each run of neighbouring bytes takes beside its own."""
+"""The fixed cost of a run of neighbouring bytes, as the number of bytes that memory moves in the same time."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The work of a kernel, and of those that run before and behind it for the same problem."""
+    """The work of a main kernel, and of the kernels that run before and after it."""
 
     blocks: int
     """The blocks of the grid."""
@@ -38,7 +38,7 @@ class Counts:
     warps: int
     """The warps of a block."""
     issued: float
-    """The instructions of a warp."""
+    """The instructions that a warp executes."""
     moved: float
     """The bytes that memory reads and writes, of all blocks; 0 where the L2 cache holds the operands."""
     fetched: float = 0.0
@@ -50,7 +50,7 @@ class Counts:
     arrivals: float = 1.0
     """The times that a thread waits for memory."""
     serial: float = 0.0
-    """The instructions of a thread each of which waits for the one before."""
+    """The instructions of a thread that each wait for the preceding one."""
     kernels: int = 1
     """The number of kernels, with those that lay out operands first or add up sums in the end."""
     beside: float = 0.0
@@ -90,5 +90,5 @@ def memory_bytes(workload: Workload, target: tvm.target.Target) -> float:
 
 
 def in_runs(run: int) -> float:
-    """Return the bytes that memory moves in runs of `run` neighbouring bytes, as a multiple of those in long runs."""
+    """Return the cost of moving bytes in runs of `run` neighbouring bytes, as a multiple of their cost in long runs."""
     return wasted(run, SECTOR) * (1 + RUN / run)

@@ -17,48 +17,48 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rates of a GPU, in clocks of a multiprocessor."""
+    """The fitted parameters of a GPU; clocks are those of a multiprocessor."""
 
     launch: Positive
     """The clocks of a call with a kernel that has nothing to do."""
     further: Positive
     """The clocks of each further kernel of a call."""
     block: Positive
-    """The clocks of a multiprocessor for each of its blocks."""
+    """The fixed clocks that each block costs its multiprocessor."""
     issue: Positive
     """The instructions that its warps begin in a clock."""
     access: Positive
     """The clocks of an access of a warp to 128 bytes of shared memory."""
     mma: Positive
-    """The clocks of tensor cores for each that the data sheet tells."""
+    """The actual clocks of tensor cores for each clock computed from the data sheet."""
     l2: Positive
     """The bytes that a multiprocessor reads and writes in a clock by way of the L2 cache."""
     latency: Positive
-    """The clocks until what a thread waits for is there."""
+    """The clocks of one wait of a thread for memory."""
     turn: Positive
     """The clocks from an instruction to the next one that waits for it."""
     power: Positive
-    """The power of the norm by which several bounds are one."""
+    """The exponent p of the p-norm that combines bounds."""
 
 
 class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The factors of a template's counts."""
 
     issued: Positive = 1.0
-    """The instructions of machine code for each that is counted."""
+    """The actual instructions for each counted instruction."""
     waiting: Positive = 1.0
-    """The clocks of a block alone for each that is counted."""
+    """The actual clocks of waiting for each counted clock."""
 
 
 class Error(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The errors of the model for a template, on problems that it was not fitted to."""
 
     problems: int
-    """The number of problems with several measured configurations."""
+    """The number of problems with at least four measured configurations."""
     regret: float
-    """The time of the configuration that looks the fastest as a multiple of that which is: the geometric mean."""
+    """The geometric mean, over problems, of the chosen configuration's time divided by the shortest time."""
     worst: float
-    """The largest of these."""
+    """The largest such ratio."""
     times: float
     """The root mean square error of the logarithms of times."""
 

@@ -28,10 +28,10 @@ LOADING, STORING, BEGINNING = 8.0, 3.0, 60.0
 with its address, and those that it begins with, counted in machine code for sm_90."""
 
 CUT = 5.0
-"""The instructions of a thread as a multiple of those elsewhere, where `InputTiles.is_cut` with windows in registers.
+"""The factor on a thread's instructions for its channels where `InputTiles.is_cut` and windows are in registers.
 
-TVM then makes code for combinations of conditions, up to 233 KB in place of some 20 in 150 kernels for an H200, which
-took up to 10 times as long as the model tells without it.
+TVM then generates code for each combination of conditions: up to 233 KB instead of about 20 KB. Some of these kernels
+took 10 times as long on an H200 as the model predicts without this factor.
 """
 
 IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
@@ -41,8 +41,7 @@ IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
 def threads_along(tiles: int, most: int) -> int:
     """Return the number of threads of a block along an axis, for a number of tiles along a plane.
 
-    It divides the number of tiles, unless even parts of them would have more than twice as many threads. `most` is the
-    largest number of threads.
+    It is the largest divisor up to `most`, unless an even split allows more than twice as many threads.
     """
     whole, parts = divisors(tiles, most)[-1], evenly(tiles, most)
     return parts if parts > 2 * whole else whole
@@ -57,7 +56,7 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
-    """Return why registers do not hold the sums of a gradient in NHWC; None where they do."""
+    """Return why a gradient in NHWC does not take a problem; None where it does."""
     workload = problem.workload
     if (reason := obstacle(problem)) is not None:
         return reason
@@ -68,7 +67,7 @@ def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
 
 
 def parts_bytes(workload: ConvWorkload, parts: int) -> int:
-    """Return the bytes of the sums of several parts, which a second kernel reads and adds up; 0 for one part."""
+    """Return the bytes that are written, and read by a second kernel, for sums of several parts; 0 for one part."""
     return 2 * SUM_BYTES * parts * prod(workload.w_shape) if parts > 1 else 0
 
 
@@ -100,12 +99,12 @@ class InputTiles:
         return self.threads_y * self.thread_y, self.threads_x * self.thread_x
 
     def is_cut(self, workload: ConvWorkload) -> bool:
-        """Return whether blocks of a strided gradient reach beyond a plane downwards, and some to the right."""
+        """Return whether a strided gradient's last blocks extend past the plane in both axes, and rows have several."""
         (height, width), (rows, columns) = compute.phase_sizes(workload), self.sides
         return max(workload.stride) > 1 and height % rows != 0 and width % columns != 0 and columns < width
 
     def block_elements(self, workload: ConvWorkload) -> tuple[int, int]:
         """Return the elements of the output's gradient that a block reads in each channel, and those that it writes."""
-        across = zip(self.sides, workload.kernel, workload.stride, strict=True)
+        across = zip(self.sides, workload.window, workload.stride, strict=True)
         read = prod(side + ceil_div(size, step) - 1 for side, size, step in across)
         return read, prod(self.sides) * prod(workload.stride)

@@ -59,7 +59,7 @@ class Config(InputTiles):
 
 
 def products(workload: ConvWorkload, config: Config) -> int:
-    """Return the multiply-adds of a thread for one output channel of each input channel."""
+    """Return the multiply-adds of a thread for each output channel of its input channel."""
     return prod(workload.kernel) * prod(config.tile)
 
 
@@ -161,7 +161,7 @@ class InputGradient(GpuTemplate[Config]):
             accessed = read + taps
         else:
             loads, in_flight = sums, CACHED_IN_FLIGHT
-            of_channel, accessed = sums * (LOADING + 2 * converted), 2 * sums
+            of_channel, accessed = sums * (LOADING + 1 + 2 * converted), 2 * sums
         issued = workload.multiplier * of_channel + outputs * STORING + BEGINNING
         warps = ceil_div(config.threads, WARP)
         reached, written = config.block_elements(workload)
