@@ -116,6 +116,7 @@ def supervisor(tracker: int, log: Path) -> Iterator[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def runner(tracker: int, supervisor: psutil.Process) -> Iterator[RPCRunner]:
+    wait_for(lambda: count_servers(KEY, HOST, tracker) == 2)  # one may just have ended a session of another client
     runner = RPCRunner(KEY, HOST, tracker, number=2, repeat=3, min_repeat_ms=0, timeout=2)
     yield runner
     runner.close()
