@@ -10,7 +10,6 @@ goes on where it was ended.
 from __future__ import annotations
 
 import json
-import re
 import struct
 import subprocess
 import time
@@ -33,6 +32,7 @@ from tvmconv.dispatch import algorithms_for, algorithms_on
 from tvmconv.dispatch.record import Record, load_from_file
 from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem, Workload, problem_of
+from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.problem.errors import InvalidArgumentError, NoValidConfigurationError
 from tvmconv.problem.fused.attention import Attention
 from tvmconv.problem.fused.gate import Gate
@@ -172,7 +172,7 @@ def random_problem(draw: Draw, algorithm: str, target: Any) -> Problem | None:
                 continue
         if workload.flops > (MOST_FLOPS if workload.dtype != "float32" or word == "tf32" else MOST_FLOPS / 8):
             continue
-        moved = sum(_bytes(shape, dtype) for shape, dtype in workload.operands.values())
+        moved = sum(prod(shape) * STORAGE_TYPES[dtype].itemsize for shape, dtype in workload.operands.values())
         if not LEAST_BYTES <= moved <= MOST_BYTES:
             continue
         problem = problem_of(workload, sparsity, word, direction)
@@ -181,13 +181,6 @@ def random_problem(draw: Draw, algorithm: str, target: Any) -> Problem | None:
         if algorithm in algorithms_for(problem, target):
             return problem
     return None
-
-
-def _bytes(shape: tuple[int, ...], dtype: str) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count * int(re.sub(r"\D", "", dtype)) // 8
 
 
 def configurations(task: ConvTask, count: int, draw: Draw) -> list[Any]:

@@ -64,7 +64,7 @@ def clocks(counts: Counts, gpu: Gpu, rates: Rates, factors: Factors) -> float:
     """
     share = ceil_div(counts.blocks, gpu.multiprocessors)
     together = (counts.resident + share - abs(counts.resident - share)) / 2  # the lesser one, of arrays too
-    units = mostly_largest(
+    units = p_norm(
         rates.power,
         factors.issued * counts.issued * counts.warps / rates.issue,
         counts.accessed * rates.access,
@@ -72,13 +72,13 @@ def clocks(counts: Counts, gpu: Gpu, rates: Rates, factors: Factors) -> float:
         counts.fetched / rates.l2,
     )
     waiting = factors.waiting * (counts.arrivals * rates.latency + counts.serial * rates.turn)
-    turn = mostly_largest(rates.power, together * units, waiting)
+    turn = p_norm(rates.power, together * units, waiting)
     computing = share / together * turn + share * rates.block
     launches = rates.launch + (counts.kernels - 1) * rates.further + counts.beside / gpu.bytes_per_clock
-    return launches + mostly_largest(rates.power, computing, counts.moved / gpu.bytes_per_clock)
+    return launches + p_norm(rates.power, computing, counts.moved / gpu.bytes_per_clock)
 
 
-def mostly_largest(power: float, *bounds: float) -> float:
+def p_norm(power: float, *bounds: float) -> float:
     """Return the p-norm of bounds that are 0 or more: the largest of them, and a little of the lesser ones."""
     total: float = sum(each**power for each in bounds) ** (1 / power)
     return total

@@ -30,6 +30,7 @@ from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, Gpu, gpu_of
 
 from ...space import ceil_div
 from ..machine import LINE
+from ..model import p_norm
 from .tiles import (
     Config,
     ahead,
@@ -261,7 +262,7 @@ def _bringing_clocks(problem: Problem, config: Config) -> float:
 
 def mostly_largest(*clocks: float) -> float:
     """Return what several bounds take together: the fourth power makes a little of the lesser ones count as well."""
-    return float(sum(each**4 for each in clocks) ** 0.25)
+    return float(p_norm(4, *clocks))
 
 
 def _product_clocks(problem: Problem, config: Config, target: tvm.target.Target) -> float:

@@ -12,7 +12,7 @@ from tvmconv.dispatch import template_named
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.cuda import MODULES
-from tvmconv.schedules.cuda.model import Counts, clocks, in_runs, mostly_largest
+from tvmconv.schedules.cuda.model import Counts, clocks, in_runs, p_norm
 from tvmconv.schedules.cuda.template import GpuTemplate
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
@@ -94,7 +94,7 @@ def test_arrays_are_counted_one_by_one() -> None:
 
 
 def test_the_norm_of_bounds() -> None:
-    assert mostly_largest(2.0, 3.0, 4.0, 0.0) == pytest.approx(5.0)
+    assert p_norm(2.0, 3.0, 4.0, 0.0) == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(("run", "expected"), [(32, 1 + 20 / 32), (16, 2 * (1 + 20 / 16)), (1024, 1 + 20 / 1024)])
