@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import tvmconv
+from tvmconv.support import store
 from tvmconv.targets import has_gpu, sources
 
 if TYPE_CHECKING:
@@ -54,11 +56,23 @@ def same_environment() -> Iterator[None]:
 def nothing_kept() -> Iterator[None]:
     """Let networks be scheduled anew: tests put other functions in the place of the library's, which no digest tells.
 
-    The fixture `kept` is for tests of what is kept.
+    The fixture `kept` is for tests of what is kept. The rates that the user has calibrated are left out, too.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "digest", lambda: None)
+        patch.setattr(store, "user_file", lambda name: None)
         yield
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder that has the user's files, at first none."""
+    from tvmconv.schedules.cuda.model import rates
+
+    monkeypatch.setattr(store, "user_file", lambda name: tmp_path / name)
+    rates.forget()
+    yield tmp_path
+    rates.forget()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,8 @@ from packaging.requirements import Requirement
 from tvmconv.checking import doctor
 from tvmconv.cli import main
 from tvmconv.runtime import storage
+from tvmconv.schedules.cuda.model import rates
+from tvmconv.targets.devices import GPUS, H200
 from tvmconv.targets.threads import get_num_threads
 
 
@@ -137,3 +140,23 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["NVIDIA driver"].found == "580.159.04"
     assert found["GPU 0"].found == "NVIDIA H100 80GB HBM3, compute capability 9.0"
     assert found["GPU 1"].found == "NVIDIA A10, compute capability 8.6"
+
+
+def test_rates_of_gpus(monkeypatch: pytest.MonkeyPatch, user_folder: Path) -> None:
+    """Rates are measured, told by a data sheet, those of a relative, or calibrated; a wrong file is told."""
+    names = ("NVIDIA H200, 9.0", "NVIDIA L40S, 8.9", "NVIDIA GeForce RTX 4070, 8.9", "NVIDIA L4, 8.9")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor, "_output", lambda *command: "".join(f"580.1, {name}\n" for name in names))
+    rates.keep(next(gpu for gpu in GPUS if gpu.model == "L4"), "NVIDIA L4", rates.rates_of(H200))
+    assert [(check.name, check.status, check.found) for check in doctor.check_rates()] == [
+        ("rates of GPU 0", doctor.OK, "measured on a GPU of the model H200"),
+        ("rates of GPU 1", doctor.MISSING, "not measured; those of the L40S's data sheet"),
+        ("rates of GPU 2", doctor.MISSING, "none of this GPU; those of its nearest relative, the RTX 4090"),
+        ("rates of GPU 3", doctor.OK, "calibrated on NVIDIA L4"),
+    ]
+    assert {check.remedy for check in doctor.check_rates() if check.status == doctor.MISSING} == {"tvmconv calibrate"}
+    (user_folder / "rates.json").write_text('{"L4": {"device": "NVIDIA L4", "rates": {"launch": -1}}}')
+    rates.forget()
+    wrong = by_name(list(doctor.check_rates()))["rates of GPU 0"]
+    assert wrong.status == doctor.WRONG
+    assert wrong.found == f"L4.rates.launch in {user_folder / 'rates.json'} is -1; expected a positive number"

@@ -27,9 +27,11 @@ from tvmconv.lowering.gpu import side_by_side
 from tvmconv.network import Network
 from tvmconv.network.passes.convolutions.functions import add_kernel
 from tvmconv.problem import Problem
+from tvmconv.schedules.cuda.model.rates import keep, rates_of
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.support.store import default_folder, store
 from tvmconv.targets import cuda, resolve_target, sources
+from tvmconv.targets.devices import H100
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 PROBLEM = Problem(tvmconv.ConvWorkload.conv2d((1, 32, 14, 14), (64, 32, 3, 3), dtype="float16"))
@@ -286,13 +288,28 @@ def test_changed_sources_have_no_digest(monkeypatch: pytest.MonkeyPatch, caplog:
 
 def test_the_digest_is_of_what_kernels_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "BEGAN", time.time() + 60)
-    changes = ("cli/run.py", "bench/report.py", "schedules/cuda/mma.cuh", "lowering/kept.py", "network/passes/a.py")
+    changes = (
+        "cli/run.py",
+        "bench/report.json",
+        "schedules/cuda/mma.cuh",
+        "schedules/cuda/model/rates.json",
+        "lowering/kept.py",
+        "network/passes/a.py",
+    )
     digests = [DIGEST.__wrapped__(tmp_path)]
     for name in changes:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("changed")
         digests.append(DIGEST.__wrapped__(tmp_path))
-    assert [after != before for before, after in pairwise(digests)] == [False, False, True, True, True]
+    assert [after != before for before, after in pairwise(digests)] == [False, False, *4 * [True]]
+
+
+def test_the_digest_is_of_the_user_s_rates(tmp_path: Path, user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A calibration changes choices, which are kept by the digest."""
+    monkeypatch.setattr(sources, "BEGAN", time.time() + 60)
+    before = DIGEST.__wrapped__(tmp_path / "package")
+    keep(H100, "NVIDIA H100 80GB HBM3", rates_of(H100))
+    assert DIGEST.__wrapped__(tmp_path / "package") != before
 
 
 DIGEST = sources.digest

@@ -27,7 +27,7 @@ FLOORS = (
     ("runtime",),
     ("checking", "network", "nn"),
     ("autotvm",),
-    ("bench", "contrib", "integrations", "relay", "testing"),
+    ("bench", "calibration", "contrib", "integrations", "relay", "testing"),
     ("cli", "tvmconv"),
 )
 """The rooms of each floor, from the ground up: a room may import those on its own floor and below.

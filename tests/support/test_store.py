@@ -13,7 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from tvmconv.support import system
-from tvmconv.support.store import BLOCK, Store, write_whole
+from tvmconv.support.store import BLOCK, Store, user_file, write_whole
+
+USER_FILE = user_file
+"""The library's function: tests run with another in its place."""
 
 
 def key(number: int) -> str:
@@ -24,6 +27,20 @@ def key(number: int) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TVMCONV_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+def test_a_file_of_the_user_lies_beside_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert USER_FILE("rates.json") == folder / "rates.json"
+    monkeypatch.setenv("TVMCONV_CACHE_DIR", os.devnull)
+    assert USER_FILE("rates.json") is None
+    monkeypatch.delenv("TVMCONV_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert USER_FILE("rates.json") is None
+
+
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_what_was_put_is_returned_in_a_folder_of_the_user_alone(folder: Path) -> None:

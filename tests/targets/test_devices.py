@@ -11,7 +11,7 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import sparse_template, template_for, templates_for
 from tvmconv.problem import Problem
 from tvmconv.targets import cpu_of, gpu_of, resolve_target
-from tvmconv.targets.devices import AVX2, AVX512, GPUS, H100, NEON, SSE, WIDE_NEON, Cpu, Gpu, model_of
+from tvmconv.targets.devices import AVX2, AVX512, GPUS, H100, NEON, SSE, WIDE_NEON, Cpu, Gpu, gpu_for, model_of
 
 WORKLOADS = (
     ConvWorkload.depthwise((1, 256, 28, 28), (256, 1, 3, 3)),
@@ -21,6 +21,22 @@ WORKLOADS = (
 
 
 CORES = ("neoverse-n1", "neoverse-v2")  # of two units for multiply-adds, and of four
+
+
+BANDWIDTHS = {
+    "T4": 320,
+    "A100": 2039,
+    "RTX 3090": 936,
+    "Orin": 204.8,
+    "RTX 4090": 1008,
+    "L4": 300,
+    "L40S": 864,
+    "H100": 3350,
+    "H200": 4800,
+    "B200": 8000,
+    "RTX 5090": 1792,
+}
+"""The bandwidth of the memory of each GPU in GB/s, by its data sheet."""
 
 
 def target_of(gpu: Gpu) -> Any:
@@ -33,12 +49,15 @@ def target_of(gpu: Gpu) -> Any:
         ({"arch": "sm_75"}, "T4"),
         ({"arch": "sm_80"}, "A100"),
         ({"arch": "sm_86"}, "RTX 3090"),
-        ({"arch": "sm_87"}, "RTX 3090"),
+        ({"arch": "sm_87"}, "Orin"),
         ({"arch": "sm_89"}, "RTX 4090"),
         ({"arch": "sm_89", "model": "NVIDIA L4"}, "L4"),
-        ({"arch": "sm_89", "model": "NVIDIA L40S"}, "RTX 4090"),
+        ({"arch": "sm_89", "model": "NVIDIA L40S"}, "L40S"),
+        ({"arch": "sm_89", "model": "NVIDIA L40"}, "RTX 4090"),
         ({"arch": "sm_90"}, "H100"),
-        ({"arch": "sm_103"}, "H100"),
+        ({"arch": "sm_90", "model": "NVIDIA H200"}, "H200"),
+        ({"arch": "sm_100"}, "B200"),
+        ({"arch": "sm_103"}, "B200"),
         ({"arch": "sm_120"}, "RTX 5090"),
     ],
     ids=str,
@@ -52,8 +71,25 @@ def test_targets_name_models_where_the_architecture_does_not() -> None:
     assert model_of("NVIDIA L4", "sm_89") == "L4"
     assert model_of("NVIDIA GeForce RTX 4090", "sm_89") is None
     assert model_of("NVIDIA H100 80GB HBM3", "sm_90") is None
-    assert model_of("NVIDIA H200", "sm_90") is None  # whose defaults are those of the H100
+    assert model_of("NVIDIA H200", "sm_90") == "H200"
     assert model_of("NVIDIA B200", "sm_100") is None
+
+
+@pytest.mark.parametrize(("model", "gigabytes"), BANDWIDTHS.items())
+def test_bandwidths_are_those_of_data_sheets(model: str, gigabytes: float) -> None:
+    """Rows count on 97% of them; a slip of a digit in a row of numbers shows here."""
+    gpu = gpu_for(model, "sm_90")
+    assert gpu.model == model
+    assert gpu.bytes_per_clock * gpu.clock == pytest.approx(0.97e9 * gigabytes, rel=0.02)
+
+
+def test_every_row_has_a_bandwidth() -> None:
+    assert [*BANDWIDTHS] == [gpu.model for gpu in GPUS]
+
+
+def test_a_gpu_has_the_row_of_its_name_first() -> None:
+    assert gpu_for("NVIDIA L40S", "sm_89").model == "L40S"
+    assert gpu_for("NVIDIA GeForce RTX 4070", "sm_89").model == "RTX 4090"
 
 
 def test_h100_has_the_numbers_that_its_models_were_fitted_with() -> None:

@@ -65,6 +65,7 @@ def diagnose() -> list[Check]:
     checks += [check_nvrtc(), check_nvcc(), check_headers(), *check_gpus()]
     if tvm.status == OK:
         checks.append(check_cuda_runtime())
+        checks += check_rates()
     return checks
 
 
@@ -189,9 +190,8 @@ def check_headers() -> Check:
 
 def check_gpus() -> Iterator[Check]:
     """Check the driver and its GPUs, as the driver's own tool reports them."""
-    path = shutil.which("nvidia-smi")
-    report = _output(path, "--query-gpu=driver_version,name,compute_cap", "--format=csv,noheader") if path else ""
-    gpus = [line.split(", ") for line in report.splitlines() if line.count(", ") == 2]
+    report = _gpu_report()
+    gpus = _gpus_in(report)
     if not gpus:
         found = " ".join(report.split())
         status = WRONG if found else MISSING
@@ -200,6 +200,34 @@ def check_gpus() -> Iterator[Check]:
     yield Check("cuda", "NVIDIA driver", OK, gpus[0][0], "running CUDA kernels", INSTALL_DRIVER)
     for index, (_, name, capability) in enumerate(gpus):
         yield Check("cuda", f"GPU {index}", OK, f"{name}, compute capability {capability}", "running CUDA kernels", "")
+
+
+def check_rates() -> Iterator[Check]:
+    """Check the rates of each GPU, by which configurations are chosen: missing are those that nobody has measured."""
+    for index, (_, name, capability) in enumerate(_gpus_in(_gpu_report())):
+        status, found = rates_for(name, f"sm_{capability.replace('.', '')}")
+        remedy = "tvmconv calibrate" if status == MISSING else "correct the file, or remove it"
+        yield Check("cuda", f"rates of GPU {index}", status, found, "choosing CUDA kernels", remedy)
+
+
+def rates_for(name: str, arch: str) -> tuple[str, str]:
+    """Return the status of the rates of a GPU, by the driver's name and the architecture, and their origin in words."""
+    from tvmconv.problem.errors import InvalidArgumentError
+    from tvmconv.schedules.cuda.model.rates import Origin, calibrated, origin_of
+    from tvmconv.targets.devices import gpu_for, gpu_named
+
+    gpu = gpu_for(name, arch)
+    try:
+        origin = origin_of(gpu)
+    except InvalidArgumentError as error:
+        return WRONG, str(error)
+    if origin is Origin.CALIBRATED:
+        return OK, f"calibrated on {calibrated()[gpu.model].device}"
+    if gpu_named(name) is None:
+        return MISSING, f"none of this GPU; those of its nearest relative, the {gpu.model}"
+    if origin is Origin.MEASURED:
+        return OK, f"measured on a GPU of the model {gpu.model}"
+    return MISSING, f"not measured; those of the {gpu.model}'s data sheet"
 
 
 def check_cuda_runtime() -> Check:
@@ -239,6 +267,16 @@ def _installed(name: str) -> tuple[str, str]:
     except metadata.PackageNotFoundError:
         providers = metadata.packages_distributions().get(name.replace("-", "_"))
     return (metadata.version(providers[0]), providers[0]) if providers else ("", "")
+
+
+def _gpu_report() -> str:
+    """Return a line for each GPU with the driver's version, its name and its compute capability, or what went wrong."""
+    path = shutil.which("nvidia-smi")
+    return _output(path, "--query-gpu=driver_version,name,compute_cap", "--format=csv,noheader") if path else ""
+
+
+def _gpus_in(report: str) -> list[list[str]]:
+    return [line.split(", ") for line in report.splitlines() if line.count(", ") == 2]
 
 
 def _output(*command: str) -> str:

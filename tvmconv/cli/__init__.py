@@ -16,6 +16,7 @@ from tvmconv.problem.errors import TvmconvError
 from tvmconv.support.version import __version__
 
 from .bench import bench
+from .calibrate import calibrate
 from .doctor import doctor
 from .interrupts import INTERRUPTED, interrupts, raise_interrupt
 from .log import log
@@ -76,7 +77,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    commands=[doctor, tasks, quantize, build, run, inspect, tune, log, rpc, bench, verify, report],
+    commands=[doctor, tasks, quantize, build, run, inspect, tune, calibrate, log, rpc, bench, verify, report],
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 failure; 2 usage or bad input; 3 unsupported model or operator; 4 no valid "
     "configuration; 5 wrong results; 6 regression; 7 no device; 130 interrupted.",

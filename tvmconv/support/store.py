@@ -35,6 +35,14 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tvmconv"
 
 
+def user_file(name: str) -> Path | None:
+    """Return the path of a file beside the content of a `Store`, which leaves it alone; None where nothing is kept."""
+    with suppress(RuntimeError):  # the user has no folder
+        folder = default_folder()
+        return None if folder == Path(os.devnull) else folder / name
+    return None
+
+
 class Store:
     """Contents by keys on disk, in `default_folder()`; once they take more than `limit` bytes, the oldest used go.
 

@@ -52,6 +52,8 @@ class Gpu:
     """Bytes that memory moves, a clock and multiprocessor."""
     l2_room: float
     """Bytes that stay in the L2 cache until the next kernel: four fifths of it."""
+    clock: float
+    """The clocks of a second that estimates count with: the boost clock."""
 
     @property
     def bytes_per_clock(self) -> float:
@@ -69,8 +71,12 @@ H100 = Gpu(
     blocks=32,
     memory_bytes=14.1,
     l2_room=40e6,
+    clock=1.755e9,
 )
-"""The GPU on which the models of schedules were fitted."""
+"""The GPU on which the templates' older models were fitted."""
+
+H200 = replace(H100, model="H200", since=None, memory_bytes=20.2)
+"""An H100 with other memory: the GPU of the records that the rates of `schedules.cuda.model` are fitted to."""
 
 RTX_4090 = Gpu(
     model="RTX 4090",
@@ -82,32 +88,53 @@ RTX_4090 = Gpu(
     blocks=24,
     memory_bytes=3.0,
     l2_room=58e6,
+    clock=2.52e9,
 )
 
 GPUS = (
-    Gpu("T4", 0, 40, 63 * 1024, 32 * 1024, 32, 16, 4.9, 3.2e6),
-    Gpu("A100", 80, 108, 163 * 1024, 132 * 1024, 64, 32, 13.0, 32e6),
-    Gpu("RTX 3090", 86, 82, 99 * 1024, 68 * 1024, 48, 16, 6.6, 4.8e6),
+    Gpu("T4", 0, 40, 63 * 1024, 32 * 1024, 32, 16, 4.9, 3.2e6, 1.59e9),
+    Gpu("A100", 80, 108, 163 * 1024, 132 * 1024, 64, 32, 13.0, 32e6, 1.41e9),
+    Gpu("RTX 3090", 86, 82, 99 * 1024, 68 * 1024, 48, 16, 6.6, 4.8e6, 1.695e9),
+    Gpu("Orin", 87, 16, 163 * 1024, 132 * 1024, 48, 16, 9.6, 3.2e6, 1.3e9),
     RTX_4090,
-    replace(RTX_4090, model="L4", since=None, multiprocessors=58, memory_bytes=2.5, l2_room=38e6),
+    replace(RTX_4090, model="L4", since=None, multiprocessors=58, memory_bytes=2.5, l2_room=38e6, clock=2.04e9),
+    replace(RTX_4090, model="L40S", since=None, multiprocessors=142, memory_bytes=2.3, l2_room=77e6),
     H100,
-    replace(H100, model="H200", since=None),  # it has the defaults of the H100, which its records were tuned beside
-    replace(RTX_4090, model="RTX 5090", since=120, multiprocessors=170, memory_bytes=4.3, l2_room=77e6),
+    H200,
+    replace(H100, model="B200", since=100, multiprocessors=148, memory_bytes=26.5, l2_room=101e6, clock=1.98e9),
+    replace(RTX_4090, model="RTX 5090", since=120, multiprocessors=170, memory_bytes=4.3, l2_room=77e6, clock=2.407e9),
 )
-"""The GPUs that have a row. Limits of multiprocessors are those of the CUDA programming guide, with a kilobyte of
-shared memory to spare. Bandwidths and caches of others than the H100 come from data sheets, by the shares that its
-models were fitted with: 97% of the bandwidth at the boost clock, and four fifths of the L2 cache."""
+"""The GPUs that have a row. Limits of multiprocessors are those of the CUDA programming guide, table of compute
+capabilities, with a kilobyte of shared memory to spare. Multiprocessors, clocks, bandwidths and caches are NVIDIA's:
+
+- T4, A100 of 80 GB (SXM) and L40S: their data sheets and the white papers of Turing, Ampere (A100, tables 1 and 4) and
+  Ada; 320, 2039 and 864 GB/s.
+- RTX 3090, RTX 4090 and RTX 5090: the white papers of the GA102, of Ada (appendix A) and of RTX Blackwell (appendix A);
+  936, 1008 and 1792 GB/s.
+- Jetson AGX Orin of 64 GB: its technical brief, 16 multiprocessors, 4 MB of L2 cache and 204.8 GB/s.
+- L4: its data sheet, 300 GB/s, and the white paper of Ada.
+- H100 and H200 (SXM): their data sheets, 3.35 and 4.8 TB/s; 50 MB of L2 cache.
+- B200: the data sheet of HGX B200, 8 TB/s, and 75 TFLOP/s in float32, which is a clock of 1.98 GHz with the 148
+  multiprocessors that the driver tells of, beside 126 MB of L2 cache.
+
+Rows count on 97% of the bandwidth at the boost clock, and on four fifths of the L2 cache: the shares that the models of
+the H100 were fitted with."""
 
 
 @lru_cache(maxsize=64)  # models of templates ask for each of thousands of configurations
 def gpu_of(target: tvm.target.Target) -> Gpu:
     """Return the row for a CUDA target: of its "model", if it has one with a row, else of its architecture."""
-    return _named(str(target.attrs.get("model", ""))) or _of_arch(str(target.attrs["arch"]))
+    return gpu_for(str(target.attrs.get("model", "")), str(target.attrs["arch"]))
+
+
+def gpu_for(name: str, arch: str) -> Gpu:
+    """Return the row for a GPU of a driver's name or a model: of its architecture, where the name has no row."""
+    return gpu_named(name) or _of_arch(arch)
 
 
 def model_of(name: str, arch: str) -> str | None:
     """Return the model that a target names for a GPU of a driver's name; None where the architecture is enough."""
-    found, usual = _named(name), _of_arch(arch)
+    found, usual = gpu_named(name), _of_arch(arch)
     if found is None or replace(found, model=usual.model, since=usual.since) == usual:
         return None
     return found.model
@@ -115,11 +142,23 @@ def model_of(name: str, arch: str) -> str | None:
 
 def is_another(model: str, name: str) -> bool:
     """Return whether the model that a target names has a row, and a GPU of a driver's name is not that model."""
-    wanted = _named(model)
-    return wanted is not None and _named(name) is not wanted
+    wanted = gpu_named(model)
+    return wanted is not None and gpu_named(name) is not wanted
 
 
-def _named(name: str) -> Gpu | None:
+def runs_kernels_of(model: str, name: str) -> bool:
+    """Return whether a GPU of a driver's name runs the kernels for a model that a target names as they were chosen.
+
+    Those of an H200 run on an H100 and the other way, as these GPUs differ in the bandwidth of memory alone.
+    """
+    wanted, here = gpu_named(model), gpu_named(name)
+    if wanted is None or here is None:
+        return wanted is None
+    return replace(here, model=wanted.model, since=wanted.since, memory_bytes=wanted.memory_bytes) == wanted
+
+
+def gpu_named(name: str) -> Gpu | None:
+    """Return the row whose model a name has, such as "NVIDIA A100-SXM4-80GB"; None where there is none."""
     return next((gpu for gpu in GPUS if re.search(rf"\b{gpu.model}\b", name, re.IGNORECASE)), None)
 
 

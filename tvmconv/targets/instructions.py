@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +42,8 @@ TENSOR_INSTRUCTIONS = (
 )
 
 
-def tensor_instructions(target: tvm.target.Target) -> dict[str, TensorInstruction]:
+@lru_cache(maxsize=64)  # counts of templates ask for each of hundreds of configurations
+def tensor_instructions(target: tvm.target.Target) -> Mapping[str, TensorInstruction]:
     """Return the rows of the instructions that a CUDA target has, by name."""
     arch = _architecture(target)
     return {

@@ -1,4 +1,5 @@
-"""A digest of what makes code: sources of this library that kernels depend on, and the versions of TVM's packages.
+"""A digest of what makes code: sources of this library that kernels depend on, the versions of TVM's packages, and the
+user's rates of GPUs.
 
 What the store keeps by a digest of this is found again only where all of it is the same.
 """
@@ -11,6 +12,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from tvmconv.support import store
+
 logger = logging.getLogger(__name__)
 
 BEGAN = time.time()
@@ -20,13 +23,18 @@ BEGAN = time.time()
 ROOMS = ("problem", "targets", "compute", "schedules", "dispatch", "lowering", "network/passes")
 """The folders of the package whose files decide a kernel's code and the choice of its configuration."""
 
+RATES = "rates.json"
+"""The name of the user's file with the rates of GPUs, which decide configurations too."""
+
 PACKAGE = Path(__file__).parents[1]
 
 
 def files(package: Path) -> list[Path]:
-    """Return the sources in the `ROOMS` of a package, in Python and CUDA, sorted."""
+    """Return the sources in the `ROOMS` of a package, in Python, CUDA and JSON, sorted."""
     # `schedules` is a link to a folder beside the package where that is not installed.
-    return sorted(file for room in ROOMS for kind in ("*.py", "*.cuh") for file in (package / room).rglob(kind))
+    return sorted(
+        file for room in ROOMS for kind in ("*.py", "*.cuh", "*.json") for file in (package / room).rglob(kind)
+    )
 
 
 @cache
@@ -43,4 +51,7 @@ def digest(package: Path = PACKAGE) -> str | None:
     for file in sources:
         content = file.read_bytes()
         total.update(f"\n{file.relative_to(package)} {len(content)}\n".encode() + content)
+    rates = store.user_file(RATES)
+    if rates is not None and rates.is_file():
+        total.update(rates.read_bytes())
     return total.hexdigest()

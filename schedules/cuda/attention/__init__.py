@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tvm
 from tvm.s_tir import Schedule
@@ -36,7 +36,6 @@ from ...template import Fused
 from ..machine import BLOCK_BYTES, LINE, MOST_REGISTERS, PRODUCTS
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
-from ..tensor.model import L2_BYTES, mostly_largest
 from ..tensor.tiles import tf32_products
 from .fragments import FRAGMENT
 from .kernel import attention_kernel
@@ -47,7 +46,6 @@ from .tiles import (
     attention_of,
     least_resident,
     padded,
-    parts_of,
     registers_of,
     shared_bytes,
     turns_of,
@@ -74,32 +72,6 @@ KNOBS: Mapping[str, tuple[int, ...]] = {
     "splits": (1, 2, 4),
 }
 """The values of the knobs that are worth a trial."""
-
-
-class Clocks(NamedTuple):
-    """The clocks of parts of a kernel, for a fragment and `KEYS` keys of 64 elements."""
-
-    latency: float
-    """The clocks of a block until its first keys have come."""
-    step: float
-    """The clocks of a warp that computes alone."""
-    busy: float
-    """The clocks of a quarter of a multiprocessor where other warps have work meanwhile."""
-    busy_with_two: float
-    """The same for each of two fragments that read the same keys."""
-
-
-CLOCKS = {
-    (2, 1): Clocks(1000.0, 1100.0, 1170.0, 1130.0),
-    (4, 1): Clocks(3000.0, 3300.0, 2700.0, 2700.0),
-    (4, 2): Clocks(4300.0, 3600.0, 4100.0, 4100.0),
-}
-"""The clocks by the bytes of a factor's element and the parts that it is taken for. They are fitted to tiles of ViT-S's
-attention on an H100, in float16 to eighteen each at batch 1 to 128, and in float32 to three."""
-
-MERGING = 500.0
-"""The clocks in which the sums of a warp are added to those of another one that shares its queries, twice as many of
-each block after the first."""
 
 
 MULTIPLYING, SCORING, SCORING_FLOAT32, CONVERTING = 128.0, 450.0, 585.0, 300.0
@@ -194,27 +166,6 @@ class FusedAttention(GpuTemplate[Config]):
             return registers_of(problem, config) <= MOST_REGISTERS
 
         return named(several_warps, used_stages, no_spills)
-
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernel should take.
-
-        Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another,
-        and the keys and values that each block reads from the L2 cache.
-        """
-        attention, gpu = attention_of(problem), gpu_of(target)
-        whole, rest = divmod(attention.keys, config.turn)
-        keys = whole * config.keys + min(padded(rest), config.keys)
-        size = config.fragments * keys / KEYS * (padded(attention.depth) + padded(attention.width)) / 128
-        rounds = -(-self.blocks(problem, config) // gpu.multiprocessors)
-        by_shared = gpu.shared_bytes // (shared_bytes(attention, config) + BLOCK_BYTES)
-        together = max(1, min(rounds, least_resident(problem, config), by_shared))
-        clocks = CLOCKS[attention.itemsize, parts_of(problem)]
-        busy = clocks.busy if config.fragments == 1 else clocks.busy_with_two
-        merging = (config.splits - 1) * MERGING
-        waiting = -(-rounds // together) * (clocks.latency + size * clocks.step + merging)
-        units = rounds * config.warps * config.splits / 4 * size * busy + (rounds - 1) * 2 * merging
-        read = rounds * attention.keys * attention.itemsize * (attention.depth + attention.width) / L2_BYTES
-        return mostly_largest(units, waiting, read)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         attention, gpu = attention_of(problem), gpu_of(target)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 import tvm
@@ -26,7 +25,7 @@ from tvmconv.compute.open_sizes import VARIABLES
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.fused.gate import Gate
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import KERNEL, WARP, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...template import Fused
 from ..model import Counts, memory_bytes
@@ -37,24 +36,11 @@ from .reference import gate_reference
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
 """The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
 
-SMALL = 2**14
-"""The products of a layer up to which a block has fewer threads."""
-
-THREADS, FEW_THREADS = 1024, 256
-"""The threads of a block, and of one for a small layer."""
+THREADS = (128, 256, 512, 1024)
+"""The numbers of threads of a block."""
 
 REGISTERS = 48
 """The registers of a thread, by NVRTC for sm_90."""
-
-WAITING = 3000.0
-"""The clocks in which a block waits for its first loads and at its barriers, beside those of a kernel that begins."""
-
-SM_BYTES = 64.0
-"""The bytes that a multiprocessor reads in a clock from the L2 cache at most."""
-
-L2_FACTOR = 2.0
-"""The number of times as many bytes that the L2 cache moves as memory does, for all multiprocessors."""
-
 
 FOR_A_PRODUCT, BEGINNING = 3.0, 100.0
 """The instructions of a thread for a product, most of them for its weight, and those that it begins with."""
@@ -110,23 +96,10 @@ class FusedGate(GpuTemplate[Config]):
         return gate_of(problem).first.batch
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        gate = gate_of(problem)
-        size = max(gate.first.in_channels, gate.second.out_channels) * gate.first.out_channels
-        yield Config(FEW_THREADS if size <= SMALL else THREADS)
+        return map(Config, THREADS)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
-        return {"threads": (128, 256, 512, 1024)}
-
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernel should take: each image's block reads both weights."""
-        gate, gpu = gate_of(problem), gpu_of(target)
-        first, second = gate.first, gate.second
-        weights = first.out_channels * (
-            first.in_channels * first.storage.itemsize + second.out_channels * second.storage.itemsize
-        )
-        blocks = min(first.batch, gpu.multiprocessors)
-        rate = min(SM_BYTES, L2_FACTOR * gpu.bytes_per_clock / blocks)
-        return KERNEL + ceil(first.batch / gpu.multiprocessors) * (WAITING + weights / rate)
+        return {"threads": THREADS}
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         """Return the work of the kernel: each image's block reads both weights, from the L2 cache."""
@@ -155,7 +128,7 @@ class FusedGate(GpuTemplate[Config]):
         }
 
     def ablations(self, config: Config) -> Mapping[str, Config]:
-        return {"many threads": Config(FEW_THREADS // 2)}
+        return {"many threads": Config(THREADS[0])}
 
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
         gate = with_sizes(gate_of(problem), {name: VARIABLES[name] for name in problem.open_sizes})

@@ -27,12 +27,8 @@ LOADING, STORING, BEGINNING = 8.0, 3.0, 60.0
 """The instructions of a thread for a load with its address and the tests of whether it is in the padding, for a store
 with its address, and those that it begins with, counted in machine code for sm_90."""
 
-CUT = 5.0
-"""The factor on a thread's instructions for its channels where `InputTiles.is_cut` and windows are in registers.
-
-TVM then generates code for each combination of conditions: up to 233 KB instead of about 20 KB. Some of these kernels
-took 10 times as long on an H200 as the model predicts without this factor.
-"""
+CACHED_LOADING = 24.0
+"""The instructions of a thread for a load for a single product: tests of both axes are no other load's."""
 
 IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
 """The loads of a thread that are under way together: of a window, and of products that read through the cache."""
@@ -99,7 +95,11 @@ class InputTiles:
         return self.threads_y * self.thread_y, self.threads_x * self.thread_x
 
     def is_cut(self, workload: ConvWorkload) -> bool:
-        """Return whether a strided gradient's last blocks extend past the plane in both axes, and rows have several."""
+        """Return whether a strided gradient's last blocks extend past the plane in both axes, and rows have several.
+
+        Of windows in registers, TVM then generates code for each combination of conditions: up to 233 KB instead of
+        about 20 KB, which took up to 17 times as long as other tiles on an H200.
+        """
         (height, width), (rows, columns) = compute.phase_sizes(workload), self.sides
         return max(workload.stride) > 1 and height % rows != 0 and width % columns != 0 and columns < width
 

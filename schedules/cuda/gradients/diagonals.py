@@ -43,7 +43,6 @@ from .diagonals_tiles import (
     Config,
     candidates,
     chunks,
-    clocks,
     counts,
     heights,
     line_bytes,
@@ -155,9 +154,6 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
             return config.parts <= chunks(workload, config.tiles)
 
         return named(few_warps, full_chunks, chunks_for_all)
-
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        return clocks(problem, config.tiles, target)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         return counts(problem, config, target)

@@ -1,4 +1,4 @@
-"""The tiles of a gradient on diagonals, and a model of its clocks."""
+"""The tiles of a gradient on diagonals, and the counts of their work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from tvmconv.compute.gradients.weight_diagonals import TILE, columns_there, copi
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
-from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, WARP, Gpu, gpu_of
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import ceil_div, ceil_to
-from ..depthwise_bands.model import ACCESS, ISSUED, TURN
 from ..machine import BLOCK_BYTES, LINE, PRODUCTS, QUARTERS, REGISTERS, REUSED, SHARED_ALIGNMENT
 from ..model import Counts, memory_bytes
-from ..tensor.model import mostly_largest
 from . import parts_bytes
 
 OTHER_REGISTERS, MOST_REGISTERS = 28, 208
@@ -42,24 +40,10 @@ SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
 """The values of the knobs that are tried."""
 
 COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
-"""The instructions of a thread for a copy, for a row of taps, and for a place of a diagonal that is added up.
-
-These and the clocks below were fitted to some 400 kernels on an H100.
-"""
+"""The instructions of a thread for a copy, for a row of taps, and for a place of a diagonal that is added up."""
 
 TAKEN_APART = 24.0
-"""The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers, fitted to 37
-kernels of ten layers on an H200."""
-
-APART = 2.0
-"""The clocks from an instruction of a warp's copies to the next one, which does not wait for it."""
-
-ARRIVAL, UNHIDDEN, MATRIX = 1500.0, 400.0, 40.0
-"""The clocks until a copy arrives, that a warp waits for one through registers, and until a matrix is in registers."""
-
-BLOCK, FINISH = 500.0, 2000.0
-"""The clocks of a block beside its products: where other blocks run meanwhile, and at the end of the last one."""
-
+"""The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers."""
 
 UNHINDERED = 0.25
 """The share of a thread's instructions for copies that wait for the one before: others are of other copies."""
@@ -173,49 +157,6 @@ def resident_blocks(workload: ConvWorkload, tiles: DiagonalTiles, gpu: Gpu) -> i
     )
     by_shared = gpu.shared_bytes // (shared_bytes(workload, tiles) + BLOCK_BYTES)
     return max(1, min(by_shared, by_registers, gpu.warps // tiles.warps, gpu.blocks))
-
-
-def clocks(problem: Problem, tiles: DiagonalTiles, target: tvm.target.Target) -> float:
-    """Return the clocks that the kernel should take.
-
-    Three things bound it: the units of the busiest multiprocessor, the blocks that have to wait for one another, and
-    the memory.
-    """
-    workload, gpu = problem.workload, gpu_of(target)
-    (_, width), (kernel_y, kernel_x), threads = workload.output_size, workload.kernel, tiles.warps * WARP
-    chunk_turns, eights = ceil_div(chunks(workload, tiles), tiles.parts), tiles.rows // EIGHT
-    turns = ceil_div(workload.in_channels * tiles.parts, gpu.multiprocessors)
-    rounds = ceil_div(turns, resident_blocks(workload, tiles, gpu))
-    lines, count = tiles.lines(workload), len(products(workload))
-    starts = [EIGHT * eight + r - workload.padding[0] for eight in range(eights) for r in range(kernel_y)]
-    whole = tiles.bands(workload) == 1
-    met = sum(-EIGHT < start < workload.height for start in starts) if whole else len(starts)
-    first, second = ceil_div(workload.width, TILE), ceil_div(ceil_div(width, EIGHT), 2)
-
-    # What a chunk takes: the products of all warps, and the copies of all threads
-    own = tiles.shares * tiles.pairs
-    copying, vectors, waits = 0.0, 0.0, 0.0
-    for rows, columns in ((lines, workload.width), (tiles.rows, width)):
-        lanes = copied_lanes(columns, workload.itemsize)
-        of_image = rows * columns_there(columns) // lanes
-        copying += ceil_div(of_image, threads) * tiles.images * COPYING
-        vectors += of_image * tiles.images * max(lanes * workload.itemsize, LEAST_COPY) / 128
-        waits += UNHIDDEN if is_plain(columns, workload.itemsize) else 0.0
-    of_row, of_dy, read, read_of_dy = count + first + OF_ROW, second + OF_ROW, 4 * first, 4 * second
-    if of_three_products(workload):  # a product of rows of two images is six instructions, and dy is read for each row
-        of_row = 2 * (3 * count + TAKEN_APART * (first + second) + OF_ROW)
-        of_dy, read, read_of_dy, count = 0.0, 2 * (read + read_of_dy), 0, 6 * count
-    issued = own * (met * of_row + tiles.groups * eights * of_dy) + tiles.warps * copying
-    accesses = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
-    multiplying = own * met * count * PRODUCTS / tensor_instructions(target)["mma"].products
-    unit = mostly_largest(issued / ISSUED, accesses * ACCESS, multiplying)
-    # A warp alone
-    alone = tiles.pairs * eights * tiles.block_r(workload) * (MATRIX + TURN * of_row) + copying * APART + waits
-    finish = tiles.groups * tiles.block_r(workload) * kernel_x * tiles.shares * TILE * OF_SUM / WARP
-    units = turns * (chunk_turns * unit + finish / ISSUED + BLOCK)
-    waiting = rounds * (FINISH + chunk_turns * max(alone, ARRIVAL / tiles.ahead) + TURN * finish / tiles.warps)
-    kernels = KERNEL + (FURTHER_KERNEL if tiles.parts > 1 else 0)
-    return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + kernels
 
 
 def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Counts:

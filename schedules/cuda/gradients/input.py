@@ -23,14 +23,14 @@ from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import ceil_div, divisors, named, upto, wasted, with_default
 from ...template import Layouts
-from ..machine import SUM_BYTES
-from ..model import Counts, memory_bytes
+from ..machine import LINE, SECTOR, SUM_BYTES
+from ..model import Counts, memory_bytes, touched
 from ..template import GpuTemplate, Tests
 from . import (
     BEGINNING,
     CACHED_IN_FLIGHT,
+    CACHED_LOADING,
     COUNTED,
-    CUT,
     IN_FLIGHT,
     LOADING,
     OTHER_REGISTERS,
@@ -66,6 +66,28 @@ def products(workload: ConvWorkload, config: Config) -> int:
 def window(workload: ConvWorkload, config: Config) -> int:
     """Return the elements of a thread's window in registers."""
     return config.load * prod(window_shape(workload, config.tile, config.load)) if config.load else 0
+
+
+def stored(workload: ConvWorkload, config: Config) -> int:
+    """Return the neighbouring columns that a thread stores together."""
+    columns = config.thread_x * workload.stride[1]
+    return next(size for size in (4, 2, 1) if workload.width % size == 0 and columns % size == 0)
+
+
+def _read(workload: ConvWorkload, config: Config) -> int:
+    """Return the lines that a warp touches as each thread loads from the output's gradient."""
+    (height, width), size = workload.output_size, workload.itemsize
+    steps = height * width * size, config.thread_y * width * size, config.thread_x * size
+    return touched((config.threads_c, config.threads_y, config.threads_x), steps, max(1, config.load) * size, LINE)
+
+
+def _written(workload: ConvWorkload, config: Config, unit: int) -> int:
+    """Return the units of `unit` bytes that a warp touches as each thread stores its columns."""
+    size, (sh, sw) = workload.itemsize, workload.stride
+    row = workload.width * size
+    steps = workload.height * row, config.thread_y * sh * row, config.thread_x * sw * size
+    threads = config.threads_c, config.threads_y, config.threads_x
+    return touched(threads, steps, stored(workload, config) * size, unit)
 
 
 class InputGradient(GpuTemplate[Config]):
@@ -114,7 +136,10 @@ class InputGradient(GpuTemplate[Config]):
         def whole_loads(config: Config) -> bool:
             return config.load == 0 or config.thread_x % config.load == workload.output_size[1] % config.load == 0
 
-        return named(whole_channels, whole_loads)
+        def little_code(config: Config) -> bool:
+            return config.load == 0 or not config.is_cut(workload)
+
+        return named(whole_channels, whole_loads, little_code)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield small tiles, in blocks that have a whole row of a plane if the row has at most 64 tiles."""
@@ -157,23 +182,27 @@ class InputGradient(GpuTemplate[Config]):
         if config.load:
             loads, in_flight = read / config.load, IN_FLIGHT
             of_channel = sums + loads * LOADING + read * converted + taps * (1 + converted)
-            of_channel *= CUT if config.is_cut(workload) else 1
-            accessed = read + taps
+            of_taps = taps
         else:
             loads, in_flight = sums, CACHED_IN_FLIGHT
-            of_channel, accessed = sums * (LOADING + 1 + 2 * converted), 2 * sums
+            of_channel, of_taps = sums * (CACHED_LOADING + 1 + 2 * converted), sums
+        stores = outputs / stored(workload, config)
         issued = workload.multiplier * of_channel + outputs * STORING + BEGINNING
         warps = ceil_div(config.threads, WARP)
-        reached, written = config.block_elements(workload)
-        elements = workload.multiplier * (reached + taps) + written
+        reached, _ = config.block_elements(workload)
+        fetched = workload.multiplier * config.threads_c * (reached + taps) * workload.itemsize
         return Counts(
             blocks=self.blocks(problem, config),
             resident=self.resident_blocks(problem, config, gpu_of(target)),
             warps=warps,
             issued=issued,
             moved=memory_bytes(workload, target),
-            fetched=config.threads_c * elements * workload.itemsize,
-            accessed=warps * (workload.multiplier * accessed + outputs),
+            fetched=fetched + warps * stores * SECTOR * _written(workload, config, SECTOR),
+            accessed=warps
+            * (
+                workload.multiplier * (loads * _read(workload, config) + of_taps)
+                + stores * _written(workload, config, LINE)
+            ),
             arrivals=1 + workload.multiplier * loads / in_flight,
             serial=issued,
         )
@@ -239,7 +268,7 @@ class InputGradient(GpuTemplate[Config]):
             sch.unroll(loop)
 
         # Step 3. Store neighbouring columns together
-        store = next(size for size in (4, 2, 1) if workload.width % size == 0 and tile[1] * sw % size == 0)
+        store = stored(workload, config)
         *_, i, p, j = sch.get_loops(output)
         j, vector = sch.split(j, [None, store])
         for loop in (i, p, j):

@@ -29,8 +29,8 @@ from ..template import GpuTemplate, Tests
 from . import (
     BEGINNING,
     CACHED_IN_FLIGHT,
+    CACHED_LOADING,
     COUNTED,
-    CUT,
     IN_FLIGHT,
     LOADING,
     OTHER_REGISTERS,
@@ -113,10 +113,15 @@ class InputGradientNhwc(GpuTemplate[Config]):
         return config.threads_y
 
     def rules(self, problem: Problem) -> Tests[Config]:
-        def whole_channels(config: Config) -> bool:
-            return config.vector in VECTORS and problem.workload.in_channels % (config.threads_c * config.vector) == 0
+        workload = problem.workload
 
-        return named(whole_channels)
+        def whole_channels(config: Config) -> bool:
+            return config.vector in VECTORS and workload.in_channels % (config.threads_c * config.vector) == 0
+
+        def little_code(config: Config) -> bool:
+            return not (config.in_registers and config.is_cut(workload))
+
+        return named(whole_channels, little_code)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield small tiles, in blocks of up to 8 or 32 threads with neighbouring channels."""
@@ -168,10 +173,9 @@ class InputGradientNhwc(GpuTemplate[Config]):
         if config.in_registers:
             loads, in_flight, accessed = window(workload, config) / vector, IN_FLIGHT, float(taps)
             issued += loads * (LOADING + vector * converted) + taps * (1 + vector * converted)
-            issued *= CUT if config.is_cut(workload) else 1
         else:
             loads, in_flight, accessed = sums / vector, CACHED_IN_FLIGHT, sums / vector
-            issued += loads * (LOADING + 2 * vector * converted)
+            issued += loads * (CACHED_LOADING + 2 * vector * converted)
         warps, run = ceil_div(config.threads, WARP), vector * config.threads_c * workload.itemsize
         words = max(1.0, vector * workload.itemsize / SUM_BYTES)
         return Counts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import Any, ClassVar
 
@@ -23,14 +24,13 @@ from tvmconv.compute import PlaneTiles, Shares, Tiles
 from tvmconv.compute.gradients.weight_planes import BANKS, VECTOR
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import FURTHER_KERNEL, KERNEL, WARP, Gpu, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
-from ...space import ceil_div, divisors, evenly, named, upto, wasted, with_default
+from ...space import ceil_div, ceil_to, divisors, evenly, named, upto, wasted, with_default
 from ...template import Layouts
 from ..machine import SUM_BYTES
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests
-from ..tensor.model import mostly_largest
 from . import (
     BEGINNING,
     BLOCK_THREADS,
@@ -45,45 +45,27 @@ from . import (
 SUMS = 49
 """The most sums that a thread has in registers, for as many taps."""
 
-ROOM = 150
-"""The most registers for sums, and for a tile with its window."""
+ROOM, PLANES_ROOM = 150, 100
+"""The most registers for sums, and for a tile and what it reads at once, of x in global memory and of planes."""
 
-WARPS = 32
-"""The warps for each multiprocessor: twice as many as it runs at once."""
+MOST_ROWS, MOST_WASTED = 8, 1.3
+"""The most rows of a tile, and the most by which rows of tiles exceed those of a plane, as a factor."""
 
-WHOLE = 16
-"""The most warps of a block that has all tiles of a channel, so that no second kernel adds up what blocks have."""
+WARPS, IMAGES = (1, 2, 4, 8, 16), (1, 2, 4, 8)
+"""The warps of blocks that read x from global memory, and the images of those that have planes in shared memory."""
 
-FEW_SUMS = 25
-"""The most sums with which `WHOLE` warps have registers for what they read; with more, planes are in shared memory."""
+PLANES_WARPS = 8
+"""The most warps of a block that has planes in shared memory."""
 
-PLANES_BYTES = 32 << 10
-"""The most shared memory for the planes of a block, of which several share a multiprocessor."""
-
-PLANES_THREADS = 256
-"""The most threads of a block that has planes in shared memory."""
-
-PLANES_WARPS = 16
-"""The warps of such blocks for each multiprocessor, which has registers for so many."""
-
-PLANES_ROOM = 100
-"""The most registers for sums, for a tile, and for two rows of its window, of such a block."""
-
-OF_FEW, OF_TILES, OF_PLANES = 1.5, 3.0, 1.6
-"""The clocks of a product of a warp: of few sums, of more from windows in registers, and of those from planes."""
-
-OF_FLOAT32_TILES, OF_FLOAT32_PLANES, OF_ONE_OR_TWO = 3.5, 0.87, 2.0
-"""The same in float32, which is not converted: of more than few sums from windows, of those from planes, and of those
-from planes of which a block has only one or two at once. Of ten layers on an H100, whose times are 0.9 to 1.2 times
-these estimates."""
-
-WAIT = 4000.0
-"""The clocks that threads wait for what they read first, and for one another at the end."""
-
+GRIDS = (16, 32, 64)
+"""The warps of all blocks, for each multiprocessor, that parts are chosen for."""
 
 SHARED_LOADING, COPYING, ADDING = 1.5, 12.0, 25.0
 """The instructions of a thread for an element that it reads from shared memory, for one that it copies there, and for
 each sum that the warps and threads of a block add up, counted in machine code for sm_90."""
+
+BARRIERS = 2
+"""The times that the threads of a block wait for one another in a turn: for planes to be read, and copied."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +173,29 @@ class WeightGradient(GpuTemplate[Config]):
         return named(taps_in_kernel, tiles_in_planes, undilated_rows, a_tile_for_a_thread, whole_turns)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        """Yield the default: planes in shared memory for many taps, where some share a block; else tiles of x."""
-        gpu = gpu_of(target)
-        yield _of_planes(problem, gpu) or _of_tiles(problem, gpu)
+        """Yield tiles of x, and planes in shared memory, with parts that give multiprocessors few or many warps."""
+        workload, multiprocessors = problem.workload, gpu_of(target).multiprocessors
+        (height, width), batch = workload.output_size, workload.batch
+        for (block_r, block_s), rows in product(_cuts(workload), range(1, min(height, MOST_ROWS) + 1)):
+            if wasted(height, rows) > MOST_WASTED:
+                continue
+            one = Config(block_r, block_s, rows, images=0, warps=1, parts=1)
+            planes, sizes = replace(one, images=1), []
+            if one.sums + _read_registers(workload, one) <= ROOM:
+                tiles = batch * ceil_div(height, rows) * width
+                sizes += [(0, warps, ceil_div(tiles, warps * WARP)) for warps in WARPS]
+            if one.sums + _read_registers(workload, planes) <= PLANES_ROOM:
+                threads = [(images, images * prod(planes.planes.tiles(workload))) for images in upto(batch, *IMAGES)]
+                sizes += [
+                    (images, ceil_div(count, WARP), ceil_div(batch, images))
+                    for images, count in threads
+                    if count <= PLANES_WARPS * WARP and 2 * count >= ceil_to(count, WARP)
+                ]
+            blocks = workload.out_channels * prod(one.shares.blocks(workload))
+            for images, warps, most in sizes:
+                counts = (grid * multiprocessors // (blocks * warps) for grid in GRIDS)
+                for parts in sorted({_in_turns(min(most, max(1, count))) for count in counts}):
+                    yield replace(one, images=images, warps=warps, parts=parts)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
@@ -228,14 +230,6 @@ class WeightGradient(GpuTemplate[Config]):
 
         return named(many_sums, little_waste, work_for_all)
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take."""
-        workload, gpu = problem.workload, gpu_of(target)
-        products = prod(workload.output_shape) * prod(workload.kernel) / WARP / gpu.multiprocessors
-        kernels = KERNEL + (FURTHER_KERNEL if config.parts > 1 else 0)
-        units = products * _product_clocks(workload, config)
-        return mostly_largest(units, workload.bytes_moved / gpu.bytes_per_clock) + WAIT + kernels
-
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, converted = problem.workload, problem.workload.itemsize < SUM_BYTES
         if config.images:
@@ -245,7 +239,7 @@ class WeightGradient(GpuTemplate[Config]):
             elements = float(config.images * sum(map(prod, config.planes.planes(workload))))
             loads = elements / config.threads
             of_tile += loads * (COPYING + converted)
-            accessed, in_flight = read + loads, CACHED_IN_FLIGHT
+            accessed, waits = read + loads, 1 + BARRIERS + loads / CACHED_IN_FLIGHT
         else:
             height, width = workload.output_size
             tiles = workload.batch * ceil_div(height, config.rows) * width
@@ -254,7 +248,7 @@ class WeightGradient(GpuTemplate[Config]):
             loads = float(config.rows + read)
             of_tile = config.sums * config.rows + loads * (LOADING + converted)
             elements = config.threads * (config.rows + read / config.block_s)
-            accessed, in_flight = loads, IN_FLIGHT
+            accessed, waits = loads, 1 + loads / IN_FLIGHT
         warps = config.threads // WARP
         issued = turns * of_tile + config.sums * ADDING + BEGINNING
         return Counts(
@@ -265,7 +259,7 @@ class WeightGradient(GpuTemplate[Config]):
             moved=memory_bytes(workload, target),
             fetched=turns * elements * workload.itemsize,
             accessed=warps * turns * accessed,
-            arrivals=1 + turns * (1 + loads / in_flight),
+            arrivals=1 + turns * waits,
             serial=issued,
             kernels=1 + (config.parts > 1),
             beside=parts_bytes(workload, config.parts),
@@ -303,17 +297,6 @@ def _read_registers(workload: ConvWorkload, config: Config) -> int:
     if config.images:
         return config.rows * VECTOR + 2 * config.planes.window(workload)[1]
     return config.rows + prod(config.tiles.window(workload))
-
-
-def _product_clocks(workload: ConvWorkload, config: Config) -> float:
-    """Return the clocks of a product of a warp."""
-    if config.sums <= FEW_SUMS:
-        return OF_FEW
-    if workload.dtype != "float32":
-        return OF_PLANES if config.images else OF_TILES
-    if not config.images:
-        return OF_FLOAT32_TILES
-    return OF_ONE_OR_TWO if config.images <= 2 else OF_FLOAT32_PLANES
 
 
 def _in_tiles(problem: Problem, tiles: Tiles) -> Schedule:
@@ -443,71 +426,11 @@ def _into_registers(sch: Schedule, block: SBlockRV, axes: int) -> None:
         sch.unroll(loop)
 
 
-def _of_tiles(problem: Problem, gpu: Gpu) -> Config:
-    """Return the default with x in global memory: rows that share what is read, and parts that keep a GPU busy."""
-    workload = problem.workload
-    height, width = workload.output_size
-    block_r, block_s = _sums(problem)
-
-    def loads(rows: int) -> int:
-        return rows + prod(Tiles(rows, Shares(block_r, block_s, 1, 1)).window(workload))
-
-    def fits(rows: int) -> bool:
-        return rows == 1 or (workload.dilation[0] == 1 and loads(rows) + block_r * block_s <= ROOM)
-
-    heights = [rows for rows in range(1, min(height, 8) + 1) if fits(rows)]
-    rows = min(heights, key=lambda rows: wasted(height, rows) * loads(rows) / rows)
-    most = ceil_div(workload.batch * ceil_div(height, rows) * width, WARP)
-    channels = workload.out_channels * ceil_div(workload.kernel[0], block_r) * ceil_div(workload.kernel[1], block_s)
-    wanted = min(most, ceil_div(WARPS * gpu.multiprocessors, channels))
-    few = BLOCK_THREADS // WARP
-    whole = WHOLE if block_r * block_s <= FEW_SUMS else few
-    if 4 * wanted <= 5 * whole:  # a second kernel takes longer than a few warps more would save
-        all_busy = ceil_div(most, max(1, round(most / wanted)))  # in the last turn, too
-        return Config(block_r, block_s, rows, 0, min(all_busy, whole), 1)
-    return Config(block_r, block_s, rows, 0, few, _in_turns(ceil_div(wanted, few)))
-
-
-def _of_planes(problem: Problem, gpu: Gpu) -> Config | None:
-    """Return the default with planes in shared memory; None where planes are too large or too few, or few taps."""
-    workload, (block_r, block_s) = problem.workload, _sums(problem)
-    if block_r * block_s <= FEW_SUMS:
-        return None
-
-    def planes(rows: int) -> PlaneTiles:
-        return Config(block_r, block_s, rows, 1, 1, 1).planes
-
-    def cost(rows: int) -> float:
-        return wasted(workload.output_size[0], rows) * prod(planes(rows).window(workload)) / rows
-
-    def fits(rows: int) -> bool:
-        return block_r * block_s + rows * VECTOR + 2 * planes(rows).window(workload)[1] <= PLANES_ROOM
-
-    heights = [rows for rows in range(1, min(workload.output_size[0], 8) + 1) if fits(rows)]
-    if not heights:
-        return None
-    rows = min(heights, key=cost)
-    tiles, nbytes = prod(planes(rows).tiles(workload)), 4 * sum(map(prod, planes(rows).planes(workload)))
-
-    def images(warps: int) -> int:
-        return min(workload.batch, warps * WARP // tiles, PLANES_BYTES // nbytes)
-
-    warps = max(range(1, PLANES_THREADS // WARP + 1), key=lambda warps: images(warps) * tiles / warps)
-    if 2 * images(warps) * tiles < warps * WARP:
-        return None
-    blocks = workload.out_channels * prod(planes(rows).shares.blocks(workload))
-    least = max(1, PLANES_WARPS * gpu.multiprocessors // (blocks * warps))
-    most = ceil_div(workload.batch, images(warps))
-    known = range(min(least, most), min(2 * least, most) + 1)
-    parts = min(known, key=lambda parts: ceil_div(blocks * parts, gpu.multiprocessors) / parts)
-    return Config(block_r, block_s, rows, images(warps), warps, _in_turns(parts))
-
-
-def _sums(problem: Problem) -> tuple[int, int]:
-    """Return the rows and columns of the kernel whose sums a thread has."""
-    kr, ks = problem.workload.kernel
-    block_s = evenly(ks, SUMS)
-    return evenly(kr, max(1, SUMS // block_s)), block_s
+def _cuts(workload: ConvWorkload) -> list[tuple[int, int]]:
+    """Return the rows and columns of the kernel whose sums a thread has: the most columns, or the most rows."""
+    kr, ks = workload.kernel
+    block_s, block_r = evenly(ks, SUMS), evenly(kr, SUMS)
+    return [*{(evenly(kr, max(1, SUMS // block_s)), block_s), (block_r, evenly(ks, max(1, SUMS // block_r)))}]
 
 
 def _in_turns(parts: int) -> int:

@@ -39,8 +39,7 @@ from .weight_nhwc_tiles import (
     Tile,
     adders,
     all_tiles,
-    best,
-    clocks,
+    candidates,
     registers_of,
     resident_blocks,
     shared_bytes,
@@ -117,8 +116,7 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         return named(whole_channels, tiles_in_planes, undilated, numbers_in_registers, whole_turns)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
-        """Yield the default: the tiles of the least clocks, with parts enough to keep multiprocessors busy."""
-        yield best(problem.workload, gpu_of(target))
+        return candidates(problem.workload, gpu_of(target))
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload, (height, width) = problem.workload, problem.workload.output_size
@@ -144,9 +142,6 @@ class WeightGradientNhwc(GpuTemplate[Config]):
             return prod(map(wasted, workload.output_size, (config.rows, config.columns))) <= 1.3
 
         return named(full_warps, little_waste)
-
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        return clocks(problem.workload, config, gpu_of(target))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, tile, taps = problem.workload, self._tile(problem, config), prod(problem.workload.kernel)

@@ -1,8 +1,4 @@
-"""The tiles of the gradient of a depthwise convolution by its weight in NHWC, and a model of its clocks.
-
-A thread's turn takes the latency of its loads, and its instructions as often as the warps beside it leave it a turn.
-The constants were fitted to some 150 kernels on an H100.
-"""
+"""The tiles of the gradient of a depthwise convolution by its weight in NHWC."""
 
 from __future__ import annotations
 
@@ -25,8 +21,8 @@ VECTORS = (1, 2, 4)
 LANES = 64
 """The most neighbouring threads with neighbouring channels: others have other pixels."""
 
-LEAST_BLOCK = 128
-"""The least threads of a block, if there is room for so many."""
+FRACTIONS = (1, 2, 4)
+"""The divisors of the most threads of a block that are tried."""
 
 TILE_THREADS = 64
 """The most threads of a block with the same channels."""
@@ -63,12 +59,6 @@ FEWEST = 256
 
 WAVES = 3
 """The most waves of blocks on a multiprocessor."""
-
-LATENCY, FINISH, PART = 1500, 1000, 4
-"""The clocks until what a turn reads is there, those of the sums of a block, and of each part in the second kernel."""
-
-WAIT = 2
-"""The least clocks from one instruction of a warp to its next."""
 
 PARTS_EACH = 32
 """The parts that a thread of the second kernel adds up, if there are no more than `ADDERS` times as many."""
@@ -117,22 +107,9 @@ class Tile(NamedTuple):
     """True if registers hold all that it reads at once."""
 
 
-def best(workload: ConvWorkload, gpu: Gpu) -> Config:
-    """Return the configuration of the least clocks."""
-    configs = (config for tile in _tiles(workload) for config in _divisions(workload, tile, gpu))
-    return min(configs, key=lambda config: clocks(workload, config, gpu))
-
-
-def clocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> float:
-    """Return the clocks that both kernels should take."""
-    tile = tile_of(workload, config.vector, config.rows, config.columns)
-    turns = ceil_div(all_tiles(workload, tile), config.parts * config.threads_y)
-    resident = resident_blocks(config, tile.numbers)
-    blocks = config.parts * (workload.out_channels // (config.vector * config.threads_c))
-    busy = min(resident, ceil_div(blocks, gpu.multiprocessors))
-    turn = LATENCY + tile.instructions * max(WAIT, busy * ceil_div(config.threads, WARP) / 4)
-    waves = ceil_div(blocks, resident * gpu.multiprocessors)
-    return waves * (turns * turn + FINISH) + PART * config.parts
+def candidates(workload: ConvWorkload, gpu: Gpu) -> Iterator[Config]:
+    """Yield tiles in blocks of a few sizes, with parts such that blocks run in 1 to `WAVES` waves."""
+    return (config for tile in _tiles(workload) for config in _divisions(workload, tile, gpu))
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
@@ -222,7 +199,7 @@ def _divisions(workload: ConvWorkload, tile: Tile, gpu: Gpu) -> Iterator[Config]
     groups = workload.out_channels // (vector * threads_c)
     staged = STAGED_BYTES // (4 * vector * threads_c * workload.kernel[1])
     most = max(1, min(crowd // threads_c, TILE_THREADS, staged))
-    for threads_y in range(max(1, min(LEAST_BLOCK // threads_c, most)), most + 1):
+    for threads_y in sorted({max(1, most // fraction) for fraction in FRACTIONS}):
         resident = max(1, crowd // ceil_to(threads_y * threads_c, WARP))
         for waves in range(1, WAVES + 1):
             turns = ceil_div(count, threads_y * max(1, waves * resident * gpu.multiprocessors // groups))

@@ -5,7 +5,7 @@ As the im2win thesis has it (algorithms 2, 3 and 9): the windows are the input a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import tvm
@@ -18,8 +18,8 @@ from tvmconv.targets.devices import gpu_of
 
 from ..gemm.schedule import schedule_gemm, spread_over_grid
 from ..gemm.tiles import GemmConfig
+from ..model import Counts
 from . import Simt
-from .model import SECOND_KERNEL, bytes_per_clock
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,17 @@ class Im2win(Simt):
         windows = self.elements(problem.workload)
         return None if windows < 2**31 else "takes windows of fewer than 2^31 elements together"
 
-    def estimate(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> float:
-        """Return the clocks of `direct`, and those of the kernel that lays the windows out: it writes what is read."""
-        workload, gpu = problem.workload, gpu_of(target)
-        moved = workload.itemsize * (prod(workload.x_shape) + 2 * self.elements(workload))
-        return super().estimate(problem, config, target) + SECOND_KERNEL + moved / bytes_per_clock(gpu)
+    def counts(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> Counts:
+        """Return the work of `direct`, and that of the kernel that lays the windows out."""
+        workload, counts = problem.workload, super().counts(problem, config, target)
+        windows, image = self.elements(workload) * workload.itemsize, prod(workload.x_shape) * workload.itemsize
+        total = workload.bytes_moved - image + windows
+        return replace(
+            counts,
+            moved=0.0 if total <= gpu_of(target).l2_room else float(total),
+            kernels=counts.kernels + 1,
+            beside=counts.beside + image + windows,
+        )
 
     def schedule(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> Schedule:
         """Schedule the workload's computation; the config must be legal."""

@@ -45,10 +45,11 @@ from ...space import Space, named, wasted
 from ...template import Layouts
 from ..gemm.tiles import VECTOR
 from ..machine import BLOCK_BYTES
+from ..model import Counts
 from ..template import GpuTemplate, Tests, resident_blocks, tensor_core_obstacle
 from .constraints import most_registers, needed_registers, rules, rules_of
+from .counts import counts_of
 from .default import PARTS, even_tiles, few_parts, fitted, tiles_of
-from .model import kernel_clocks
 from .schedule import schedule_convolution
 from .tiles import (
     MOST_STAGES,
@@ -203,15 +204,19 @@ class Tensor(GpuTemplate[Config]):
         return replace(space, knobs=knobs, heuristics={**named(whole_gpu), **space.heuristics})
 
     def resident_blocks(self, problem: Problem, config: Config, gpu: Gpu) -> int:
-        """Return the blocks that a multiprocessor has room for, with registers that compilers are not short of."""
+        """Return the blocks that a multiprocessor has room for, with registers that compilers are not short of.
+
+        Where warps have roles it is the tiles at work: that of each team, and one whose chunks are on their way.
+        """
+        if config.teams:
+            return config.teams + 1
         product = self.product_of(problem)
         taken = config.sums + fragments(product, config) + OTHER_REGISTERS
         return resident_blocks(gpu, config.threads, taken, shared_bytes(product, config))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take."""
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         resident = self.resident_blocks(problem, config, gpu_of(target))
-        return kernel_clocks(self.product_of(problem), config, target, resident, self.EXCHANGED)
+        return counts_of(self.product_of(problem), config, target, resident, self.EXCHANGED)
 
     def sizes(self, problem: Problem, config: Config) -> dict[str, float]:
         product = self.product_of(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from tvmconv.compute.annotations import BulkCopy
@@ -98,6 +99,7 @@ long where it has to bring zeros in their place. On an H100, at batch 128 in flo
 taps are whole steps, and there the estimate decides."""
 
 
+@lru_cache(maxsize=64)  # constraints ask for each of hundreds of configurations
 def is_bulk(problem: Problem) -> bool:
     """Return whether the engine can copy the chunks, each of one tap, of windows that it knows.
 

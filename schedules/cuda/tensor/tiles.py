@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd, log, prod
 
 from tvmconv.compute.annotations import BARRIER_BYTES, COPYING_THREADS, TILE_ROWS
@@ -76,16 +77,20 @@ class Config:
     @property
     def tile(self) -> FragmentTile:
         """The tile in terms of fragments."""
-        rows, columns, warps_m, warps_n = self.block_m, self.block_n, self.warps_m, self.warps_n
         if self.channel_rows:
-            rows, columns, warps_m, warps_n = columns, rows, warps_n, warps_m
-        instructions, eights = rows // (warps_m * self.width * 16), columns // (warps_n * 8)
-        return FragmentTile(warps_m, warps_n, self.width, instructions, eights, self.channel_rows)
+            return _tile(self.block_n, self.block_m, self.warps_n, self.warps_m, self.width, True)
+        return _tile(self.block_m, self.block_n, self.warps_m, self.warps_n, self.width, False)
 
     @property
     def sums(self) -> int:
         """The number of sums of a thread."""
         return self.block_m * self.block_n // self.threads
+
+
+@lru_cache(maxsize=1024)  # constraints and counts ask for that of a configuration ten times
+def _tile(rows: int, columns: int, warps_m: int, warps_n: int, width: int, channel_rows: bool) -> FragmentTile:
+    instructions, eights = rows // (warps_m * width * 16), columns // (warps_n * 8)
+    return FragmentTile(warps_m, warps_n, width, instructions, eights, channel_rows)
 
 
 def tf32_products(problem: Problem) -> int:

@@ -15,11 +15,11 @@ from tvmconv.checking.fused import FusedSample
 from tvmconv.checking.operands import random_operands
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cuda.gate import FEW_THREADS, THREADS, Config, template
+from tvmconv.schedules.cuda.gate import THREADS, Config, template
 from tvmconv.targets import cuda, resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
-CASES = [(name, threads) for name in GATES for threads in (128, 256, 512, 1024)]
+CASES = [(name, threads) for name in GATES for threads in THREADS]
 
 
 @pytest.mark.parametrize(("name", "threads"), every(3, CASES))
@@ -43,11 +43,13 @@ def test_machine_code(name: str, threads: int) -> None:
     assert kernel.shared_bytes >= template.shared_bytes(problem, Config(threads))
 
 
-def test_threads_of_a_default() -> None:
-    """Blocks of small layers have fewer."""
-    found = [dispatch.select(FusedProblem(GATES[name]), SM_90) for name in ("efficientnet", "large")]
-    assert [selection.config for selection in found] == [Config(FEW_THREADS), Config(THREADS)]
-    assert {selection.name for selection in found} == {"cuda/gate"}
+def test_default_has_the_least_clocks_of_all_numbers_of_threads() -> None:
+    for name in ("efficientnet", "large"):
+        problem = FusedProblem(GATES[name])
+        found = dispatch.select(problem, SM_90)
+        assert found.name == "cuda/gate"
+        clocks = {threads: template.estimate(problem, Config(threads), SM_90) for threads in THREADS}
+        assert clocks[found.config.threads] == min(clocks.values())
 
 
 def test_more_channels_are_refused() -> None:

@@ -13,10 +13,10 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.cuda import MODULES
 from tvmconv.schedules.cuda.model import Counts, clocks, in_runs, p_norm
+from tvmconv.schedules.cuda.model.rates import UNFITTED, Factors, Rates
 from tvmconv.schedules.cuda.template import GpuTemplate
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
-from tvmconv.targets.rates import UNFITTED, Factors, Rates
 
 RATES = Rates(
     launch=2000,

@@ -130,6 +130,7 @@ def packed_elements(workload: ConvWorkload) -> int:
     return image.out_channels * prod(image.kernel) * depth(image)
 
 
+@lru_cache(maxsize=128)  # constraints and counts ask for each of hundreds of configurations
 def chunks(workload: ConvWorkload, by_tap: bool = False) -> int:
     """Return the number of chunks of the reduction, the last of which may be in part zeros.
 
@@ -155,15 +156,6 @@ def last_steps(workload: ConvWorkload) -> int:
 def row_bytes(steps: int) -> int:
     """Return the bytes of a row of a chunk of so many steps, of those whose vectors the copy engine permutes."""
     return min(size for size in PERMUTED if size >= steps * STEP_BYTES)
-
-
-def mean_row_bytes(workload: ConvWorkload, least: float = 0) -> float:
-    """Return the bytes of a chunk's row in the mean, where no chunk goes on with the next tap.
-
-    Narrow rows may count as so many bytes at least.
-    """
-    last = max(row_bytes(last_steps(workload)), least)
-    return ROW_BYTES - (ROW_BYTES - last) / chunks_of_tap(workload)
 
 
 def multiplied_share(workload: ConvWorkload) -> float:

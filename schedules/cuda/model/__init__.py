@@ -1,27 +1,30 @@
 """The clocks of a kernel on a GPU, told by counts of its work: one model for all templates that count.
 
 A multiprocessor has four units: its warps begin instructions, shared memory is accessed, tensor cores multiply, and
-bytes come from the L2 cache. Resident blocks share these units. A block takes at least the time for which its threads
-wait for memory and for preceding instructions. Memory bounds the whole kernel. The p-norm combines these bounds, and
-launches are added.
+bytes come from the L2 cache. Resident blocks share these units. Their warps are divided among the multiprocessor's
+quarters, and those of the quarter with the most warps take longest to begin instructions. A block takes at least the
+time for which its threads wait for memory and for preceding instructions. Memory bounds the whole kernel. The p-norm
+combines these bounds, and launches are added.
 
-A GPU's rates, and two factors for each template, are fitted to measured kernels by `benchmarks/fit.py`. They absorb
-what counts have in common, and are not exact properties of the hardware. The number of multiprocessors, and the bytes
+A GPU's rates, and two factors for each template, are fitted to measured kernels (`rates`). They absorb what counts
+have in common, and are not exact properties of the hardware. The number of multiprocessors, and the bytes
 that memory moves in a clock, are those of the data sheet.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 
 import tvm
 
 from tvmconv.problem import Workload
-from tvmconv.targets.devices import Gpu, gpu_of
-from tvmconv.targets.rates import Factors, Rates
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
-from ..space import ceil_div, wasted
-from .machine import SECTOR
+from ...space import ceil_div, wasted
+from ..machine import QUARTERS, SECTOR
+from .rates import Factors, Rates
 
 RUN = 20.0
 """The fixed cost of a run of neighbouring bytes, as the number of bytes that memory moves in the same time."""
@@ -64,9 +67,11 @@ def clocks(counts: Counts, gpu: Gpu, rates: Rates, factors: Factors) -> float:
     """
     share = ceil_div(counts.blocks, gpu.multiprocessors)
     together = (counts.resident + share - abs(counts.resident - share)) / 2  # the lesser one, of arrays too
+    # The warps that a block would have if all quarters had as many as the one with the most.
+    busiest = -(-together * counts.warps // QUARTERS) * QUARTERS / together
     units = p_norm(
         rates.power,
-        factors.issued * counts.issued * counts.warps / rates.issue,
+        factors.issued * counts.issued * busiest / rates.issue,
         counts.accessed * rates.access,
         counts.multiplied * rates.mma,
         counts.fetched / rates.l2,
@@ -92,3 +97,27 @@ def memory_bytes(workload: Workload, target: tvm.target.Target) -> float:
 def in_runs(run: int) -> float:
     """Return the cost of moving bytes in runs of `run` neighbouring bytes, as a multiple of their cost in long runs."""
     return wasted(run, SECTOR) * (1 + RUN / run)
+
+
+Axes = tuple[int, int, int]
+"""Numbers along z, y and x."""
+
+
+@lru_cache(maxsize=4096)  # asked for each of thousands of configurations
+def first_warp(threads: Axes, steps: Axes) -> tuple[int, ...]:
+    """Return the offsets of what the threads of a block's first warp access, where neighbours are `steps` apart."""
+    _, threads_y, threads_x = threads
+    z, y, x = steps
+    return tuple(
+        thread // (threads_x * threads_y) * z + thread // threads_x % threads_y * y + thread % threads_x * x
+        for thread in range(min(WARP, prod(threads)))
+    )
+
+
+def touched(threads: Axes, steps: Axes, nbytes: int, unit: int) -> int:
+    """Return the units of `unit` bytes that a warp touches as each of its threads accesses `nbytes`.
+
+    Neighbouring threads access bytes that are `steps` apart.
+    """
+    first = first_warp(threads, steps)
+    return len({place for byte in first for place in range(byte // unit, (byte + nbytes - 1) // unit + 1)})

@@ -1,0 +1,202 @@
+"""The fit of the model of a GPU to records: of its rates, and of two factors for each template.
+
+Configurations of one problem are compared with one another: the fit is by the errors of the logarithms of times, and
+more by those relative to a problem's mean error, most of fast configurations. Templates have the same weight, but for
+kernels that take much longer than the model tells, which have little.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import inf
+from os import PathLike
+from typing import Any
+
+import msgspec
+import numpy as np
+from scipy.optimize import least_squares
+
+from tvmconv.dispatch import template_named
+from tvmconv.dispatch.record import load_from_file
+from tvmconv.problem import Problem
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.schedules.cuda import MODULES
+from tvmconv.schedules.cuda.model import Counts, clocks
+from tvmconv.schedules.cuda.model.rates import Factors, Rates
+from tvmconv.schedules.cuda.template import GpuTemplate
+from tvmconv.targets import gpu_of, resolve_target
+from tvmconv.targets.devices import Gpu, gpu_named
+
+COUNTS = tuple(field.name for field in fields(Counts))
+RATES = Rates.__struct_fields__
+
+WITHIN, RATE_WEIGHT, FACTOR_WEIGHT = 2.0, 0.02, 0.05
+"""`WITHIN` multiplies a configuration's error relative to its problem's mean error. The other two multiply the
+logarithms by which rates and factors differ from the start, so that those which records do not determine stay there."""
+
+START = Rates(launch=2500, further=1800, block=30, issue=4, access=1, mma=1, l2=48, latency=400, turn=4, power=2)
+"""The rates that a fit begins with, near the data sheet's of an H100."""
+
+OUTLIER = 0.03
+"""The weighted error beyond which the loss grows linearly, not with the square."""
+
+FEWEST = 4
+"""The fewest configurations of a problem whose regret is told."""
+
+MOST = 64
+"""The most configurations of a problem in the fit."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured configurations of a problem."""
+
+    template: str
+    """The name of the template, such as "cuda/attention"."""
+    gpu: Gpu
+    """The row of the device table for the GPU that measured, by its name, else by the target."""
+    problem: str
+    counts: Any
+    """An array (configurations, counts)."""
+    seconds: Any
+    """An array (configurations)."""
+    before: Any
+    """The package's current estimates, used only to rank configurations."""
+
+
+def measured(paths: Iterable[str | PathLike[str]]) -> list[Measured]:
+    """Return the problems in files of records with several configurations of templates that count their work."""
+    found: dict[tuple[str, str, str, Problem], dict[str, float]] = defaultdict(dict)
+    for path in paths:
+        for record in load_from_file(path).records:
+            if record.costs and isinstance(record.problem, Problem) and counts_work(record.template):
+                of_problem = found[record.template, record.target, record.device.name, record.problem]
+                knobs = json.dumps(record.knobs)
+                of_problem[knobs] = min(*record.costs, of_problem.get(knobs, inf))
+    problems = (_measured(*key, configs) for key, configs in found.items())
+    return [each for each in problems if len(each.seconds) > 1]
+
+
+def counts_work(name: str) -> bool:
+    """Return whether a template is one of CUDA that counts its work."""
+    folder, _, algorithm = name.partition("/")
+    return folder == "cuda" and algorithm in MODULES and _gpu_template(name).counts is not GpuTemplate.counts
+
+
+def chooses_by_counts(name: str) -> bool:
+    """Return whether a template is one of CUDA whose configurations the model chooses, by its counts."""
+    return counts_work(name) and _gpu_template(name).estimate is GpuTemplate.estimate
+
+
+def _gpu_template(name: str) -> type[GpuTemplate[Any]]:
+    template = template_named(name)
+    assert isinstance(template, GpuTemplate)
+    return type(template)
+
+
+def module_of(name: str) -> str:
+    """Return the module of a template, such as "gradients.input" for "cuda/input_gradient"."""
+    return MODULES[name.partition("/")[2]]
+
+
+def _measured(name: str, given: str, device: str, problem: Problem, configs: dict[str, float]) -> Measured:
+    template, target = template_named(name), resolve_target(json.loads(given))
+    assert isinstance(template, GpuTemplate)
+    counts, seconds, before = [], [], []
+    for knobs, cost in configs.items():
+        config = msgspec.convert(json.loads(knobs), template.Config)
+        if template.is_legal(problem, config, target):
+            work = template.counts(problem, config, target)
+            counts.append([float(getattr(work, count)) for count in COUNTS])
+            before.append(template.estimate(problem, config, target))
+            seconds.append(cost)
+    gpu = gpu_named(device) or gpu_of(target)
+    return Measured(name, gpu, str(problem), np.array(counts), np.array(seconds), np.array(before))
+
+
+class Fit:
+    """The parameters of the model, logarithms of rates and of factors that are fitted, and the times that they tell."""
+
+    def __init__(
+        self, problems: Sequence[Measured], start: Rates = START, factors: Mapping[str, Factors] | None = None
+    ) -> None:
+        """Take the rates to begin with, and the factors of templates by their names, if these are not to be fitted.
+
+        Raise `InvalidArgumentError` for problems of GPUs of several rows, and for none at all.
+        """
+        if not problems:
+            raise InvalidArgumentError("records", [], "several configurations of a problem of a template that counts")
+        self.gpu, *others = dict.fromkeys(each.gpu for each in problems)
+        if others:
+            raise InvalidArgumentError("records", others[0].model, f"those of one row, as the {self.gpu.model} has")
+        self.templates = sorted({each.template for each in problems})
+        self._factors = None
+        if factors is not None:
+            self._factors = np.array([[factors[name].issued, factors[name].waiting] for name in self.templates]).T
+        free = 2 * len(self.templates) if factors is None else 0
+        self.start = np.log([*(getattr(start, name) for name in RATES), *np.ones(free)])
+
+    def logarithms(self, parameters: Any, problems: Sequence[Measured]) -> Any:
+        """Return the logarithms of the seconds of configurations of problems, one after the other."""
+        number = [self.templates.index(each.template) for each in problems]
+        template = np.repeat(number, [len(each.seconds) for each in problems])
+        columns = np.concatenate([each.counts for each in problems]).T
+        rates, factors = self._split(np.exp(parameters))
+        counts = Counts(**dict(zip(COUNTS, columns, strict=True)))
+        return np.log(clocks(counts, self.gpu, Rates(*rates), Factors(*factors[:, template])) / self.gpu.clock)
+
+    def _split(self, values: Any) -> tuple[Any, Any]:
+        """Return the rates, and the factors as an array (2, templates)."""
+        rates, factors = values[: len(RATES)], values[len(RATES) :].reshape(2, -1)
+        return rates, factors if self._factors is None else self._factors
+
+    def fitted(self, problems: Sequence[Measured]) -> Any:
+        """Return the parameters that are fitted to problems."""
+        some = [_at_most(each, MOST) for each in problems]
+        sizes = np.array([len(each.seconds) for each in some])
+        of_template = Counter(each.template for each in some)
+        number = np.repeat(np.arange(len(some)), sizes)
+        weight = np.repeat([(of_template[each.template] * len(each.seconds)) ** -0.5 for each in some], sizes)
+        seconds = np.concatenate([each.seconds for each in some])
+        fastest = np.repeat([each.seconds.min() for each in some], sizes)
+        near = np.clip(fastest / seconds, 0.2, 1)
+        own = np.full(len(self.start), FACTOR_WEIGHT)
+        own[: len(RATES)] = RATE_WEIGHT
+
+        def errors(parameters: Any) -> Any:
+            error = self.logarithms(parameters, some) - np.log(seconds)
+            mean = np.bincount(number, error * near) / np.bincount(number, near)
+            within = WITHIN * near * (error - mean[number])
+            return np.concatenate([weight * error, weight * within, own * (parameters - self.start)])
+
+        with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long, which is taken back
+            return least_squares(errors, self.start, loss="soft_l1", f_scale=OUTLIER, max_nfev=100, x_scale="jac").x
+
+    def rows(self, parameters: Any) -> tuple[Rates, dict[str, Factors]]:
+        """Return the rates and the factors of templates, by their modules, that parameters are, in three digits."""
+        rates, factors = self._split(np.exp(parameters))
+        pairs = [Factors(*map(_rounded, pair)) for pair in factors.T]
+        return Rates(*map(_rounded, rates)), dict(zip(map(module_of, self.templates), pairs, strict=True))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _at_most(each: Measured, count: int) -> Measured:
+    if len(each.seconds) <= count:
+        return each
+    some = np.random.default_rng(0).choice(len(each.seconds), count, replace=False)
+    return Measured(each.template, each.gpu, each.problem, each.counts[some], each.seconds[some], each.before[some])
+
+
+def regret(each: Measured, clocks_of: Any) -> float:
+    """Return the time of the configuration with the least clocks, as a multiple of the shortest time."""
+    return float(each.seconds[np.argmin(clocks_of)] / each.seconds.min())
+
+
+def geometric(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))

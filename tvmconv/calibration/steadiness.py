@@ -1,0 +1,87 @@
+"""The steadiness of a GPU while kernels are measured: its clock, and a kernel that is timed again and again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from threading import Thread
+
+BUSY = 10
+"""The least percentage of time in which other programs use a GPU that is too busy to be measured."""
+
+DRIFT = 1.05
+"""The most that the longest time of a kernel may be, as a multiple of its shortest one."""
+
+FALL = 0.95
+"""The least that the lowest clock may be, as a share of the highest one that was read."""
+
+USUAL = 0.75
+"""The least clock under load, as a share of the highest one that the GPU has: small boards with a limit on power do not
+reach that for long."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A measurement of the kernel that tells how steady a GPU is."""
+
+    seconds: float
+    """The time of a call."""
+    mhz: int
+    """The clock of multiprocessors at its end; 0 where it is not known."""
+
+
+def disturbance(readings: Sequence[Reading], highest_mhz: int) -> str | None:
+    """Return what disturbed measurements, by readings before, between and after them; None where nothing did.
+
+    `highest_mhz` is the highest clock that the GPU has, 0 where it is not known.
+    """
+    shortest, longest = (choice(reading.seconds for reading in readings) for choice in (min, max))
+    if longest > DRIFT * shortest:
+        return f"the same kernel took {1e6 * shortest:.4g} µs and {1e6 * longest:.4g} µs"
+    clocks = [reading.mhz for reading in readings if reading.mhz]
+    if clocks and min(clocks) < FALL * max(clocks):
+        return f"the clock was between {min(clocks)} and {max(clocks)} MHz"
+    if clocks and median(clocks) < USUAL * highest_mhz:
+        return f"the clock was {median(clocks):.0f} MHz, and the GPU has up to {highest_mhz} MHz"
+    return None
+
+
+class Clock:
+    """The clock of the first GPU in MHz, which a process reads five times a second; 0 where it is not known."""
+
+    FIELDS = "clocks.sm,clocks.max.sm,utilization.gpu"
+
+    def __init__(self) -> None:
+        self.mhz = 0
+        self._process: subprocess.Popen[str] | None = None
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0] or "0"
+        self._command = ["nvidia-smi", f"--query-gpu={self.FIELDS}", "--format=csv,noheader,nounits", "-i", visible]
+        self.highest, self.use = 0, 0
+        """The highest clock of the GPU in MHz, and the percentage of time in which programs used it at first."""
+        if shutil.which("nvidia-smi") is not None:
+            first = subprocess.run(self._command, capture_output=True, text=True, check=False).stdout
+            self.mhz, self.highest, self.use = numbers(first)
+            self._process = subprocess.Popen([*self._command, "-lms", "200"], stdout=subprocess.PIPE, text=True)
+            Thread(target=self._follow, args=(self._process,), daemon=True).start()
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.mhz = numbers(line)[0]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+
+def numbers(line: str) -> tuple[int, int, int]:
+    """Return the three numbers in a line of nvidia-smi, 0 for each that it does not know."""
+    words = [word.strip() for word in line.strip().split(",")]
+    first, second, third = ([int(word) if word.isdigit() else 0 for word in words] + [0, 0, 0])[:3]
+    return first, second, third

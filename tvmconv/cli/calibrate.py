@@ -1,0 +1,67 @@
+"""The command `tvmconv calibrate`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from .console import note, print_json, print_table, progress
+from .options import JSON, command, option
+
+if TYPE_CHECKING:
+    from tvmconv.calibration.session import Calibration
+
+
+@command()
+def calibrate(
+    minutes: int = option("The most minutes that it takes.", default=5),
+    as_json: bool = JSON,
+) -> None:
+    """Measure some 200 kernels on this machine's GPU, and fit the rates that configurations are chosen by to them.
+
+    The rates are kept in the user's folder, and serve from then on. Kernels that were measured stay beside them: a call
+    that was ended goes on with the next one. Nothing is kept where other programs use the GPU, or its clock falls.
+    """
+    from tvmconv.autotvm.measure import measure_option
+    from tvmconv.autotvm.measure.builder import LocalBuilder
+    from tvmconv.autotvm.measure.packages import importing
+    from tvmconv.autotvm.measure.runner import LocalRunner
+    from tvmconv.calibration.steadiness import Clock
+    from tvmconv.targets import device_for, resolve_target
+
+    with importing():
+        from tvmconv.calibration import session
+
+    device_for("cuda")  # without a GPU this fails, before processes are started
+    runner = LocalRunner(number=5, repeat=3, min_repeat_ms=4, devices=[0])
+    with (
+        closing(measure_option(LocalBuilder(), runner)) as how,
+        closing(Clock()) as clock,
+        progress(f"measuring kernels, {minutes} minutes at most"),
+    ):
+        found = session.calibrate(how, clock, resolve_target("cuda"), 60.0 * minutes)
+    if as_json:
+        print_json(found)
+    else:
+        print_calibration(found)
+
+
+def print_calibration(found: Calibration) -> None:
+    """Print what a calibration has changed."""
+    import msgspec
+
+    after = msgspec.to_builtins(found.after)
+    rows = [[name, value, after[name]] for name, value in msgspec.to_builtins(found.before).items()]
+    print_table(["rate", "before", "after"], rows)
+    click.echo()
+    print_table(
+        ["choices by", "problems", "regret before", "after"],
+        [[each.template, each.problems, each.before, each.after] for each in found.regrets],
+    )
+    note(f"fitted to {found.kernels} kernels on {found.device}: {found.trials}")
+    if found.kept is None:
+        note("the rates before choose better on these kernels, and stay")
+    else:
+        note(f"kept in {found.kept}, for targets of the model {found.model}")
