@@ -71,7 +71,7 @@ def test_targets_name_models_where_the_architecture_does_not() -> None:
     assert model_of("NVIDIA L4", "sm_89") == "L4"
     assert model_of("NVIDIA GeForce RTX 4090", "sm_89") is None
     assert model_of("NVIDIA H100 80GB HBM3", "sm_90") is None
-    assert model_of("NVIDIA H200", "sm_90") == "H200"
+    assert model_of("NVIDIA H200", "sm_90") is None
     assert model_of("NVIDIA B200", "sm_100") is None
 
 

@@ -214,15 +214,15 @@ def rates_for(name: str, arch: str) -> tuple[str, str]:
     """Return the status of the rates of a GPU, by the driver's name and the architecture, and their origin in words."""
     from tvmconv.problem.errors import InvalidArgumentError
     from tvmconv.schedules.cuda.model.rates import Origin, calibrated, origin_of
-    from tvmconv.targets.devices import gpu_for, gpu_named
+    from tvmconv.targets.devices import gpu_for, gpu_named, model_of
 
-    gpu = gpu_for(name, arch)
+    gpu, of_targets = gpu_for(name, arch), gpu_for(model_of(name, arch) or "", arch)
     try:
         origin = origin_of(gpu)
+        if origin_of(of_targets) is Origin.CALIBRATED:
+            return OK, f"calibrated on {calibrated()[of_targets.model].device}"
     except InvalidArgumentError as error:
         return WRONG, str(error)
-    if origin is Origin.CALIBRATED:
-        return OK, f"calibrated on {calibrated()[gpu.model].device}"
     if gpu_named(name) is None:
         return MISSING, f"none of this GPU; those of its nearest relative, the {gpu.model}"
     if origin is Origin.MEASURED:

@@ -133,9 +133,12 @@ def gpu_for(name: str, arch: str) -> Gpu:
 
 
 def model_of(name: str, arch: str) -> str | None:
-    """Return the model that a target names for a GPU of a driver's name; None where the architecture is enough."""
+    """Return the model that a target names for a GPU of a driver's name; None where the architecture is enough.
+
+    It is for a GPU that differs in the bandwidth of memory alone, as an H200 does from an H100: kernels are for both.
+    """
     found, usual = gpu_named(name), _of_arch(arch)
-    if found is None or replace(found, model=usual.model, since=usual.since) == usual:
+    if found is None or replace(found, model=usual.model, since=usual.since, memory_bytes=usual.memory_bytes) == usual:
         return None
     return found.model
 
@@ -144,17 +147,6 @@ def is_another(model: str, name: str) -> bool:
     """Return whether the model that a target names has a row, and a GPU of a driver's name is not that model."""
     wanted = gpu_named(model)
     return wanted is not None and gpu_named(name) is not wanted
-
-
-def runs_kernels_of(model: str, name: str) -> bool:
-    """Return whether a GPU of a driver's name runs the kernels for a model that a target names as they were chosen.
-
-    Those of an H200 run on an H100 and the other way, as these GPUs differ in the bandwidth of memory alone.
-    """
-    wanted, here = gpu_named(model), gpu_named(name)
-    if wanted is None or here is None:
-        return wanted is None
-    return replace(here, model=wanted.model, since=wanted.since, memory_bytes=wanted.memory_bytes) == wanted
 
 
 def gpu_named(name: str) -> Gpu | None:

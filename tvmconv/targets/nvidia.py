@@ -15,7 +15,7 @@ from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError, No
 
 from . import cuda
 from .backend import Backend, DeviceFacts
-from .devices import is_another, model_of, runs_kernels_of
+from .devices import is_another, model_of
 from .processors import CPU, require_cpu
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class CudaBackend(Backend):
                 "this needs an NVIDIA GPU and its driver, and none is visible here; building for 'cuda' works without. "
                 "`tvmconv doctor` says what is missing"
             )
-        if not runs_kernels_of(str(config.get("model", "")), facts.name):
+        if not self.is_for(config, facts):
             raise NoDeviceError(
                 f"this target is for the model {config['model']}, and the GPU here is {facts}; building for it works "
                 "here. A target without a model runs on every GPU of its arch"

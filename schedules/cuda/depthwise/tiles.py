@@ -18,9 +18,6 @@ from ..machine import SHARED_ALIGNMENT
 MOST_WINDOW = 128
 """The most input elements that a thread stages in registers."""
 
-OWN_REGISTERS = 24
-"""The registers of a thread beside its outputs and its window."""
-
 
 @dataclass(frozen=True)
 class Config:
@@ -130,8 +127,3 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
     height, width = workload.output_size
     planes = workload.batch * workload.out_channels // config.planes
     return planes * ceil_div(height, config.block_y) * ceil_div(width, config.block_x)
-
-
-def registers(workload: ConvWorkload, config: Config) -> int:
-    """Return the registers of a thread's outputs, its window, its addresses and tests."""
-    return OWN_REGISTERS + config.outputs + window_elements(workload, config)

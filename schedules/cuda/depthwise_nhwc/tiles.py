@@ -12,13 +12,10 @@ from math import prod
 
 from tvmconv.problem.workload import ConvWorkload
 
-from ...space import ceil_div, ceil_to
+from ...space import ceil_div
 
 LARGEST_VECTOR = 16
 """The bytes of the widest load and store."""
-
-FEW_REGISTERS = 30
-"""The registers of a thread's addresses and tests."""
 
 
 @dataclass(frozen=True)
@@ -121,23 +118,6 @@ def registers(workload: ConvWorkload, config: Config) -> int:
     taps = min(config.thread_y, workload.kernel[0]) * workload.kernel[1]
     ahead = rows * columns * ceil_div(config.vector * workload.itemsize, 4) if config.ahead else 0
     return config.vector * (at_once * config.thread_x + taps + columns) + ahead
-
-
-def registers_of(workload: ConvWorkload, config: Config) -> int:
-    """Return the registers that a thread takes: eights, for its numbers, addresses and tests."""
-    return ceil_to(FEW_REGISTERS + registers(workload, config), 8)
-
-
-def edges(workload: ConvWorkload, config: Config, is_open: bool) -> int:
-    """Return the vectors of a thread's input that may lie beyond an edge; all may where no tile ends at it."""
-    top, left, bottom, right = workload.padding
-    tiles = zip(workload.output_size, (config.block_y, config.block_x), strict=True)
-    sizes = zip(read(workload, config), tiles, (top + bottom, left + right), whole(workload, config), strict=True)
-    inside = [
-        size if is_whole else 0 if is_open or output % block else max(0, size - pads)
-        for size, (output, block), pads, is_whole in sizes
-    ]
-    return prod(read(workload, config)) - prod(inside)
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:

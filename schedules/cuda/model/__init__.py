@@ -104,20 +104,15 @@ Axes = tuple[int, int, int]
 
 
 @lru_cache(maxsize=4096)  # asked for each of thousands of configurations
-def first_warp(threads: Axes, steps: Axes) -> tuple[int, ...]:
-    """Return the offsets of what the threads of a block's first warp access, where neighbours are `steps` apart."""
-    _, threads_y, threads_x = threads
-    z, y, x = steps
-    return tuple(
-        thread // (threads_x * threads_y) * z + thread // threads_x % threads_y * y + thread % threads_x * x
-        for thread in range(min(WARP, prod(threads)))
-    )
-
-
 def touched(threads: Axes, steps: Axes, nbytes: int, unit: int) -> int:
-    """Return the units of `unit` bytes that a warp touches as each of its threads accesses `nbytes`.
+    """Return the units of `unit` bytes that a block's first warp touches as each of its threads accesses `nbytes`.
 
     Neighbouring threads access bytes that are `steps` apart.
     """
-    first = first_warp(threads, steps)
+    _, threads_y, threads_x = threads
+    z, y, x = steps
+    first = (
+        thread // (threads_x * threads_y) * z + thread // threads_x % threads_y * y + thread % threads_x * x
+        for thread in range(min(WARP, prod(threads)))
+    )
     return len({place for byte in first for place in range(byte // unit, (byte + nbytes - 1) // unit + 1)})

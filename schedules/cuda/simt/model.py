@@ -1,16 +1,140 @@
-"""Numbers of an H100 that were fitted to products on CUDA cores, for the models of depthwise convolutions."""
+"""A model of the time of a matrix product's tiles on an H100, and the configurations that the default is chosen from.
+
+Its numbers were fitted to some 480 configurations of 12 layers that were measured there, at batch 128 and 1.
+"""
 
 from __future__ import annotations
 
-from tvmconv.targets.devices import H100, Gpu
+from collections.abc import Iterable, Iterator
+from itertools import product
+from math import prod
+from typing import Any
 
-START = 8000
-"""The clocks of launches, of which a first one lays out the weight."""
+import numpy as np
+
+from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import H100, WARP, Gpu
+
+from ...space import ceil_div
+from ..gemm.tiles import (
+    VECTOR,
+    GemmConfig,
+    blocks,
+    chunks,
+    copies_behind,
+    fragments,
+    reads_zeros,
+    shared_bytes,
+    widest_store,
+)
+from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS
+
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+"""The values of `split_k` to try; they need not divide the input channels."""
+
+COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
+"""The issue slots of a copied element or vector, and the clocks of waits and of starts.
+
+The clocks are those of a chunk in which a block alone waits, for shared memory and its barriers; more where it waits
+for memory too; of launches, of which a first one lays out the weight; of a kernel that adds up the parts.
+"""
 
 BYTES_PER_CLOCK = 1700
-"""The bytes per clock that an H100's memory moves."""
+"""The bytes per clock that an H100's memory moves, for parts on their way out and in again."""
+
+
+def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
+    """Return the clocks of the busiest multiprocessor: a float, or an array for a config whose knobs are arrays."""
+    share = ceil_div(blocks(workload, config), gpu.multiprocessors)
+    together = np.minimum(share, resident_blocks(workload, config, gpu))
+    issued = config.block_k * (config.outputs + fragments(config) / VECTOR) + COPY * copies(config)
+    busy = issued * config.threads / WARP / 4
+    alone = busy + WAIT + COLD_WAIT * (config.num_stages == 1)
+    computing = share / together * chunks(workload, config) * np.hypot(together * busy, alone)
+    moved = 8.0 * config.split_k * prod(workload.output_shape)
+    return START + computing + (config.split_k > 1) * (SECOND_KERNEL + moved / bytes_per_clock(gpu))
+
+
+def copies(config: GemmConfig) -> Any:
+    """Return the elements of a chunk, or vectors of the weight, that a thread copies; an array for arrays."""
+    return config.block_k * (config.block_m / config.load + config.block_n) / config.threads
 
 
 def bytes_per_clock(gpu: Gpu) -> float:
     """Return `BYTES_PER_CLOCK` of another GPU, in proportion to its memory."""
     return BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)
+
+
+def wanted_registers(config: GemmConfig) -> int:
+    """Return the registers that a thread would take, roughly; an array for knobs that are arrays."""
+    return config.outputs + fragments(config) + 20
+
+
+def registers_of(config: GemmConfig) -> Any:
+    """Return the registers of a thread, roughly; an array for knobs that are arrays."""
+    return np.minimum(MOST_REGISTERS, wanted_registers(config))
+
+
+def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
+    """Return the number of blocks that a multiprocessor has room for at once; an array for knobs that are arrays."""
+    registers = registers_of(config) * config.threads
+    shared = shared_bytes(workload, config) + BLOCK_BYTES
+    by_memory = np.minimum(REGISTERS // registers, gpu.shared_bytes // shared)
+    return np.maximum(1, np.minimum(by_memory, gpu.warps * WARP // config.threads))
+
+
+def picked(tried: GemmConfig, places: Iterable[int]) -> Iterator[dict[str, Any]]:
+    """Yield the knobs at each of some places of a config whose knobs are numbers or arrays."""
+    for place in places:
+        yield {name: value[place].item() if np.ndim(value) else value for name, value in vars(tried).items()}
+
+
+def candidates(workload: ConvWorkload, elements: int) -> GemmConfig:
+    """Return configurations for the default, not all of them legal: a knob is one number, or an array of all."""
+    narrow = (VECTOR,) if workload.multiplier > 16 else (4, 2, 1)
+    reductions = [*_reductions(workload, elements)]
+    tiles = (1, 2, 4, 8, 12, 16, 32), (4, 8, 16, 32), (1, 2, 3), (1, 2), narrow, range(len(reductions))
+    *sizes, number = (axis.ravel() for axis in np.meshgrid(*tiles, indexing="ij"))
+    threads_m, threads_n, vthreads_m, vthreads_n, thread_m = sizes
+    knobs: dict[str, Any] = {
+        "threads_m": threads_m,
+        "threads_n": threads_n,
+        "lanes_m": np.minimum(4, threads_m & -threads_m),
+        "vthreads_m": vthreads_m,
+        "vthreads_n": vthreads_n,
+        "thread_m": thread_m,
+        "thread_n": VECTOR,
+        "packed": True,
+        "load": thread_m,
+        "store": widest_store(workload, VECTOR),
+    }
+    return GemmConfig(
+        **knobs, **{knob: np.array([each[knob] for each in reductions])[number] for knob in reductions[0]}
+    )
+
+
+def _reductions(workload: ConvWorkload, elements: int) -> Iterator[dict[str, Any]]:
+    """Yield the knobs of the reduction, which are tried with all tiles."""
+    far = not copies_behind(workload, elements)
+    for split_k in SPLITS:
+        block_c, block_r, block_s = _chunk(workload, split_k)
+        knobs: dict[str, Any] = {"block_c": block_c, "block_r": block_r, "block_s": block_s, "split_k": split_k}
+        reduction = GemmConfig(1, 1, 1, 1, 1, 1, 1, **knobs)
+        # A predicated cp.async is a branch, a predicated load is not: padding goes through registers, if they do.
+        registers = far or reads_zeros(workload, reduction)
+        num_stages = min(chunks(workload, reduction), 2 if registers else 3)
+        yield {**knobs, "num_stages": num_stages, "asynchronous": not registers and num_stages > 1}
+        if num_stages > 1:
+            yield {**knobs, "num_stages": 1, "asynchronous": False}
+
+
+def _chunk(workload: ConvWorkload, split_k: int) -> tuple[int, int, int]:
+    """Return a chunk of some eight terms: input channels for one tap, and more taps where channels are too few."""
+    share = ceil_div(workload.w_shape[1], split_k)
+
+    def badness(size: tuple[int, int, int]) -> float:
+        surplus = split_k * ceil_div(share, size[0]) * size[0] / workload.w_shape[1] - 1
+        return abs(prod(size) - 8) + 20 * surplus + (surplus > 0)
+
+    r, s = workload.kernel
+    return min(product(range(min(16, share), 0, -1), sorted({1, r}), sorted({1, s})), key=badness)

@@ -73,7 +73,7 @@ blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
 
 class Operands(NamedTuple):
-    """What all configurations of a problem have in common."""
+    """The numbers that all configurations of a problem have in common."""
 
     steps: float
     """The steps of a chunk that have channels, in the mean, where no chunk goes on with the next tap."""

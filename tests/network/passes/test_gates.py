@@ -126,8 +126,8 @@ def test_reasons_and_tasks() -> None:
     assert second.convolution.name in first.reason
     assert "default configuration" in first.reason
     assert re.search(r"estimated at \d+ clocks, apart at \d+", first.reason)
-    assert first.config == {"threads": 256}
     (task,) = extract_from_model(model, SM_90)
+    assert first.config == {"threads": task.space.default.threads}
     assert task.name == "cuda/gate"
     assert task.problem.workload.first == first.convolution.workload
     assert {config.threads for config in task.space.configs} == {128, 256, 512, 1024}
