@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 from os import PathLike
 from typing import Any
@@ -190,7 +190,7 @@ def _at_most(each: Measured, count: int) -> Measured:
     if len(each.seconds) <= count:
         return each
     some = np.random.default_rng(0).choice(len(each.seconds), count, replace=False)
-    return Measured(each.template, each.gpu, each.problem, each.counts[some], each.seconds[some], each.before[some])
+    return replace(each, counts=each.counts[some], seconds=each.seconds[some], before=each.before[some])
 
 
 def regret(each: Measured, clocks_of: Any) -> float:

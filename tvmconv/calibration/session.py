@@ -15,7 +15,7 @@ import tvm
 
 from tvmconv.autotvm.measure.protocol import MeasureOption, never
 from tvmconv.autotvm.task import ConvTask, create
-from tvmconv.dispatch.record import Record, append, load_from_file
+from tvmconv.dispatch.record import Record, append
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult
 from tvmconv.problem.errors import InvalidArgumentError, TvmconvError
 from tvmconv.problem.workload import ConvWorkload
@@ -33,7 +33,7 @@ from tvmconv.targets import DeviceFacts, gpu_of
 from .fit import FEWEST, Fit, Measured, chooses_by_counts, counts_work, geometric, measured, module_of, regret
 from .problems import SMALL
 from .steadiness import BUSY, Reading, disturbance
-from .trials import key_of, keys_in, trials
+from .trials import key_of, keys_in, records_in, trials
 
 KERNELS = 200
 """The number of kernels that are measured."""
@@ -135,11 +135,6 @@ def require_records_of(log: Path, device: DeviceFacts) -> None:
     for record in records_in(log):
         if record.device.name != device.name:
             raise InvalidArgumentError(f"device.name in {log}", record.device.name, f"{device.name!r} in each record")
-
-
-def records_in(log: Path) -> list[Record]:
-    """Return the records in a log: none where there is no file."""
-    return load_from_file(log).records if log.exists() else []
 
 
 def fitted(problems: Sequence[Measured], start: Rates) -> Rates:

@@ -13,7 +13,7 @@ import tvm
 from tvmconv.autotvm.task import ConvTask
 from tvmconv.checking.draws import Draw
 from tvmconv.dispatch import algorithms_for
-from tvmconv.dispatch.record import load_from_file
+from tvmconv.dispatch.record import Record, load_from_file
 from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.schedules.cuda.template import GpuTemplate
@@ -81,10 +81,13 @@ def key_of(trial: MeasureInput) -> Key:
     return f"{trial.task} on {trial.target}", json.dumps(trial.task.knobs(trial.config), sort_keys=True)
 
 
+def records_in(path: Path) -> list[Record]:
+    """Return the records in a file: none where there is no file."""
+    return load_from_file(path).records if path.exists() else []
+
+
 def keys_in(path: Path) -> set[Key]:
     """Return the keys of the trials in a file of records: none where there is no file."""
-    if not path.exists():
-        return set()
-    records = load_from_file(path).records
+    records = records_in(path)
     keys = (f"{record.problem} by {record.template} on {record.target}" for record in records)
     return {(key, json.dumps(record.knobs, sort_keys=True)) for key, record in zip(keys, records, strict=True)}

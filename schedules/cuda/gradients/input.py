@@ -24,7 +24,7 @@ from tvmconv.targets.devices import WARP, gpu_of
 from ...space import ceil_div, divisors, named, upto, wasted, with_default
 from ...template import Layouts
 from ..machine import LINE, SECTOR, SUM_BYTES
-from ..model import Counts, memory_bytes, touched
+from ..model import Axes, Counts, memory_bytes, touched
 from ..template import GpuTemplate, Tests
 from . import (
     BEGINNING,
@@ -78,7 +78,7 @@ def _read(workload: ConvWorkload, config: Config) -> int:
     """Return the lines that a warp touches as each thread loads from the output's gradient."""
     (height, width), size = workload.output_size, workload.itemsize
     steps = height * width * size, config.thread_y * width * size, config.thread_x * size
-    return touched((config.threads_c, config.threads_y, config.threads_x), steps, max(1, config.load) * size, LINE)
+    return touched(_threads(config), steps, max(1, config.load) * size, LINE)
 
 
 def _written(workload: ConvWorkload, config: Config, unit: int) -> int:
@@ -86,8 +86,11 @@ def _written(workload: ConvWorkload, config: Config, unit: int) -> int:
     size, (sh, sw) = workload.itemsize, workload.stride
     row = workload.width * size
     steps = workload.height * row, config.thread_y * sh * row, config.thread_x * sw * size
-    threads = config.threads_c, config.threads_y, config.threads_x
-    return touched(threads, steps, stored(workload, config) * size, unit)
+    return touched(_threads(config), steps, stored(workload, config) * size, unit)
+
+
+def _threads(config: Config) -> Axes:
+    return config.threads_c, config.threads_y, config.threads_x
 
 
 class InputGradient(GpuTemplate[Config]):
@@ -191,6 +194,7 @@ class InputGradient(GpuTemplate[Config]):
         warps = ceil_div(config.threads, WARP)
         reached, _ = config.block_elements(workload)
         fetched = workload.multiplier * config.threads_c * (reached + taps) * workload.itemsize
+        accessed = workload.multiplier * (loads * _read(workload, config) + of_taps)
         return Counts(
             blocks=self.blocks(problem, config),
             resident=self.resident_blocks(problem, config, gpu_of(target)),
@@ -198,11 +202,7 @@ class InputGradient(GpuTemplate[Config]):
             issued=issued,
             moved=memory_bytes(workload, target),
             fetched=fetched + warps * stores * SECTOR * _written(workload, config, SECTOR),
-            accessed=warps
-            * (
-                workload.multiplier * (loads * _read(workload, config) + of_taps)
-                + stores * _written(workload, config, LINE)
-            ),
+            accessed=warps * (accessed + stores * _written(workload, config, LINE)),
             arrivals=1 + workload.multiplier * loads / in_flight,
             serial=issued,
         )

@@ -119,6 +119,16 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
     return ceil_div(workload.out_channels, config.rows)
 
 
+def issued_by(workload: ConvWorkload, config: Config) -> float:
+    """Return the instructions of a warp."""
+    size, converted = vector(workload), workload.dtype != workload.storage.sums
+    steps, products = chunks(workload, config) * config.ahead, workload.batch * size
+    if steps * config.lanes * size > workload.in_channels:  # products behind the last term are left out one by one
+        products *= 3
+    loading = (1 + workload.batch) * (1 + size * converted) + products
+    return steps * loading + BEGINNING + workload.batch * FINISHING
+
+
 class Matvec(GpuTemplate[Config]):
     """Linear layers of few rows on CUDA, bound by memory."""
 
@@ -177,15 +187,9 @@ class Matvec(GpuTemplate[Config]):
         what they have asked for, and the memory.
         """
         workload, gpu = problem.workload, gpu_of(target)
-        size, converted = vector(workload), workload.dtype != workload.storage.sums
         turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
         together = min(turns, self.resident_blocks(problem, config, gpu))
-        rounds = chunks(workload, config)
-        steps, products = rounds * config.ahead, workload.batch * size
-        if steps * config.lanes * size > workload.in_channels:  # products behind the last term are left out one by one
-            products *= 3
-        loading = (1 + workload.batch) * (1 + size * converted) + products
-        issued = steps * loading + BEGINNING + workload.batch * FINISHING
+        rounds, issued = chunks(workload, config), issued_by(workload, config)
         arriving = turns * config.rows * workload.in_channels * workload.itemsize / ARRIVING
         units = max(turns * config.threads // WARP * issued / ISSUED, arriving) + turns * STARTING
         meeting = workload.batch * MEETING * (config.warps > 1)
@@ -194,13 +198,7 @@ class Matvec(GpuTemplate[Config]):
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, warps = problem.workload, config.threads // WARP
-        size, converted = vector(workload), workload.dtype != workload.storage.sums
-        rounds = chunks(workload, config)
-        steps, products = rounds * config.ahead, workload.batch * size
-        if steps * config.lanes * size > workload.in_channels:  # products behind the last term are left out one by one
-            products *= 3
-        loading = (1 + workload.batch) * (1 + size * converted) + products
-        issued = steps * loading + BEGINNING + workload.batch * FINISHING
+        rounds, issued = chunks(workload, config), issued_by(workload, config)
         registers = ceil_to(registers_of(workload, config), REGISTER_UNIT)
         row = workload.in_channels * workload.itemsize
         return Counts(
