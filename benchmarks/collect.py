@@ -14,6 +14,7 @@ import logging
 import struct
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -94,22 +95,14 @@ def kernels_of(image: bytes) -> list[dict[str, int]]:
     return [*found.values()]
 
 
-def main() -> None:
-    defaults = {"algorithms": (), "problems": 12, "configs": 12, "seed": 0, "seconds": 1e9}
-    options = options_of(__doc__, **defaults).parse_args()
-    target = resolve_target("cuda")
-    known = [*algorithms_on(target), "attention", "gate"]
-    algorithms = options.algorithms or known
-    if unknown := [name for name in algorithms if name not in known]:
-        raise InvalidArgumentError("algorithms", unknown[0], f"algorithms of CUDA: {', '.join(known)}")
+def write_records(wanted: Iterable[MeasureInput], output: Path, seconds: float) -> None:
+    """Measure trials, but those that the file has, for a number of seconds, and add their lines to the file."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    done = keys_in(options.output)
-    wanted = trials(algorithms, options.problems, options.configs, options.seed, target, LARGE, FEW)
-    builder = Builder()
+    done, builder = keys_in(output), Builder()
     option = autotvm.measure_option(builder, autotvm.LocalRunner(number=5, repeat=3, min_repeat_ms=4))
-    end, count, failures = time.time() + options.seconds, 0, Counter[str]()
+    end, count, failures = time.time() + seconds, 0, Counter[str]()
     try:
-        with options.output.open("a") as file, closing(Clock()) as clock:
+        with output.open("a") as file, closing(Clock()) as clock:
             others = (trial for trial in wanted if key_of(trial) not in done)
             for trial, result in option.measure(others, lambda trial: None, lambda: time.time() > end):
                 row = msgspec.to_builtins(Record.of(trial, result))
@@ -124,6 +117,18 @@ def main() -> None:
         option.close()
         for text, number in failures.most_common():
             print(number, text)
+
+
+def main() -> None:
+    defaults = {"algorithms": (), "problems": 12, "configs": 12, "seed": 0, "seconds": 1e9}
+    options = options_of(__doc__, **defaults).parse_args()
+    target = resolve_target("cuda")
+    known = [*algorithms_on(target), "attention", "gate"]
+    algorithms = options.algorithms or known
+    if unknown := [name for name in algorithms if name not in known]:
+        raise InvalidArgumentError("algorithms", unknown[0], f"algorithms of CUDA: {', '.join(known)}")
+    wanted = trials(algorithms, options.problems, options.configs, options.seed, target, LARGE, FEW)
+    write_records(wanted, options.output, options.seconds)
 
 
 if __name__ == "__main__":

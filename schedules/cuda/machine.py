@@ -35,7 +35,20 @@ SECTOR = 32
 LINE = 128
 """The bytes of a line of a cache, of four sectors."""
 
+WORD = 4
+"""The bytes of a word, of which a bank of shared memory gives one at a time."""
+
+CODE = 4096
+"""The instructions that the caches of code hold."""
+
 
 def bank_reads(words: Set[int]) -> int:
     """Return how many times the banks of shared memory are read for different words, by their places."""
     return max(Counter(word % BANKS for word in words).values())
+
+
+def fetched_code(instructions: float) -> float:
+    """Return the instructions of a thread that follow each other without a loop, of which those that caches of code do
+    not hold count twice: each warp fetches them from memory.
+    """
+    return instructions + max(0.0, instructions - CODE)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import msgspec
 import tvm
 
 from tvmconv.problem import FORWARD, Problem
@@ -14,6 +16,7 @@ from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
+from ..open_sizes import samples
 from ..space import Space, ceil_div, ceil_to, named
 from ..template import Fused, Layouts, Template
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
@@ -111,7 +114,7 @@ class GpuTemplate(Template, Generic[C]):
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterable[C]:
         """Return the configurations that the default is chosen from; those that are not legal are left out.
 
-        Of equal costs, the first is chosen.
+        Of equal estimates, the first is chosen.
         """
 
     @abstractmethod
@@ -163,21 +166,22 @@ class GpuTemplate(Template, Generic[C]):
         raise NotImplementedError(f"{type(self).__name__} does not count its work")
 
     def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
-        """Return the clocks that a call should take, by the counts of its work and the rates of the GPU."""
-        gpu = gpu_of(target)
-        return clocks(self.counts(problem, config, target), gpu, rates_of(gpu), factors_of(type(self).__module__))
+        """Return the clocks that a call should take, by the counts of its work and the rates of the GPU.
 
-    def cost(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
-        """Return the number that `default_config` minimizes: the estimate, unless a template counts more."""
-        return self.estimate(problem, config, target)
+        Where planes are open, it is the mean of planes of several sizes.
+        """
+        gpu, factors = gpu_of(target), factors_of(type(self).__module__)
+        problems = of_several_sizes(problem) if problem.has_open_planes else (problem,)
+        found = [clocks(self.counts(each, config, target), gpu, rates_of(gpu), factors) for each in problems]
+        return sum(found) / len(found)
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> C:
-        """Return the legal configuration of the candidates with the least cost.
+        """Return the legal configuration of the candidates with the least estimate.
 
         Raises `NoValidConfigurationError` where none is legal.
         """
         legal = self.legal(self.candidates(problem, target), problem, target)
-        best = min(legal, key=lambda config: self.cost(problem, config, target), default=None)
+        best = min(legal, key=lambda config: self.estimate(problem, config, target), default=None)
         if best is None:
             raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
         return best
@@ -206,6 +210,12 @@ class GpuTemplate(Template, Generic[C]):
         """Return the blocks that a multiprocessor has room for, by shared memory, registers and warps."""
         registers, shared = self.registers(problem, config), self.shared_bytes(problem, config)
         return resident_blocks(gpu, config.threads, registers, shared)
+
+
+@lru_cache(maxsize=64)
+def of_several_sizes(problem: Problem) -> tuple[Problem, ...]:
+    """Return the problems by which a configuration for planes of any size is chosen."""
+    return tuple(msgspec.structs.replace(problem, workload=workload) for workload in samples(problem))
 
 
 def resident_blocks(gpu: Gpu, threads: int, registers: int, shared_bytes: int) -> int:

@@ -27,8 +27,8 @@ from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.targets import DeviceFacts, resolve_target
 
 SM_90 = resolve_target({"kind": "cuda", "arch": "sm_90"})
-SMALL = ConvTask(ConvWorkload.depthwise((1, 32, 7, 7), (32, 1, 3, 3)), SM_90)
-LARGE, SIMILAR = (ConvTask(ConvWorkload.depthwise((32, c, 7, 7), (c, 1, 3, 3)), SM_90) for c in (960, 576))
+SMALL = ConvTask(ConvWorkload.depthwise((1, 16, 5, 5), (16, 1, 3, 3)), SM_90)
+LARGE, SIMILAR = (ConvTask(ConvWorkload.depthwise((32, c, 14, 14), (c, 1, 5, 5)), SM_90) for c in (672, 480))
 DEVICE = DeviceFacts("a device that does not exist")
 TUNERS = [XGBTuner, GATuner, RandomTuner, GridSearchTuner]
 

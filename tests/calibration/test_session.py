@@ -64,7 +64,7 @@ def test_the_rates_of_a_gpu_are_found(folder: Path) -> None:
     assert (found.kept, found.trials) == (str(folder / "rates.json"), str(folder / LOG))
 
     exact, log = Pretended(ACTUAL, noise=0.0), folder / "others.jsonl"
-    others = trials(["input_gradient"], 8, 30, 1, TARGET, SMALL, 0)
+    others = trials(["input_gradient"], 3, 30, 1, TARGET, SMALL, 0)
     append(log, [Record.of(*each) for each in exact.measure(others, lambda trial: None)])
     after = session._fit(problems := measured([log]), found.after)
     before = session._fit(problems, BEFORE)

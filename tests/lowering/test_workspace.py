@@ -101,7 +101,7 @@ def test_in_a_network_it_is_planned_with_all_other_memory(monkeypatch: pytest.Mo
         "tvmconv.dispatch.ranges.select",
         lambda problem, target: select(problem, target, chosen[problem.workload.out_channels]),
     )
-    mod, layers = use_kernels(model.mod, SM_90)
+    mod, layers = use_kernels(model.mod, SM_90, "never", "strict")
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/direct"] * 2
     assert POOL not in str(build(mod, SM_90).mod.imports[0].inspect_source("ll"))
     for name, func in mod.functions.items():

@@ -126,10 +126,11 @@ def test_nan_and_infinity_pass_through_the_epilogue(target: tvm.target.Target) -
     check_result(workload, operands, tensors[-1].numpy())
 
 
-@pytest.mark.parametrize(("dtype", "own"), [("float32", (4, 4)), ("float16", (4, 8)), ("bfloat16", (4, 8))])
-def test_default_vectors(dtype: str, own: tuple[int, int]) -> None:
-    """A thread of a large default reads and writes vectors of 16 bytes, and its kernel spills nothing."""
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_default_vectors(dtype: str) -> None:
+    """A thread of a large default reads and writes its columns as one vector, and its kernel spills nothing."""
     problem = Problem(ConvWorkload.depthwise((32, 144, 56, 56), (144, 1, 3, 3), dtype=dtype, padding=1))
     config = cuda_depthwise.default_config(problem, SM_90)
-    assert (config.thread_y, config.thread_x, config.load, config.store) == (*own, own[1], own[1])
+    assert config.thread_x == config.load == config.store >= 4
+    assert config.outputs >= 16
     compiled("depthwise", problem, config, SM_90)

@@ -81,6 +81,11 @@ def key_of(trial: MeasureInput) -> Key:
     return f"{trial.task} on {trial.target}", json.dumps(trial.task.knobs(trial.config), sort_keys=True)
 
 
+def key_of_record(record: Record) -> Key:
+    """Return the key of the trial that a record is of."""
+    return f"{record.problem} by {record.template} on {record.target}", json.dumps(record.knobs, sort_keys=True)
+
+
 def records_in(path: Path) -> list[Record]:
     """Return the records in a file: none where there is no file."""
     return load_from_file(path).records if path.exists() else []
@@ -88,6 +93,4 @@ def records_in(path: Path) -> list[Record]:
 
 def keys_in(path: Path) -> set[Key]:
     """Return the keys of the trials in a file of records: none where there is no file."""
-    records = records_in(path)
-    keys = (f"{record.problem} by {record.template} on {record.target}" for record in records)
-    return {(key, json.dumps(record.knobs, sort_keys=True)) for key, record in zip(keys, records, strict=True)}
+    return {*map(key_of_record, records_in(path))}

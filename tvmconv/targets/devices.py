@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 WARP = 32
 """The number of threads of a GPU that run in step."""
 
-KERNEL, FURTHER_KERNEL = 4000.0, 1800.0
-"""The clocks that a kernel on a GPU takes beside its work, and those of further kernels in a CUDA graph, which lay out
-first or add up."""
+KERNEL = 4000.0
+"""The clocks that a kernel on a GPU takes beside its work."""
 
 TURNS = 32
 """The least number of tasks that the threads of a CPU share: with enough of them threads end together."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import Any
 
 import tvm
@@ -25,7 +26,6 @@ from tvmconv.compute.annotations import PRODUCT, RING
 from tvmconv.compute.depthwise.bands import (
     BAND,
     EIGHT,
-    LEAST_COPY,
     VECTOR_BYTES,
     columns_of,
     in_planes,
@@ -35,18 +35,33 @@ from tvmconv.compute.depthwise.bands import (
     surplus,
 )
 from tvmconv.problem import Problem
+from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets import tensor_instructions
 from tvmconv.targets.device_code import function, included
-from tvmconv.targets.devices import gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import ceil_div, divisors, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
+from ..machine import PRODUCTS, QUARTERS
+from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, tensor_core_obstacle
 from ..tensor.intrinsics import TYPES
 from ..tensor.tiles import tf32_products
-from .model import clocks
-from .tiles import Config, blocks, line_bytes, plane_bytes, products, registers_of, shared_bytes, taps_bytes
+from .tiles import (
+    Config,
+    blocks,
+    copied,
+    is_copied_asynchronously,
+    line_bytes,
+    plane_bytes,
+    products,
+    registers_of,
+    shared_bytes,
+    taps_bytes,
+    taps_rows,
+)
 
 IN_MEMORY = 3
 """The last dimensions of the lines and of the taps, of which a warp finds its own."""
@@ -59,6 +74,10 @@ MOST_BANDS = 16
 
 MOST_WASTE = 3.0
 """The most outputs that whole tiles compute, as a multiple of those wanted."""
+
+COPYING, PLACING, STORING, BEGINNING = 12.0, 8.0, 8.0, 80.0
+"""The instructions of a thread for a copy, for the place of one that is not asynchronous, for a sum that it stores, and
+those that it begins with."""
 
 
 class DepthwiseBands(GpuTemplate[Config]):
@@ -154,8 +173,35 @@ class DepthwiseBands(GpuTemplate[Config]):
             "channels": divisors(workload.in_channels, 8),
         }
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        return clocks(problem, config, target, self.resident_blocks(problem, config, gpu_of(target)))
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        """Return the work; as warps wait for each other's copies, those of a quarter begin instructions in turn."""
+        workload, warps = in_planes(problem.workload), config.threads // WARP
+        spans = [last - first for first, last in (taps_rows(workload, config, warp) for warp in range(config.warps_y))]
+        rows, longest = sum(max(0, span) for span in spans) * config.channels, max(spans)
+        pairs, parts = products(workload, config), max(1, tf32_products(problem))
+        columns, matrices = len({block for *_, block in pairs}), 4 * len({step for _, step, _ in pairs})
+        taken_apart = 0 if workload.dtype in NARROW else 3 * (parts - 1) + 1  # instructions for each factor
+        of_row = config.images * (parts * len(pairs) + columns * (0.5 + 2 * taken_apart) + 3)
+        of_row += matrices * (1 + taken_apart) + 6
+        lines, taps = copied(workload, config)
+        in_a_loop = 0.0 if is_copied_asynchronously(workload) else lines
+        others = BEGINNING + (lines + taps) * COPYING + in_a_loop * PLACING + config.sums * STORING
+        read = lines * lanes(workload) * workload.itemsize + taps * VECTOR_BYTES
+        multiplied = rows * config.images * len(pairs) * parts * PRODUCTS
+        written = config.channels * config.images * prod(config.tile) * workload.itemsize
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=warps,
+            issued=rows * of_row / warps + others,
+            moved=memory_bytes(workload, target),
+            fetched=config.threads * read + written,
+            accessed=rows * (matrices + 2 * columns * config.images) + warps * (4 * (lines + taps) + config.sums),
+            multiplied=multiplied / tensor_instructions(target)["mma"].products,
+            arrivals=2 + in_a_loop,
+            serial=(longest * of_row + others) * (1 + warps / QUARTERS),
+            kernels=1 if problem.constant_weight else 2,
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = in_planes(problem.workload)
@@ -213,7 +259,7 @@ class DepthwiseBands(GpuTemplate[Config]):
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
         vector = columns_of(workload, VECTOR_BYTES)
         sch.storage_align(lines, 0, 4, 2 * vector, vector)  # eight lines are in different banks
-        if lanes(workload) * workload.itemsize >= LEAST_COPY:
+        if is_copied_asynchronously(workload):
             copy_asynchronously(sch, lines, config.threads, permuted=False)
         else:
             own = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read

@@ -9,10 +9,12 @@ from tvmconv.compute.depthwise.bands import (
     BAND,
     BESIDE,
     EIGHT,
+    LEAST_COPY,
     STEP_BYTES,
     VECTOR_BYTES,
     columns_of,
     in_planes,
+    lanes,
     lines_read,
     reach,
 )
@@ -79,6 +81,19 @@ def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, i
         return 0, workload.kernel[0]
     top = workload.padding[0] - warp * EIGHT
     return max(0, top - EIGHT + 1), max(0, min(workload.kernel[0], top + workload.height))
+
+
+def copied(workload: ConvWorkload, config: Config) -> tuple[float, float]:
+    """Return the vectors of the input that a thread copies, and those of taps."""
+    rows, columns = lines_read(workload, config.tile)
+    lines = config.images * len(rows) * len(columns) / lanes(workload)
+    taps = workload.kernel[0] * taps_bytes(workload) / VECTOR_BYTES
+    return lines * config.channels / config.threads, taps * config.channels / config.threads
+
+
+def is_copied_asynchronously(workload: ConvWorkload) -> bool:
+    """Return whether vectors of the input are long enough for that; else a thread waits for each in turn."""
+    return lanes(workload) * workload.itemsize >= LEAST_COPY
 
 
 def registers_of(problem: Problem, config: Config) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import hypot, prod
+from math import prod
 from typing import Any
 
 import tvm
@@ -33,15 +33,14 @@ from tvmconv.targets import tensor_instructions
 from tvmconv.targets.device_code import function, included
 from tvmconv.targets.devices import gpu_of
 
-from ...space import ceil_div, divisors, named
+from ...space import divisors, named, wasted
 from ...template import Layouts
 from ..depthwise_bands import obstacle_on_tensor_cores
 from ..gemm.schedule import copy_asynchronously
-from ..machine import PRODUCTS, bank_reads
-from ..simt.model import START
+from ..machine import PRODUCTS, QUARTERS, SECTOR, bank_reads
+from ..model import Counts, in_runs, memory_bytes
 from ..template import GpuTemplate, Tests
 from ..tensor.intrinsics import TYPES
-from ..tensor.model import mostly_largest
 from .tiles import (
     Config,
     blocks,
@@ -71,28 +70,8 @@ MOST_COUNTED = 200
 MOST_IMAGES, MOST_WARPS = 32, 32
 """The most images and warps of a block."""
 
-ISSUED, ACCESS = 2.5, 1.2
-"""The instructions that a multiprocessor's warps begin in a clock, of four at best, and the clocks of an access of a
-warp to shared memory. These and the numbers below without another source were fitted to 200 configurations of eleven
-layers in float16 on an H100. Like those of `depthwise_model`, with which they are compared, clocks are some 1.2 times
-what a GPU needs."""
-
-COPYING, STORING, FINISHING, BEGINNING = 3.7, 16.0, 1.3, 62.0
+COPYING, STORING, FINISHING, BEGINNING = 10.0, 16.0, 3.0, 80.0
 """The instructions of a thread for a copy, for a vector that it stores, for a sum, and those that it begins with."""
-
-TURN, SYNC, LATENCY = 5.2, 0.73, 1280.0
-"""The clocks from one instruction of a warp to its next where no other blocks fill the time; those that each warp of
-the block adds to them, since all wait at barriers; and those of a block beside its instructions, for its copies."""
-
-MULTIPLYING = 1.43
-"""The clocks of an instruction of tensor cores for each that the data sheet says."""
-
-RUN = 30.5
-"""The bytes that each run of neighbouring channels in NHWC costs in addition."""
-
-LAST = 0.73
-"""The factor of the estimate in NHWC: the clocks of `cuda/depthwise_nhwc`, which it is compared with, are fewer for
-kernels that take as long."""
 
 TAPS_OF_TWO, TAPS, ROW = 8.0, 20.0, 6.0
 """The instructions that make the taps of two images side by side into a matrix, or those of one, and those of a row of
@@ -173,27 +152,25 @@ class DepthwisePlanes(GpuTemplate[Config]):
         workload = problem.workload
         return {"images": divisors(workload.batch, MOST_IMAGES), "warps": _warps(workload)}
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks of the busiest multiprocessor, wave by wave of blocks.
-
-        In each it issues instructions, accesses shared memory, multiplies and moves its share of what memory moves,
-        while a block alone waits for its copies and takes its turns.
-        """
-        workload, gpu = problem.workload, gpu_of(target)
-        grid = blocks(workload, config)
-        share = ceil_div(grid, gpu.multiprocessors)
-        together = min(share, self.resident_blocks(problem, config, gpu))
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        """Return the work; as warps wait for each other at barriers, those of a quarter begin instructions in turn."""
+        workload, last = problem.workload, problem.workload.layout == "NHWC"
         issued, accesses = _issued_and_accesses(workload, config)
-        products_of_warp = len(lines_of(workload)) * products(workload, config) * PRODUCTS * MULTIPLYING
-        multiplied = config.warps * products_of_warp / tensor_instructions(target)["mma"].products
-        moved = workload.bytes_moved / grid / (gpu.bytes_per_clock / gpu.multiprocessors)
-        if workload.layout == "NHWC":
-            moved *= 1 + RUN / (channels_of(workload, config) * workload.itemsize)
-        busy = mostly_largest(config.warps * issued / ISSUED, config.warps * accesses * ACCESS, multiplied, moved)
-        alone, waves = LATENCY + (TURN + SYNC * config.warps) * issued, ceil_div(share, together)
-        last = share - (waves - 1) * together
-        clocks = START + (waves - 1) * hypot(together * busy, alone) + hypot(last * busy, alone)
-        return clocks * LAST if workload.layout == "NHWC" else clocks
+        multiplied = len(lines_of(workload)) * products(workload, config) * PRODUCTS
+        pixels = config.images * (workload.height * workload.width + prod(workload.output_size))
+        run = channels_of(workload, config) * workload.itemsize
+        return Counts(
+            blocks=self.blocks(problem, config),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            warps=config.warps,
+            issued=issued,
+            moved=memory_bytes(workload, target) * (in_runs(run) if last else 1),
+            fetched=run * (pixels + prod(workload.kernel)) * (wasted(run, SECTOR) if last else 1),
+            accessed=config.warps * accesses,
+            multiplied=config.warps * multiplied / tensor_instructions(target)["mma"].products,
+            arrivals=2,
+            serial=issued * (1 + config.warps / QUARTERS),
+        )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload = problem.workload

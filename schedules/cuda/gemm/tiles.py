@@ -118,8 +118,11 @@ def copies_behind(workload: ConvWorkload, elements: int) -> bool:
 
 
 def reads_zeros(workload: ConvWorkload, config: GemmConfig) -> bool:
-    """Return whether copies of the input have to test each element: for padding, or past the last channel."""
-    return any(workload.padding) or part_channels(workload, config) * config.split_k != workload.w_shape[1]
+    """Return whether copies of the input have to test each element: for padding, or past the last channel.
+
+    It is an array of NumPy for a config whose knobs are arrays.
+    """
+    return any(workload.padding) | (part_channels(workload, config) * config.split_k != workload.w_shape[1])
 
 
 def chunks(workload: ConvWorkload, config: GemmConfig) -> int:

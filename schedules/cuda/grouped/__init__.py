@@ -30,7 +30,7 @@ from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.device_code import function, included
-from tvmconv.targets.devices import KERNEL, WARP, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import ceil_div, ceil_to, named, wasted
 from ...template import Layouts
@@ -40,7 +40,6 @@ from ..machine import LINE, PRODUCTS, SECTOR
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.intrinsics import TYPES
-from ..tensor.model import mostly_largest, saved_launch
 from .tiles import (
     MOST_UNROLLED,
     Config,
@@ -63,38 +62,9 @@ MOST_MATRICES = 8
 MOST_WASTE = 3.0
 """The most outputs that whole tiles compute, as a multiple of those wanted."""
 
-ISSUED = 3.0
-"""The instructions that a multiprocessor's warps begin in a clock, of four at best.
-
-This and the numbers below without another source are fitted to 92 configurations of nine layers of ResNeXt and RegNet
-in float16 on an H200, at batch 32, with a root mean square error of a fifth: the one estimated to be the fastest
-takes 1.06 times as long as the one that is.
-"""
-
-TURN = 4.5
-"""The clocks from one instruction of a warp to its next where no other warps fill the time."""
-
-COPYING, STORING, BEGINNING = 8.0, 4.0, 80.0
-"""The instructions of a thread for an asynchronous copy and for a sum that it stores, and those that it begins with."""
-
-ACCESS = 1.7
-"""The clocks of 128 bytes that a warp reads from shared memory, or copies to it from one line of the L2 cache."""
-
-L2_BYTES = 48.0
-"""The bytes of pixels that a multiprocessor gets from the L2 cache in a clock, as `cuda/tensor` has it."""
-
-WEIGHT_BYTES = 13.6
-"""The bytes of weights that it gets in a clock, which many blocks read at once."""
-
-LATENCY = 3500.0
-"""The clocks of a block beside its instructions, most of which it waits for its copies."""
-
-WIDE_VECTORS, WIDE = 4, 1.4
-"""The vectors of a group's channels from which on a block takes longer than by the numbers above, and how many times as
-long: read off ResNeXt's two layers in groups of 32 channels in float16 on an H100, at batch 1, 8 and 32."""
-
-COUNTED_COPYING, COUNTED_BEGINNING = 16.0, 300.0
-"""As `COPYING`, with the copy's address, and as `BEGINNING`, but counted in machine code for sm_90: of `counts`."""
+COPYING, STORING, BEGINNING = 16.0, 4.0, 300.0
+"""The instructions of a thread for an asynchronous copy with its address and for a sum that it stores, and those that
+it begins with, counted in machine code for sm_90."""
 
 FULL_REGISTERS = 256
 """The threads of a block up to which each may have all registers that there are for a thread.
@@ -200,33 +170,6 @@ class Grouped(GpuTemplate[Config]):
     def heuristics(self, problem: Problem) -> Tests[Config]:
         return named(several_warps)
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take.
-
-        As for `cuda/tensor`, three things bound it: the units of the busiest multiprocessor, the blocks that have to
-        wait for one another, and the memory.
-        """
-        workload, gpu = problem.workload, gpu_of(target)
-        turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
-        together = min(turns, self.resident_blocks(problem, config, gpu))
-        warps, steps = config.threads // WARP, ceil_div(vectors(workload), 2)
-        matrices, outputs = config.rows * config.columns, unit_outputs(workload) // LANES
-        pixels = config.images * prod(workload.read_by((config.block_y, config.block_x)))
-        across = _bytes_across(workload, config)
-        weights = config.warps_n * unit_outputs(workload) * vectors(workload) * COPY_BYTES
-        copies = (pixels * across + weights) / COPY_BYTES / config.threads
-        issued = instructions(workload, config) + sums(workload, config) * STORING + BEGINNING + copies * COPYING
-        accesses = warps * steps * (4 * matrices + 2 * outputs) + pixels * ceil_div(across, LINE) + weights / LINE
-        rate = tensor_instructions(target)["mma"].products
-        products = warps * steps * matrices * outputs * (1 + has_pairs(workload)) * PRODUCTS / rate
-        copied = pixels * ceil_div(across, SECTOR) * SECTOR / L2_BYTES + weights / WEIGHT_BYTES
-        launches = 2 * KERNEL - saved_launch(problem) if lays_out_group_weight(workload) else KERNEL
-        units = turns * mostly_largest(warps * issued / ISSUED, accesses * ACCESS, products, copied)
-        waiting = ceil_div(turns, together) * (LATENCY + TURN * issued)
-        if unit_inputs(workload) // LANES >= WIDE_VECTORS:
-            units, waiting = units * WIDE, waiting * WIDE
-        return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + launches
-
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, warps = problem.workload, config.threads // WARP
         steps, matrices, outputs = ceil_div(vectors(workload), 2), config.rows * config.columns, unit_outputs(workload)
@@ -235,7 +178,7 @@ class Grouped(GpuTemplate[Config]):
         across = _bytes_across(workload, config)
         weights = config.warps_n * outputs * vectors(workload) * COPY_BYTES
         copies = (pixels * across + weights) / COPY_BYTES / config.threads
-        issued = instructions(workload, config) + stored * STORING + COUNTED_BEGINNING + copies * COUNTED_COPYING
+        issued = instructions(workload, config) + stored * STORING + BEGINNING + copies * COPYING
         written = stored * config.threads * workload.output_storage.itemsize
         loads = warps * steps * (4 * matrices + 2 * eights)
         products = warps * steps * matrices * eights * (1 + has_pairs(workload)) * PRODUCTS

@@ -23,15 +23,14 @@ from tvmconv.compute.tensor.chunks import COPY_BYTES
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import KERNEL, WARP, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import ceil_div, ceil_to, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import begin
 from ..machine import LINE
 from ..model import Counts, memory_bytes
-from ..template import GpuTemplate, Tests, resident_blocks, several_warps
-from ..tensor.model import mostly_largest
+from ..template import GpuTemplate, Tests, several_warps
 
 MOST_ROWS = 4
 """The most rows of x: a thread has them all, and with more of them tensor cores multiply as fast as memory reads."""
@@ -42,33 +41,14 @@ WARPS, ROWS, AHEAD = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8)
 MOST_THREADS = 256
 """The most threads of a block in a default: those of larger ones wait for each other longer."""
 
-LATENCY = 1000.0
-"""The clocks from a load until its vector comes from memory that is busy.
-
-This and the next numbers are what is known of an H100, not fitted: seven layers of one row in float16 took 0.56 to 1.05
-times the estimate there, all of them less than by `cuda/tensor`.
-"""
-
 BEGINNING, FINISHING = 60.0, 40.0
 """The instructions that a thread begins with, and those for each sum: shuffles, and its share of the epilogue."""
-
-STARTING = 30.0
-"""The clocks from a block of a multiprocessor to the next one that it begins with."""
-
-MEETING = 60.0
-"""The clocks in which the warps along a sum bring theirs together in shared memory, for each row of x."""
-
-ISSUED = 3.0
-"""The instructions that a multiprocessor's warps begin in a clock, of four at best, as `cuda/grouped` has it."""
-
-ARRIVING = 48.0
-"""The bytes that come to a multiprocessor in a clock at most, through the L2 cache, as `cuda/tensor` has it."""
 
 OTHER_REGISTERS = 16
 """The registers of a thread beside vectors and sums, which NVRTC takes for sm_90."""
 
 REGISTER_UNIT = 8
-"""The number of registers of which a thread has a multiple: `counts` counts whole ones, unlike the estimate."""
+"""The number of registers of which a thread has a multiple: `ptxas` spills those that are more than the last one."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +78,9 @@ def vector(workload: ConvWorkload) -> int:
 
 
 def registers_of(workload: ConvWorkload, config: Config) -> int:
-    """Return the registers that a thread takes: for vectors of the weight and of each row of x, and for sums."""
+    """Return the registers that a thread takes, in eights: for vectors of the weight and of each row of x, and sums."""
     words = ceil_div(vector(workload) * workload.itemsize, 4)
-    return config.ahead * words * (1 + workload.batch) + workload.batch + OTHER_REGISTERS
+    return ceil_to(config.ahead * words * (1 + workload.batch) + workload.batch + OTHER_REGISTERS, REGISTER_UNIT)
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
@@ -180,30 +160,13 @@ class Matvec(GpuTemplate[Config]):
     def heuristics(self, problem: Problem) -> Tests[Config]:
         return named(several_warps)
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernel should take.
-
-        As for `cuda/tensor`, three things bound it: the units of the busiest multiprocessor, the threads that wait for
-        what they have asked for, and the memory.
-        """
-        workload, gpu = problem.workload, gpu_of(target)
-        turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
-        together = min(turns, self.resident_blocks(problem, config, gpu))
-        rounds, issued = chunks(workload, config), issued_by(workload, config)
-        arriving = turns * config.rows * workload.in_channels * workload.itemsize / ARRIVING
-        units = max(turns * config.threads // WARP * issued / ISSUED, arriving) + turns * STARTING
-        meeting = workload.batch * MEETING * (config.warps > 1)
-        waiting = ceil_div(turns, together) * (rounds * LATENCY + issued + meeting)
-        return mostly_largest(units, waiting, workload.bytes_moved / gpu.bytes_per_clock) + KERNEL
-
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, warps = problem.workload, config.threads // WARP
         rounds, issued = chunks(workload, config), issued_by(workload, config)
-        registers = ceil_to(registers_of(workload, config), REGISTER_UNIT)
         row = workload.in_channels * workload.itemsize
         return Counts(
             blocks=self.blocks(problem, config),
-            resident=resident_blocks(gpu_of(target), config.threads, registers, shared_bytes(workload, config)),
+            resident=self.resident_blocks(problem, config, gpu_of(target)),
             warps=warps,
             issued=issued,
             moved=memory_bytes(workload, target),

@@ -53,7 +53,8 @@ class Counts:
     arrivals: float = 1.0
     """The times that a thread waits for memory."""
     serial: float = 0.0
-    """The instructions of a thread that each wait for the preceding one."""
+    """The instructions of a thread that each wait for the preceding one, and clocks in which it waits for anything but
+    loads: an instruction that waits takes about a clock of the busiest quarter (`Rates.turn`)."""
     kernels: int = 1
     """The number of kernels, with those that lay out operands first or add up sums in the end."""
     beside: float = 0.0
@@ -104,15 +105,20 @@ Axes = tuple[int, int, int]
 
 
 @lru_cache(maxsize=4096)  # asked for each of thousands of configurations
-def touched(threads: Axes, steps: Axes, nbytes: int, unit: int) -> int:
-    """Return the units of `unit` bytes that a block's first warp touches as each of its threads accesses `nbytes`.
-
-    Neighbouring threads access bytes that are `steps` apart.
-    """
+def first_warp(threads: Axes, steps: Axes) -> tuple[int, ...]:
+    """Return the offsets of what the threads of a block's first warp access, where neighbours are `steps` apart."""
     _, threads_y, threads_x = threads
     z, y, x = steps
-    first = (
+    return tuple(
         thread // (threads_x * threads_y) * z + thread // threads_x % threads_y * y + thread % threads_x * x
         for thread in range(min(WARP, prod(threads)))
     )
+
+
+def touched(threads: Axes, steps: Axes, nbytes: int, unit: int) -> int:
+    """Return the units of `unit` bytes that a warp touches as each of its threads accesses `nbytes`.
+
+    Neighbouring threads access bytes that are `steps` apart.
+    """
+    first = first_warp(threads, steps)
     return len({place for byte in first for place in range(byte // unit, (byte + nbytes - 1) // unit + 1)})

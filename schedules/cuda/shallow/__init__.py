@@ -28,7 +28,7 @@ from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.device_code import function, included
-from tvmconv.targets.devices import KERNEL, WARP, gpu_of
+from tvmconv.targets.devices import WARP, gpu_of
 
 from ...space import ceil_div, ceil_to, named, wasted
 from ...template import Layouts
@@ -39,7 +39,6 @@ from ..machine import LINE, PRODUCTS, SECTOR
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.intrinsics import TYPES
-from ..tensor.model import mostly_largest, saved_launch
 from .tiles import (
     FOR_A_SUM,
     MOST_SUMS,
@@ -66,44 +65,12 @@ WIDTHS = (1, 2, 3, 4, 7)
 LEAST_MATRICES, MOST_MATRICES = 2, 8
 """The matrices of pixels of a warp in a default: of fewer, loads of weights take as long as products."""
 
-ISSUED = 3.8
-"""The instructions that a multiprocessor's warps begin in a clock, of four at best.
-
-This and the numbers below without another source are fitted to 247 configurations of eight first layers in float16 on
-an H200, at batch 1 and 128, with a root mean square error of 0.3 in the logarithm: the one estimated to be the fastest
-takes 1.09 times as long as the one that is.
-"""
-
-TURN = 3.9
-"""The clocks from one instruction of a warp to its next where no other warps fill the time."""
-
-STEPPING = 12.0
+STEPPING = 20.0
 """The instructions of a thread for the places of a step's terms, read off machine code of sm_90."""
 
-READING, COPYING, STORING, BEGINNING = 17.3, 8.0, 4.0, 52.0
+READING, COPYING, STORING, BEGINNING = 16.0, 16.0, 11.0, 130.0
 """The instructions of a thread for an element of the input that it brings to shared memory, for an asynchronous copy
-and for a sum that it stores, as `cuda/grouped` has them, and those that it begins with."""
-
-ACCESS = 1.7
-"""The clocks of an access of a warp to shared memory, as `cuda/grouped` has it."""
-
-L2_BYTES, WEIGHT_BYTES = 5.3, 8.7
-"""The bytes of pixels that a multiprocessor gets from the L2 cache in a clock, a short segment at a time, and those of
-weights, which all blocks read at once."""
-
-LATENCY = 628.0
-"""The clocks of a block beside its instructions, most of which it waits for its copies."""
-
-MEMORY = 1.7
-"""The clocks of the memory, as a multiple of those of its bytes: threads store half of what comes of memory at once."""
-
-PLANES = 2.4
-"""The clocks of the memory where threads store to planes, as a multiple of those where channels lie side by side: on an
-H100 at batch 32 64 channels of 3x3 windows took 2.2 times as long so, as did those of 7x7 windows."""
-
-COUNTED_STEPPING, COUNTED_READING, COUNTED_COPYING, COUNTED_STORING, COUNTED_BEGINNING = 20.0, 16.0, 16.0, 11.0, 130.0
-"""As the five numbers above without `COUNTED`, but counted in machine code for sm_90, a copy's with its address: of
-`counts`."""
+with its address and for a sum that it stores, and those that it begins with, counted in machine code for sm_90."""
 
 ELEMENT_ACCESSES = 3
 """The accesses of a warp for an element of each thread: two segments of lines are read, and stored together."""
@@ -190,16 +157,9 @@ class Shallow(GpuTemplate[Config]):
     def heuristics(self, problem: Problem) -> Tests[Config]:
         return named(several_warps)
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take.
-
-        As for `cuda/grouped`, three things bound it: the units of the busiest multiprocessor, the blocks that have to
-        wait for one another, and the memory.
-        """
-        workload, gpu = problem.workload, gpu_of(target)
-        turns = ceil_div(blocks(workload, config), gpu.multiprocessors)
-        together = min(turns, self.resident_blocks(problem, config, gpu))
-        warps, matrices, outputs = config.threads // WARP, config.rows * config.columns, config.outputs // EIGHT
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, warps = problem.workload, config.threads // WARP
+        matrices, outputs = config.rows * config.columns, config.outputs // EIGHT
         read, weights = elements_read(workload, config), config.block_n * weight_pitch(workload)
         issued = (
             instructions(workload, config)
@@ -207,31 +167,7 @@ class Shallow(GpuTemplate[Config]):
             + config.sums * STORING
             + BEGINNING
             + read * READING
-        )
-        issued += weights / COPY_BYTES / config.threads * COPYING
-        loads = warps * steps(workload) * (4 * matrices * accesses(workload, config) + 2 * outputs)
-        products = warps * steps(workload) * matrices * outputs * PRODUCTS / tensor_instructions(target)["mma"].products
-        pixels = prod(workload.read_by((config.block_y, config.block_x))) * workload.in_channels * workload.itemsize
-        copied = pixels / L2_BYTES + weights / WEIGHT_BYTES
-        units = turns * mostly_largest(warps * issued / ISSUED, loads * ACCESS, products, copied)
-        waiting = ceil_div(turns, together) * (LATENCY + TURN * issued)
-        memory = MEMORY * workload.bytes_moved / gpu.bytes_per_clock
-        if workload.out_layout == "NCHW":  # a warp stores short lines of planes
-            memory *= PLANES * max(1.0, SECTOR / (config.block_x * workload.output_storage.itemsize))
-        # The kernel that lays out the weight is in the measured times that the numbers above are fitted to.
-        return mostly_largest(units, waiting, memory) + KERNEL - saved_launch(problem)
-
-    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
-        workload, warps = problem.workload, config.threads // WARP
-        matrices, outputs = config.rows * config.columns, config.outputs // EIGHT
-        read, weights = elements_read(workload, config), config.block_n * weight_pitch(workload)
-        issued = (
-            instructions(workload, config)
-            + steps(workload) * COUNTED_STEPPING
-            + config.sums * COUNTED_STORING
-            + COUNTED_BEGINNING
-            + read * COUNTED_READING
-            + weights / COPY_BYTES / config.threads * COUNTED_COPYING
+            + weights / COPY_BYTES / config.threads * COPYING
         )
         loads = warps * steps(workload) * (4 * matrices * accesses(workload, config) + 2 * outputs)
         products = warps * steps(workload) * matrices * outputs * PRODUCTS

@@ -14,7 +14,7 @@ import tvm
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import WARP, gpu_of
+from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import Space, ceil_div, divisors, named, wasted
 from ...template import Layouts
@@ -30,18 +30,23 @@ from ..gemm.tiles import (
     shared_bytes,
     widest_store,
 )
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS, SUM_BYTES
+from ..machine import BLOCK_BYTES, REGISTERS, SUM_BYTES
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests
-from ..tensor.model import saved_launch
-from .model import SPLITS, START, candidates, clocks, copies, picked, wanted_registers
+from .candidates import SPLITS, candidates, copies, picked, registers_of, resident_blocks, spilled
 
-COPYING, TURNING, STORING, BEGINNING = 14.0, 40.0, 4.0, 100.0
-"""The instructions of a thread for a copied element or vector with its address, beside the products of a chunk, to
-store an output, and those that it begins with: of `counts`."""
+COPYING, TESTING, TURNING, STORING, BEGINNING = 14.0, 10.0, 40.0, 4.0, 100.0
+"""The instructions of a thread: for each element or vector that it copies, for the test whether that lies inside the
+input, for each chunk beside its products, for each output that it stores, and once at the beginning."""
+
+MEETING = 80.0
+"""The clocks of waiting at the barriers of a chunk, for each warp of a block after the first."""
+
+LOADED_AT_ONCE = 4
+"""The elements or vectors that a thread waits for together where shared memory has one stage alone."""
 
 VECTOR_ACCESSES = 2
-"""The accesses to shared memory in which a warp loads a vector of either factor, of which threads share some."""
+"""The accesses to shared memory by which a warp loads vectors of a factor: several threads load the same one."""
 
 
 class Simt(GpuTemplate[GemmConfig]):
@@ -67,7 +72,7 @@ class Simt(GpuTemplate[GemmConfig]):
         return None if problem.is_dense else "is for dense convolutions"
 
     def registers(self, problem: Problem, config: GemmConfig) -> int:
-        return min(wanted_registers(config), _most_registers(config))
+        return int(registers_of(config))
 
     def shared_bytes(self, problem: Problem, config: GemmConfig) -> int:
         return shared_bytes(problem.workload, config)
@@ -147,7 +152,7 @@ class Simt(GpuTemplate[GemmConfig]):
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[GemmConfig]:
         """Return the candidates from the fastest on: the model tells the clocks of all of them at once, as arrays."""
         tried = candidates(problem.workload, self.elements(problem.workload))
-        order = np.argsort(clocks(problem.workload, tried, gpu_of(target)), kind="stable")
+        order = np.argsort(super().estimate(problem, tried, target), kind="stable")
         return (self.Config(**knobs) for knobs in picked(tried, order))
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> GemmConfig:
@@ -180,14 +185,10 @@ class Simt(GpuTemplate[GemmConfig]):
         }
 
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[GemmConfig]:
-        """Return the configurations worth a trial: the model does not find them much slower than the default.
-
-        Unlike those of other templates heuristics know the default and the GPU, and the time is that of the product
-        alone.
-        """
+        """Return the configurations worth a trial: heuristics know the default and the GPU here."""
         workload, gpu, default = problem.workload, gpu_of(target), self.default_config(problem, target)
         channels, (r, s) = workload.w_shape[1], workload.kernel
-        bound = self.WORTH_A_TRIAL * clocks(workload, default, gpu)
+        bound = self.WORTH_A_TRIAL * self.estimate(problem, default, target)
 
         def short_chunks(config: GemmConfig) -> bool:
             whole_rows = config.block_s == s or config.block_r == 1
@@ -202,25 +203,25 @@ class Simt(GpuTemplate[GemmConfig]):
             return config.min_blocks_per_sm == 1 or needed == REGISTERS
 
         def promising(config: GemmConfig) -> bool:
-            return bool(clocks(workload, config, gpu) <= bound)
+            return self.estimate(problem, config, target) <= bound
 
         heuristics = named(short_chunks, whole_gpu, register_limit_that_matters)
         constraints, knobs = self.constraints(problem, target), self.knobs(problem, default)
         return Space(default, self.LEAST, knobs, constraints, heuristics, promising)
 
-    def estimate(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> float:
-        """Return the clocks of the busiest multiprocessor, or those of the memory where it takes longer."""
-        workload, gpu = problem.workload, gpu_of(target)
-        saved = saved_launch(problem) if config.packed else 0.0
-        return float(max(clocks(workload, config, gpu), START + workload.bytes_moved / gpu.bytes_per_clock)) - saved
+    def resident_blocks(self, problem: Problem, config: GemmConfig, gpu: Gpu) -> int:
+        """Return the blocks that a multiprocessor has room for, as the model's arrays have them: of any number."""
+        return int(resident_blocks(problem.workload, config, gpu))
 
     def counts(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> Counts:
+        """Return the work of the kernels; a config whose knobs are arrays has counts that are arrays."""
         workload, rounds = problem.workload, chunks(problem.workload, config)
         loads, fetched = config.block_k * fragments(config) / VECTOR, config.block_k * (config.block_m + config.block_n)
-        reloads = 2 * config.block_k * max(0, wanted_registers(config) - _most_registers(config))
+        reloads = 2 * config.block_k * spilled(config)
         converted = config.block_k * fragments(config) * (workload.itemsize < SUM_BYTES)
         products = config.block_k * config.outputs + loads + converted + reloads
-        issued = rounds * (products + copies(config) * COPYING + TURNING) + config.outputs * STORING + BEGINNING
+        copying = copies(config) * (COPYING + TESTING * reads_zeros(workload, config))
+        issued = rounds * (products + copying + TURNING) + config.outputs * STORING + BEGINNING
         warps, parts, itemsize = ceil_div(config.threads, WARP), config.split_k > 1, workload.output_storage.itemsize
         written = config.block_m * config.block_n * (itemsize + (SUM_BYTES - itemsize) * parts)
         lays_out = config.packed and not problem.constant_weight
@@ -228,17 +229,21 @@ class Simt(GpuTemplate[GemmConfig]):
         sums = parts * config.split_k * prod(workload.output_shape) * SUM_BYTES
         return Counts(
             blocks=blocks(workload, config),
-            resident=self.resident_blocks(problem, config, gpu_of(target)),
+            resident=resident_blocks(workload, config, gpu_of(target)),
             warps=warps,
             issued=issued,
             moved=memory_bytes(workload, target),
             fetched=rounds * fetched * workload.itemsize + written,
             accessed=warps * rounds * (VECTOR_ACCESSES * loads + copies(config) + reloads),
-            arrivals=1 + rounds * (1 + (config.num_stages == 1)),
-            serial=issued,
+            arrivals=1 + rounds * (1 + (config.num_stages == 1) * (1 + copies(config) / LOADED_AT_ONCE)),
+            serial=issued + rounds * MEETING * (warps - 1),
             kernels=1 + parts + lays_out,
             beside=2.0 * (laid_out + sums),
         )
+
+    def estimate(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> float:
+        """Return the clocks that a call should take, as a float of Python: counts are numbers of NumPy."""
+        return float(super().estimate(problem, config, target))
 
     def sizes(self, problem: Problem, config: GemmConfig) -> Mapping[str, float]:
         workload = problem.workload
@@ -265,15 +270,11 @@ class Simt(GpuTemplate[GemmConfig]):
         }
 
     def features(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, float]:
-        """Return features for a cost model beside the knobs: how blocks share the GPU too.
-
-        The clocks are those of the product alone, without the bound of the memory.
-        """
+        """Return features for a cost model beside the knobs: how blocks share the GPU too."""
         gpu, grid = gpu_of(target), blocks(problem.workload, config)
         share, resident = ceil_div(grid, gpu.multiprocessors), self.resident_blocks(problem, config, gpu)
         return {
             **super().features(problem, config, target),
-            "clocks": float(clocks(problem.workload, config, gpu)),
             "resident": resident,
             "warps": min(share, resident) * config.threads / WARP,
             "balance": share * gpu.multiprocessors / grid,
@@ -300,11 +301,6 @@ class Simt(GpuTemplate[GemmConfig]):
             "prefetch": replace(config, num_stages=1, asynchronous=False),
             "packing": replace(config, packed=False, load=1),
         }
-
-
-def _most_registers(config: GemmConfig) -> int:
-    """Return the most registers of a thread with which the blocks that a multiprocessor must have room for fit."""
-    return min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
 
 
 def _held(config: GemmConfig) -> float:

@@ -20,7 +20,6 @@ from ..gemm.schedule import schedule_gemm, spread_over_grid
 from ..gemm.tiles import GemmConfig
 from ..model import Counts
 from . import Simt
-from .model import SECOND_KERNEL, bytes_per_clock
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,6 @@ class Im2win(Simt):
             return found
         windows = self.elements(problem.workload)
         return None if windows < 2**31 else "takes windows of fewer than 2^31 elements together"
-
-    def estimate(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> float:
-        """Return the clocks of `direct`, and those of the kernel that lays the windows out: it writes what is read."""
-        workload, gpu = problem.workload, gpu_of(target)
-        moved = workload.itemsize * (prod(workload.x_shape) + 2 * self.elements(workload))
-        return super().estimate(problem, config, target) + SECOND_KERNEL + moved / bytes_per_clock(gpu)
 
     def counts(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> Counts:
         """Return the work of `direct`, and that of the kernel that lays the windows out."""

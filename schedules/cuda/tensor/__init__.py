@@ -50,7 +50,6 @@ from ..template import GpuTemplate, Tests, resident_blocks, tensor_core_obstacle
 from .constraints import most_registers, needed_registers, rules, rules_of
 from .counts import counts_of
 from .default import PARTS, even_tiles, few_parts, fitted, tiles_of
-from .model import kernel_clocks
 from .schedule import schedule_convolution
 from .tiles import (
     MOST_STAGES,
@@ -214,11 +213,6 @@ class Tensor(GpuTemplate[Config]):
         product = self.product_of(problem)
         taken = config.sums + fragments(product, config) + OTHER_REGISTERS
         return resident_blocks(gpu, config.threads, taken, shared_bytes(product, config))
-
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take."""
-        resident = self.resident_blocks(problem, config, gpu_of(target))
-        return kernel_clocks(self.product_of(problem), config, target, resident, self.EXCHANGED)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         resident = self.resident_blocks(problem, config, gpu_of(target))

@@ -59,8 +59,9 @@ BARRIER, BEGINNING = 40, 100
 """The instructions that take as long as a barrier with the wait for a product, and those of a block before the first
 copy."""
 
-MEETINGS = 2
-"""The times that blocks of a cluster wait for each other: until all have begun, and until all sums lie there."""
+MEETINGS = 4
+"""The waits of a cluster, for each of its blocks: until all have begun, until all sums lie in shared memory, for what
+blocks read of each other, and until all have read."""
 
 ROLES = 3
 """The times that a block whose warps have roles waits before its first tile: for the description of tensors, for the
@@ -73,7 +74,7 @@ blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
 
 class Operands(NamedTuple):
-    """The numbers that all configurations of a problem have in common."""
+    """Numbers that are the same for all configurations of a problem."""
 
     steps: float
     """The steps of a chunk that have channels, in the mean, where no chunk goes on with the next tap."""
@@ -81,12 +82,13 @@ class Operands(NamedTuple):
     """The chunks whose rows go on past the last channel, as a share of all of them, where the copy engine brings zeros
     in their place."""
     one_tap: bool
+    """True for a window of 1x1."""
     operations: int
     """The instructions of the epilogue for a sum, beside its store."""
     image_bytes: float
     """The bytes that memory moves as the input is laid out; 0 where it is not."""
     rounding_bytes: float
-    """The bytes that memory moves as the input is rounded alone."""
+    """The bytes that memory moves as the input is rounded and not laid out."""
 
 
 @lru_cache(maxsize=64)
@@ -112,10 +114,10 @@ def image_bytes(workload: ConvWorkload) -> float:
 
 
 def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resident: int, exchanged: bool) -> Counts:
-    """Return the work of the kernels for factors that may have been exchanged.
+    """Return the work of the kernels. `exchanged` says that the weight takes the part of x, as in `cuda/linear`.
 
     The sums of a chunk's products stay in registers. A block whose warps have roles goes on with tile after tile, which
-    are counted as blocks: what it does once is shared among them.
+    are counted as blocks and share its first waits (`ROLES`). Without roles a block waits for its products.
     """
     workload, operands, gpu = problem.workload, operands_of(problem), gpu_of(target)
     chunks, sums, grid = part_chunks(workload, config), config.block_m * config.block_n, blocks(workload, config)
@@ -137,21 +139,26 @@ def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resid
         fetched, accessed = fetched + workload.sum_bytes * sums, accessed + workload.sum_bytes * sums
         arrivals += MEETINGS * config.split_k
         grid = grid if config.split_k <= PAIR else int(grid / ROOM)
+    half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
+    multiplied = chunks * steps * sums * STEP_BYTES * max(1, tf32_products(problem)) / (2 * half)
+    moved = memory_bytes(workload, target)
+    waited = chunks * BARRIER + (0.0 if config.teams else multiplied)
+    if config.teams == 1 and moved:  # the only team multiplies nothing while its share of memory takes what it stores
+        waited += stored * (1 + workload.epilogue.residual) * gpu.multiprocessors / gpu.bytes_per_clock
     issued = chunks * (instructions + copies * COPYING) + BEGINNING
     issued += config.sums * (operands.operations + STORING / store_vector(problem, config))
-    half = tensor_instructions(target)["wgmma" if config.wgmma else "mma"].products
     kernels, beside = _other_kernels(problem, config, exchanged)
     return Counts(
         blocks=grid,
         resident=resident,
         warps=config.threads // WARP,
         issued=issued,
-        moved=memory_bytes(workload, target),
+        moved=moved,
         fetched=fetched,
         accessed=accessed / LINE,
-        multiplied=chunks * steps * sums * STEP_BYTES * max(1, tf32_products(problem)) / (2 * half),
+        multiplied=multiplied,
         arrivals=arrivals,
-        serial=issued + chunks * BARRIER,
+        serial=issued + waited,
         kernels=1 + kernels,
         beside=beside,
     )

@@ -8,6 +8,7 @@ from math import prod
 
 import tvm
 
+from tvmconv.compute.annotations import BARRIER_BYTES
 from tvmconv.compute.tensor.chunks import ROW_BYTES
 from tvmconv.problem import Problem
 from tvmconv.targets import tensor_instructions
@@ -24,8 +25,8 @@ from .tiles import (
     copied_rows,
     may_have_channel_rows,
     part_chunks,
-    shared_bytes,
     tf32_products,
+    tile_bytes,
 )
 
 LEAST_COLUMNS = 16
@@ -33,27 +34,21 @@ LEAST_COLUMNS = 16
 
 
 CANDIDATES = tuple(
-    Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma, min_blocks_per_sm=together)
-    for wgmma, stages, together, tiles in (
-        (True, 4, 2, ((128, 64, 2, 1), (128, 64, 1, 1))),
-        (True, 3, 2, ((128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 2, 1), (128, 64, 1, 1), (64, 128, 1, 1))),
-        (True, 4, 1, ((192, 256, 3, 1), (128, 256, 2, 1), (256, 128, 2, 1), (192, 128, 3, 1), (128, 128, 2, 1))),
-        (True, 4, 1, ((128, 64, 2, 1), (64, 128, 1, 1))),
-        (True, 4, 1, ((64, 256, 1, 1), (128, 96, 2, 1), (128, 32, 2, 1))),
-        (True, MOST_STAGES, 1, ((64, 64, 1, 1), (64, 48, 1, 1), (64, 32, 1, 1), (64, 16, 1, 1), (128, 16, 2, 1))),
-        (False, 4, 1, ((32, 128, 1, 4), (32, 64, 1, 4), (32, 32, 2, 1), (32, 16, 1, 1))),
-        (False, 3, 1, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 128, 2, 2), (64, 64, 2, 2), (32, 64, 1, 2))),
-        (False, 3, 1, ((64, 32, 2, 1), (32, 32, 1, 1), (16, 64, 1, 2), (128, 32, 4, 1))),
-        (False, 3, 1, ((64, 16, 2, 1), (64, 48, 2, 1))),
+    Config(block_m, block_n, warps_m, warps_n, num_stages=stages, wgmma=wgmma)
+    for wgmma, stages, tiles in (
+        (True, 4, ((256, 128, 2, 1), (192, 128, 3, 1), (128, 256, 2, 1), (128, 128, 2, 1), (128, 96, 2, 1))),
+        (True, 4, ((128, 64, 2, 1), (128, 32, 2, 1))),
+        (True, MOST_STAGES, ((64, 64, 1, 1), (64, 48, 1, 1), (64, 32, 1, 1), (64, 16, 1, 1), (128, 16, 2, 1))),
+        (False, 4, ((32, 64, 1, 4), (32, 32, 2, 1), (32, 16, 1, 1))),
+        (False, 3, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2), (128, 32, 4, 1), (16, 64, 1, 2))),
+        (False, 3, ((64, 32, 2, 1), (64, 16, 2, 1), (64, 48, 2, 1))),
     )
     for block_m, block_n, warps_m, warps_n in tiles
 ) + tuple(
     Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
     for teams, tiles in (
-        (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2))),
-        (1, ((192, 64, 3), (192, 96, 3), (128, 96, 2), (128, 64, 2))),
-        (2, ((192, 128, 1), (128, 128, 1), (64, 256, 1), (64, 128, 1), (192, 64, 1), (128, 64, 1), (64, 64, 1))),
-        (2, ((128, 96, 1), (64, 96, 1), (128, 32, 1))),
+        (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2), (192, 64, 3), (128, 64, 2))),
+        (2, ((128, 128, 1), (64, 128, 1), (128, 64, 1), (64, 64, 1), (64, 96, 1), (128, 32, 1))),
     )
     for block_m, block_n, warps_m in tiles
 )
@@ -76,9 +71,12 @@ MOST_TURNS = 8
 LARGE_TILES = (160, 192, 224, MOST_COLUMNS)
 """The pixels of such tiles where even the largest are more than that."""
 
-MOST_PARTS = 4
-"""The most parts of tiles for each multiprocessor where blocks share reductions: in spaces, and in defaults of blocks
-whose warps have roles, which go on with tile after tile anyhow."""
+FEWEST_PARTS, MOST_PARTS = 0.5, 2
+"""The parts of tiles for each multiprocessor where blocks of a default share reductions: fewer leave most of the GPU
+idle, and more have no further multiprocessor to go to."""
+
+MOST_PARTS_TRIED = 4
+"""The most such parts in spaces."""
 
 PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
@@ -100,27 +98,28 @@ def fitted(
     exchanged: bool,
     parts: Sequence[tuple[int, bool]],
 ) -> Iterator[Config]:
-    """Yield some tiles, and those that fit the GPU or are stored otherwise, with the parts and stages of each."""
-    gpu, own = gpu_of(target), [*tiles]
-    if not (problem.open_sizes or problem.workload.epilogue.residual):
-        own += even_tiles(problem, target, exchanged)
-    if tf32_products(problem) == 1 and not problem.workload.epilogue.residual:
-        own += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _parts(problem)]
-    if tf32_products(problem) == 1:
-        own += [replace(each, rounds_input=True) for each in own if each.teams]
-    for tile in dict.fromkeys(own):
-        for split_k, in_cluster in parts:
-            part = replace(tile, split_k=split_k, in_cluster=in_cluster)
-            if not (part.teams and split_k > 1) or few_parts(problem, part, gpu):
-                yield _fitting(part, problem, gpu)
+    """Yield some tiles with parts of their reductions, and those that fit the GPU without; all with fitting stages."""
+    gpu, residual, single = gpu_of(target), problem.workload.epilogue.residual, tf32_products(problem) == 1
+    even = [] if problem.open_sizes or residual else even_tiles(problem, target, exchanged)
+    if single and not residual:
+        even += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _equal(problem)]
+    of_tiles = dict.fromkeys(tiles, parts) | dict.fromkeys(even, parts[:1])
+    for tile, own_parts in of_tiles.items():
+        whole = blocks(problem.workload, tile)
+        for split_k, in_cluster in own_parts:
+            if split_k == 1 or FEWEST_PARTS < whole * split_k / gpu.multiprocessors <= MOST_PARTS:
+                config = _fitting(tile, split_k, in_cluster, problem, gpu)
+                yield config
+                if single and tile.teams:
+                    yield replace(config, rounds_input=True)
 
 
 def few_parts(problem: Problem, config: Config, gpu: Gpu) -> bool:
-    """Return whether a multiprocessor has at most `MOST_PARTS` blocks."""
-    return blocks(problem.workload, config) <= MOST_PARTS * gpu.multiprocessors
+    """Return whether a multiprocessor has at most `MOST_PARTS_TRIED` blocks."""
+    return blocks(problem.workload, config) <= MOST_PARTS_TRIED * gpu.multiprocessors
 
 
-def _parts(problem: Problem) -> list[int]:
+def _equal(problem: Problem) -> list[int]:
     """Return the columns of tiles that cut the output channels of a group into equal parts, rounded up to eights.
 
     So 1000 channels of 4096 pixels are 132 tiles of 192x168, one for each multiprocessor of an H100. Sums that go to
@@ -157,15 +156,16 @@ def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list
     return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
 
 
-def _fitting(config: Config, problem: Problem, gpu: Gpu) -> Config:
-    """Return the configuration with no more stages than there are chunks to fill them.
+def _fitting(tile: Config, split_k: int, in_cluster: bool, problem: Problem, gpu: Gpu) -> Config:
+    """Return a tile with some parts of its reduction, and no more stages than there are chunks to fill them.
 
     Where blocks go on with tile after tile it is all stages that shared memory has room for.
     """
+    config = tile if split_k == 1 else replace(tile, split_k=split_k, in_cluster=in_cluster)
     if config.teams:
-        room = gpu.shared_bytes - BLOCK_BYTES - shared_bytes(problem, replace(config, num_stages=0))
-        stages = room // (sum(copied_rows(problem, config)) * ROW_BYTES)
-        return replace(config, num_stages=min(config.num_stages, stages))
-    used = config.num_stages - ahead(problem, config)
-    most = part_chunks(problem.workload, config) + used
-    return replace(config, num_stages=max(used + 1, min(config.num_stages, most)))
+        room = gpu.shared_bytes - BLOCK_BYTES - BARRIER_BYTES - config.teams * tile_bytes(problem, config)
+        stages = min(config.num_stages, room // (sum(copied_rows(problem, config)) * ROW_BYTES))
+    else:
+        used = config.num_stages - ahead(problem, config)
+        stages = max(used + 1, min(config.num_stages, part_chunks(problem.workload, config) + used))
+    return config if stages == config.num_stages else replace(config, num_stages=stages)

@@ -32,7 +32,6 @@ from tvmconv.compute.tensor.winograd import OUTPUTS, side_of, transformed_elemen
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import MAX_ELEMENTS, ConvWorkload
 from tvmconv.targets import arch_of, tensor_instructions
-from tvmconv.targets.devices import FURTHER_KERNEL, gpu_of
 
 from ...space import Space, named, wasted
 from ...template import Layouts
@@ -43,7 +42,6 @@ from ..model import Counts
 from ..template import Tests
 from . import Tensor, tiles
 from .counts import image_bytes
-from .model import LATENCY, layout_bytes
 from .schedule import finish_stores, lay_out_image, schedule_product
 
 THREADS = 128
@@ -80,16 +78,6 @@ transformed ahead, and an input in NCHW once more. At batch 128 of 56x56 256 cha
 
 WEIGHTS = 3
 """The copies of a transformed weight: whole, and as two TF32 numbers that add up to each of its numbers."""
-
-
-TRANSFORMING = 1.13
-"""The time of the transforms as a multiple of that of the bytes which they move, fitted to 15 layers of 64 to 512
-channels at batch 1 to 128 on an H100. Without `MARGIN` the estimates of those that take 100 µs or more are 0.98 to 1.1
-of their time, and of the others 0.97 to 1.31."""
-
-MARGIN = 1.1
-"""The estimate as a multiple of the expected time: `cuda/tensor` is taken where it is nearly as fast, with less memory
-and, over the layers that the estimate was fitted to, 0.19 to 0.33 times the error."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +153,6 @@ class Winograd(Product):
 
         return {**named(whole_sums), **super().rules(problem)}
 
-    def cost(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> float:
-        """Return the clocks of the product, as the transforms take as long for all configurations."""
-        return PRODUCT.estimate(problem, config, target)
-
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[tiles.Config]:
         """Return the configurations that are worth a trial on this target.
 
@@ -179,23 +163,6 @@ class Winograd(Product):
         default, constraints = self.default_config(problem, target), self.constraints(problem, target)
         knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
         return replace(own, default=default, least=self.LEAST, knobs=knobs, constraints=constraints)
-
-    def estimate(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> float:
-        """Return the clocks that the kernels should take, of the product and of the bytes that the others move."""
-        workload = problem.workload
-        points, weight_points, sums = transformed_elements(workload)
-        outputs = prod(workload.output_shape) * (2 if workload.epilogue.residual else 1)
-        if workload.out_layout == "NCHW":  # each run is counted as the sector that it is in
-            outputs *= SECTOR // (workload.itemsize * _run(problem))
-        moved, kernels = prod(workload.x_shape) + points + sums + outputs, 2
-        if not problem.constant_weight:
-            moved, kernels = moved + prod(workload.w_shape) + weight_points, kernels + 1
-        gpu, laid_out = gpu_of(target), 0.0
-        if lays_out_input(workload):
-            laid_out, kernels = layout_bytes(workload, gpu), kernels + 1
-        transforms = (TRANSFORMING * moved * workload.itemsize + laid_out) / gpu.bytes_per_clock
-        transforms += kernels * (FURTHER_KERNEL + LATENCY)
-        return MARGIN * (super().estimate(problem, config, target) + transforms)
 
     def counts(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> Counts:
         """Return the work of the product, and of the kernels that transform operands and sums.

@@ -50,5 +50,5 @@ CASES = {
     "mobilenet": Case(1, 96, 24, nn.ReLU(), nn.Hardsigmoid()),
     "odd": Case(3, 75, 33, nn.Hardswish(), nn.Tanh(), bias=False),
     "large": Case(1, 1152, 48),
-    "many": Case(5, 1100, 70),
+    "many": Case(5, 600, 70),
 }

@@ -139,8 +139,11 @@ def test_an_identity_that_is_missing_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 def test_nothing_is_between_kernels_on_a_gpu(by_planes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels read half of a tensor, and store theirs in its place, by their serial twins."""
     monkeypatch.setattr("tvmconv.network.passes.half._is_faster", lambda *_: True)
-    if not by_planes:
-        monkeypatch.setattr("tvmconv.schedules.cuda.depthwise_planes.template.obstacle", lambda *_: "is left out")
+    planes = "tvmconv.schedules.cuda.depthwise_planes.template"
+    if by_planes:
+        monkeypatch.setattr(f"{planes}.estimate", lambda *_: 1.0)
+    else:
+        monkeypatch.setattr(f"{planes}.obstacle", lambda *_: "is left out")
     module = shufflenet(8)
     source = model_of(module)
     mod, word = with_precision(carry_channels(source.mod, GPU, "float16"), GPU, "float16")

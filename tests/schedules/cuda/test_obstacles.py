@@ -135,7 +135,7 @@ CHOSEN = {
         planes((32, 144, 56, 56), 3),
         planes((8, 4096, 1, 2048), (1, 4), padding=(0, 3, 0, 0)),
     ],
-    "grouped": [groups(32, 4, (32, 56, 56)), groups(26, 8, (1, 14, 14))],
+    "grouped": [groups(32, 4, (32, 56, 56)), groups(26, 8, (8, 14, 14))],
     "tensor": [groups(32, 32, (1, 7, 7)), groups(2, 64, (32, 14, 14))],
     "shallow": [
         image((32, 3, 224, 224), 64, 7, stride=2, padding=3),

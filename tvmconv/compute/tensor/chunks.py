@@ -158,15 +158,6 @@ def row_bytes(steps: int) -> int:
     return min(size for size in PERMUTED if size >= steps * STEP_BYTES)
 
 
-def mean_row_bytes(workload: ConvWorkload, least: float = 0) -> float:
-    """Return the bytes of a chunk's row in the mean, where no chunk goes on with the next tap.
-
-    Narrow rows may count as so many bytes at least.
-    """
-    last = max(row_bytes(last_steps(workload)), least)
-    return ROW_BYTES - (ROW_BYTES - last) / chunks_of_tap(workload)
-
-
 def multiplied_share(workload: ConvWorkload) -> float:
     """Return the share of steps that have channels, where no chunk goes on with the next tap."""
     return 1 - (1 - last_steps(workload) / STEPS) / chunks_of_tap(workload)

@@ -176,8 +176,9 @@ def tensor_sums(
             begin, whole = kt // per_group * most, most % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
-            value = numbers[begin + own]
-            return value if whole else tirx.if_then_else(own < most, value, tirx.const(0, numbers.dtype))
+            # Past the last channel, whose results nobody stores, its number serves: TVM writes a condition again with
+            # each use of the result, four times for a minimum and a maximum.
+            return numbers[begin + (own if whole else tirx.min(own, most - 1))]
 
         y = y if offsets is None else y - of_channel(offsets)
         return finished(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})

@@ -1,7 +1,4 @@
-"""A model of the time of a matrix product's tiles on an H100, and the configurations that the default is chosen from.
-
-Its numbers were fitted to some 480 configurations of 12 layers that were measured there, at batch 128 and 1.
-"""
+"""The configurations that the default of a matrix product on CUDA cores is chosen from, and their resources."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import H100, WARP, Gpu
+from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div
 from ..gemm.tiles import (
     VECTOR,
     GemmConfig,
-    blocks,
     chunks,
     copies_behind,
     fragments,
@@ -32,27 +28,8 @@ from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """The values of `split_k` to try; they need not divide the input channels."""
 
-COPY, WAIT, COLD_WAIT, START, SECOND_KERNEL = 20, 450, 650, 8000, 4000
-"""The issue slots of a copied element or vector, and the clocks of waits and of starts.
-
-The clocks are those of a chunk in which a block alone waits, for shared memory and its barriers; more where it waits
-for memory too; of launches, of which a first one lays out the weight; of a kernel that adds up the parts.
-"""
-
-BYTES_PER_CLOCK = 1700
-"""The bytes per clock that an H100's memory moves, for parts on their way out and in again."""
-
-
-def clocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
-    """Return the clocks of the busiest multiprocessor: a float, or an array for a config whose knobs are arrays."""
-    share = ceil_div(blocks(workload, config), gpu.multiprocessors)
-    together = np.minimum(share, resident_blocks(workload, config, gpu))
-    issued = config.block_k * (config.outputs + fragments(config) / VECTOR) + COPY * copies(config)
-    busy = issued * config.threads / WARP / 4
-    alone = busy + WAIT + COLD_WAIT * (config.num_stages == 1)
-    computing = share / together * chunks(workload, config) * np.hypot(together * busy, alone)
-    moved = 8.0 * config.split_k * prod(workload.output_shape)
-    return START + computing + (config.split_k > 1) * (SECOND_KERNEL + moved / bytes_per_clock(gpu))
+OTHER_REGISTERS = 20
+"""The registers of a thread beside its outputs and the factors that it multiplies."""
 
 
 def copies(config: GemmConfig) -> Any:
@@ -60,19 +37,22 @@ def copies(config: GemmConfig) -> Any:
     return config.block_k * (config.block_m / config.load + config.block_n) / config.threads
 
 
-def bytes_per_clock(gpu: Gpu) -> float:
-    """Return `BYTES_PER_CLOCK` of another GPU, in proportion to its memory."""
-    return BYTES_PER_CLOCK * (gpu.bytes_per_clock / H100.bytes_per_clock)
-
-
-def wanted_registers(config: GemmConfig) -> int:
-    """Return the registers that a thread would take, roughly; an array for knobs that are arrays."""
-    return config.outputs + fragments(config) + 20
-
-
 def registers_of(config: GemmConfig) -> Any:
     """Return the registers of a thread, roughly; an array for knobs that are arrays."""
-    return np.minimum(MOST_REGISTERS, wanted_registers(config))
+    return np.minimum(_most_registers(config), _wanted_registers(config))
+
+
+def spilled(config: GemmConfig) -> Any:
+    """Return the registers that a thread wants and does not get; an array for knobs that are arrays."""
+    return np.maximum(0, _wanted_registers(config) - _most_registers(config))
+
+
+def _wanted_registers(config: GemmConfig) -> int:
+    return config.outputs + fragments(config) + OTHER_REGISTERS
+
+
+def _most_registers(config: GemmConfig) -> Any:
+    return np.minimum(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
 
 
 def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
@@ -80,7 +60,7 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any
     registers = registers_of(config) * config.threads
     shared = shared_bytes(workload, config) + BLOCK_BYTES
     by_memory = np.minimum(REGISTERS // registers, gpu.shared_bytes // shared)
-    return np.maximum(1, np.minimum(by_memory, gpu.warps * WARP // config.threads))
+    return np.maximum(1, np.minimum(by_memory, np.minimum(gpu.blocks, gpu.warps * WARP // config.threads)))
 
 
 def picked(tried: GemmConfig, places: Iterable[int]) -> Iterator[dict[str, Any]]:

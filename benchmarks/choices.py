@@ -1,0 +1,202 @@
+"""Default configurations on a GPU: those of this checkout beside those of an earlier commit.
+
+    python benchmarks/choices.py --base COMMIT -o choices.jsonl   # list them, which takes git and torch, but no GPU
+    python benchmarks/choices.py choices.jsonl -o records.jsonl   # measure and compare them; the same command goes on
+
+Problems are those of suites and of layers of networks, for which dispatch also takes the template, and random ones of
+each template, as `benchmarks/collect.py` draws them. Defaults are those for a GPU of sm_90 whose model is not named, by
+the rates of each checkout: tuning logs and a calibration are not read. With `--near`, configurations that the
+estimate of this checkout takes for nearly as fast are listed too, so that it can be fitted where it chooses. Records
+are lines as `benchmarks/collect.py` writes them, for `benchmarks/fit.py`; what they have already is not measured again.
+
+Each row of the comparison is a set of problems in one type: the number of its problems, the number of those whose
+choices differ, and the new choice's time divided by the old one's: the geometric mean over all of the set, the least,
+and the greatest. The problems that became slowest follow.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from collect import write_records
+from defaults import TARGET, Choice, Question
+from measured import ROOT
+from script import options_of
+
+from tvmconv.autotvm.task import ConvTask, extract_from_model, extract_from_suite
+from tvmconv.calibration.fit import geometric
+from tvmconv.calibration.problems import LARGE, random_problem
+from tvmconv.calibration.trials import key_of, key_of_record, records_in
+from tvmconv.checking.draws import Draw
+from tvmconv.checking.suites import suite_names
+from tvmconv.dispatch import algorithm_of, algorithms_on
+from tvmconv.dispatch.trial import MeasureInput
+from tvmconv.network import import_model
+from tvmconv.problem import DIRECTIONS, FORWARD, Problem
+from tvmconv.schedules.space import Space
+
+NETWORKS = ["resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny", "regnet_y_400mf", "unet"]
+
+BATCHES = [1, 32]
+"""The batches of networks; those of suites are their own."""
+
+TYPES = {"float32": ("float32", "float32"), "tf32": ("float32", "tf32"), "float16": ("float16", "float32")}
+"""The dtype and the precision of a suite's problem, by the name of both."""
+
+WORST = 20
+"""The number of problems that are listed with the greatest ratios."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A problem of a set with the default of the base, that of the checkout, and others that are nearly as fast."""
+
+    set: str
+    problem: str
+    old: Choice
+    new: Choice
+    near: list[Choice]
+
+
+class Chosen(ConvTask):
+    """A task with an empty space: to list one takes seconds, and only numbers a record's configuration."""
+
+    @cached_property
+    def space(self) -> Space[Any]:
+        return Space(None, None, {"none": ()}, {}, {})
+
+
+def questions(
+    suites: Sequence[str], networks: Sequence[str], algorithms: Sequence[str], count: int
+) -> Iterator[Question]:
+    """Yield the problems of suites and networks, and a number of random ones of each algorithm."""
+    from tvmconv.bench.networks.ahead import Case
+    from tvmconv.bench.networks.models import NETWORKS as FUNCTIONS
+    from tvmconv.bench.networks.models import SIZE, SIZES
+
+    for suite in suites:
+        for name, (dtype, precision) in TYPES.items():
+            for direction in DIRECTIONS if suite.startswith("depthwise") else (FORWARD,):
+                way = "" if direction == FORWARD else f" {direction}"
+                for task in extract_from_suite(suite, TARGET, dtype=dtype, precision=precision, direction=direction):
+                    yield Question(f"{suite} {name}{way}", task.problem.to_json(), "auto")
+    for network in networks:
+        for batch in BATCHES:
+            case = Case(network, FUNCTIONS[network], batch, SIZES.get(network, SIZE), None)
+            model = import_model(case.module(), (case.images(batch),))
+            for precision in TYPES:
+                for task in extract_from_model(model, TARGET, precision=precision):
+                    yield Question(f"{network} batch {batch} {precision}", task.problem.to_json(), "auto")
+    for algorithm in algorithms:
+        for number in range(count):
+            draw = Draw(f"choices {algorithm} {number}")
+            if (problem := random_problem(draw, algorithm, TARGET, LARGE)) is not None:
+                yield Question(f"random {algorithm}", problem.to_json(), algorithm)
+
+
+def answered(tree: Path, asked: Sequence[Question]) -> list[list[Choice]]:
+    """Return the answers of the package in a folder to questions."""
+    command = [sys.executable, Path(__file__).with_name("defaults.py")]
+    text = b"\n".join(map(msgspec.json.encode, asked))
+    with tempfile.TemporaryDirectory() as empty:  # no rates of the user
+        environment = {**os.environ, "PYTHONPATH": str(tree), "TVMCONV_CACHE_DIR": empty}
+        run = subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True, env=environment)
+    return [msgspec.json.decode(line, type=list[Choice]) for line in run.stdout.splitlines()]
+
+
+def lines(base: str, asked: Sequence[Question], near: int) -> Iterator[Line]:
+    """Yield the choices of a commit and of the checkout."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+        tree = Path(folder, "base")
+        subprocess.run(["git", "worktree", "add", "--detach", tree, base], cwd=ROOT, check=True, stdout=sys.stderr)
+        try:
+            more = [msgspec.structs.replace(each, near=near) for each in asked]
+            old, new = pool.map(answered, (tree, ROOT), (asked, more))
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+    for question, before, after in zip(asked, old, new, strict=True):
+        yield Line(question.set, question.problem, before[0], after[0], after[1:])
+
+
+def trial(problem: Problem, choice: Choice) -> MeasureInput:
+    task = Chosen(problem.workload, TARGET, algorithm=algorithm_of(choice.template)).for_problem(problem)
+    return MeasureInput(TARGET, task, task.config(choice.knobs))
+
+
+def trials(listed: Sequence[Line]) -> Iterator[MeasureInput]:
+    """Yield each configuration that is to be measured, once: none of a problem where there is nothing to compare."""
+    for line in listed:
+        found = [line.old, *([line.new] if line.new != line.old else []), *line.near]
+        if len(found) > 1:
+            for choice in found:
+                yield trial(Problem.from_json(line.problem), choice)
+
+
+def report(listed: Sequence[Line], records: Path) -> None:
+    """Print the comparison of choices by their records."""
+    costs = {key_of_record(record): min(record.costs, default=inf) for record in records_in(records)}
+    sets, differing = defaultdict[str, list[float]](list), Counter[str]()
+    slower, failed, missing = list[tuple[float, str]](), list[str](), 0
+    for line in listed:
+        problem = Problem.from_json(line.problem)
+        old, new = (costs.get(key_of(trial(problem, each))) for each in (line.old, line.new))
+        text = f"{line.set}, {problem}: {line.old} -> {line.new}"
+        if line.old == line.new:
+            sets[line.set].append(1.0)
+        elif old is None or new is None or old == inf:
+            missing += 1
+        elif new == inf:
+            failed.append(text)
+        else:
+            sets[line.set].append(new / old)
+            differing[line.set] += 1
+            slower.append((new / old, f"of {old * 1e6:.1f} us: {text}"))
+    print(f"{'set':40} problems  differ    mean   least  greatest")
+    every, differing["all"] = [ratio for each in sets.values() for ratio in each], differing.total()
+    for name, ratios in {**sets, **({"all": every} if every else {})}.items():
+        mean, least, greatest = geometric(ratios), min(ratios), max(ratios)
+        print(f"{name:40} {len(ratios):8} {differing[name]:7}  {mean:6.3f}  {least:6.2f}  {greatest:8.2f}")
+    print(f"{missing} others were not measured, or the old choice failed; the new choice failed for {len(failed)}")
+    for text in failed:
+        print(f"failed: {text}")
+    for ratio, text in sorted(slower, reverse=True)[:WORST]:
+        print(f"{ratio:.2f} {text}")
+
+
+def main() -> None:
+    parser = options_of(
+        __doc__,
+        choices=(),
+        base="",
+        suites=suite_names(),
+        networks=NETWORKS,
+        algorithms=[*algorithms_on(TARGET), "attention", "gate"],
+        problems=12,
+        near=0,
+        seconds=1e9,
+    )
+    options = parser.parse_args()
+    if options.output is None or len(options.choices) != (0 if options.base else 1):
+        parser.error("expected --base COMMIT -o FILE, or CHOICES -o FILE")
+    if options.base:
+        asked = [*questions(options.suites, options.networks, options.algorithms, options.problems)]
+        content = (msgspec.json.encode(line) + b"\n" for line in lines(options.base, asked, options.near))
+        options.output.write_bytes(b"".join(content))
+    else:
+        listed = [msgspec.json.decode(line, type=Line) for line in Path(*options.choices).read_bytes().splitlines()]
+        write_records(trials(listed), options.output, options.seconds)
+        report(listed, options.output)
+
+
+if __name__ == "__main__":
+    main()
