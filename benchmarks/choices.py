@@ -129,6 +129,7 @@ def lines(base: str, asked: Sequence[Question], near: int) -> Iterator[Line]:
 
 
 def trial(problem: Problem, choice: Choice) -> MeasureInput:
+    """Return the trial of a choice."""
     task = Chosen(problem.workload, TARGET, algorithm=algorithm_of(choice.template)).for_problem(problem)
     return MeasureInput(TARGET, task, task.config(choice.knobs))
 

@@ -240,7 +240,7 @@ def test_estimate_counts_what_is_multiplied() -> None:
     """Of 224 channels of float16 two steps of the last chunk are left out, of 256 none."""
     config = wgmma(128, 128, 2, 1, 5, teams=1)
     of_224, of_256 = (tensor.estimate(layer((128, c, 24, 24), (256, c, 1, 1)), config, SM_90) for c in (224, 256))
-    assert of_224 < of_256
+    assert of_224 < 0.96 * of_256
 
 
 def test_estimate_counts_a_weight_that_is_laid_out() -> None:

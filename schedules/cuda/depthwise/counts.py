@@ -12,7 +12,7 @@ from tvmconv.targets.devices import WARP
 
 from ...space import ceil_div, wasted
 from ..machine import LINE, SECTOR, SUM_BYTES, WORD, bank_reads, fetched_code
-from ..model import Axes, Counts, first_warp, memory_bytes
+from ..model import Axes, Counts, first_warp, memory_bytes, touched
 from .tiles import Config, blocks, staged_elements
 
 LOADING, TESTING, STORING, FINISHING, BEGINNING = 3.0, 5.0, 3.0, 2.0, 60.0
@@ -47,7 +47,7 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
     issued += STORING * stored + FINISHING * config.outputs + BEGINNING
     global_taps = 0 if config.shared_filter else own_taps
     issued += global_taps
-    taps_read = own_taps + global_taps
+    lines = _stored_lines(workload, config)
     arrivals = 1 + (loads + global_taps) / IN_FLIGHT + staged / STAGED_IN_FLIGHT + copied / COPIES_IN_FLIGHT
     waste = prod(map(wasted, workload.output_size, (config.block_y, config.block_x)))
     return Counts(
@@ -57,7 +57,7 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
         issued=issued,
         moved=waste * memory_bytes(workload, target),
         fetched=_block_elements(workload, config) * workload.itemsize,
-        accessed=warps * (read * places + stored * _stored_lines(workload, config) + staged + copied + taps_read),
+        accessed=warps * (read * places + stored * lines + staged + copied + own_taps + global_taps),
         arrivals=arrivals,
         serial=issued,
     )
@@ -110,13 +110,18 @@ def _stored_lines(workload: ConvWorkload, config: Config) -> int:
         return 1
     height, width = workload.output_size
     steps = config.siblings * height * width, config.thread_y * width, config.thread_x
-    return len({place * workload.itemsize // LINE for place in _places(config, steps)})
+    return _touched(workload, config, steps, LINE)
 
 
 def _sectors(workload: ConvWorkload, config: Config) -> int:
     """Return the sectors of the L2 cache that the threads of a warp touch as each loads an element of its window."""
-    steps = _steps(workload, config, workload.height, workload.width)
-    return len({place * workload.itemsize // SECTOR for place in _places(config, steps)})
+    return _touched(workload, config, _steps(workload, config, workload.height, workload.width), SECTOR)
+
+
+def _touched(workload: ConvWorkload, config: Config, steps: Axes, unit: int) -> int:
+    """Return the units of bytes that a warp touches as each thread accesses an element, `steps` elements apart."""
+    z, y, x = (step * workload.itemsize for step in steps)
+    return touched(_threads(config), (z, y, x), workload.itemsize, unit)
 
 
 def _bank_reads(workload: ConvWorkload, config: Config) -> int:
@@ -125,8 +130,8 @@ def _bank_reads(workload: ConvWorkload, config: Config) -> int:
     if config.shared_input:
         rows, _ = workload.read_by((config.block_y, config.block_x))
         columns = staged_elements(workload, config, (config.block_y, config.block_x)) // rows
-    places = _places(config, _steps(workload, config, rows, columns))
-    return bank_reads({place * workload.itemsize // WORD for place in places})
+    elements = first_warp(_threads(config), _steps(workload, config, rows, columns))
+    return bank_reads({element * workload.itemsize // WORD for element in elements})
 
 
 def _steps(workload: ConvWorkload, config: Config, rows: int, columns: int) -> Axes:
@@ -139,6 +144,5 @@ def _steps(workload: ConvWorkload, config: Config, rows: int, columns: int) -> A
     return plane, config.thread_y * stride_y * columns, config.thread_x * stride_x
 
 
-def _places(config: Config, steps: Axes) -> tuple[int, ...]:
-    """Return the elements that the threads of the first warp access, whose neighbours are `steps` elements apart."""
-    return first_warp((config.threads_z, config.threads_y, config.threads_x), steps)
+def _threads(config: Config) -> Axes:
+    return config.threads_z, config.threads_y, config.threads_x

@@ -116,7 +116,7 @@ def first_warp(threads: Axes, steps: Axes) -> tuple[int, ...]:
 
 
 def touched(threads: Axes, steps: Axes, nbytes: int, unit: int) -> int:
-    """Return the units of `unit` bytes that a warp touches as each of its threads accesses `nbytes`.
+    """Return the units of `unit` bytes that a block's first warp touches as each of its threads accesses `nbytes`.
 
     Neighbouring threads access bytes that are `steps` apart.
     """

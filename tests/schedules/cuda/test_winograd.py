@@ -156,11 +156,11 @@ def test_the_layout_of_an_input_counts() -> None:
     [(128, 24, 96, 256, 2.03), (128, 28, 96, 96, 1.36), (32, 56, 128, 128, 1.72), (32, 14, 96, 128, 1.61)],
 )
 def test_choice_of_5x5_in_a_network(batch: int, size: int, channels: int, outputs: int, saved: float) -> None:
-    """Its estimate, beside that of `cuda/tensor`, is within a factor of 1.5 of what was measured on an H100."""
+    """Its estimate, beside that of `cuda/tensor`, is within a factor of 1.4 of what was measured on an H100."""
     shape, padding = (batch, channels, size, size), 0 if size == 24 else 2
     problem = msgspec.structs.replace(conv(shape, outputs, taps=5, padding=padding), constant_weight=True)
     ours, other = (
         template.estimate(problem, template.default_config(problem, H100), H100) for template in (winograd, tensor)
     )
     assert select(problem, H100).name == "cuda/winograd"
-    assert saved / 1.5 < other / ours < saved * 1.5
+    assert saved / 1.4 < other / ours < saved * 1.4
