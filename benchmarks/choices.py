@@ -1,13 +1,15 @@
-"""Default configurations on a GPU: those of this checkout beside those of an earlier commit.
+"""Default configurations: those of this checkout beside those of an earlier commit.
 
     python benchmarks/choices.py --base COMMIT -o choices.jsonl   # list them, which takes git and torch, but no GPU
     python benchmarks/choices.py choices.jsonl -o records.jsonl   # measure and compare them; the same command goes on
+    python benchmarks/choices.py --base COMMIT --target llvm -o choices.jsonl   # those of this machine's CPU
 
 Problems are those of suites and of layers of networks, for which dispatch also takes the template, and random ones of
-each template, as `benchmarks/collect.py` draws them. Defaults are those for a GPU of sm_90 whose model is not named, by
-the rates of each checkout: tuning logs and a calibration are not read. With `--near`, configurations that the
-estimate of this checkout takes for nearly as fast are listed too, so that it can be fitted where it chooses. Records
-are lines as `benchmarks/collect.py` writes them, for `benchmarks/fit.py`; what they have already is not measured again.
+each template, as `benchmarks/collect.py` draws them. Defaults are those of a target, by default a GPU of sm_90 whose
+model is not named, by the rates of each checkout: tuning logs and a calibration are not read. With `--near`,
+configurations that the estimate of this checkout takes for nearly as fast are listed too, so that it can be fitted
+where it chooses. Records are lines as `benchmarks/collect.py` writes them, for `benchmarks/fit.py`; what they have
+already is not measured again. On a shared machine both choices of a problem have to be measured in one run.
 
 Each row of the comparison is a set of problems in one type: the number of its problems, the number of those whose
 choices differ, and the new choice's time divided by the old one's: the geometric mean over all of the set, the least,
@@ -23,20 +25,22 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import tvm
 from collect import write_records
-from defaults import TARGET, Choice, Question
+from defaults import Choice, Question
 from measured import ROOT
 from script import options_of
 
 from tvmconv.autotvm.task import ConvTask, extract_from_model, extract_from_suite
 from tvmconv.calibration.fit import geometric
-from tvmconv.calibration.problems import LARGE, random_problem
+from tvmconv.calibration.problems import LARGE, SMALL, Size, random_problem
 from tvmconv.calibration.trials import key_of, key_of_record, records_in
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.suites import suite_names
@@ -45,14 +49,32 @@ from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.network import import_model
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.schedules.space import Space
+from tvmconv.targets import backend_of, resolve_target
 
 NETWORKS = ["resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny", "regnet_y_400mf", "unet"]
 
-BATCHES = [1, 32]
-"""The batches of networks; those of suites are their own."""
 
-TYPES = {"float32": ("float32", "float32"), "tf32": ("float32", "tf32"), "float16": ("float16", "float32")}
-"""The dtype and the precision of a suite's problem, by the name of both."""
+@dataclass(frozen=True)
+class Asked:
+    """The problems that are asked for on a kind of machine."""
+
+    batches: tuple[int, ...]
+    """The batches of networks."""
+    suite_batch: int | None
+    """The batch of suites; None for their own ones."""
+    types: dict[str, tuple[str, str]]
+    """The dtype and the precision of a suite's problem, by the name of both."""
+    size: Size
+    """The limits of random problems."""
+
+
+ON_GPU = Asked(
+    (1, 32),
+    None,
+    {"float32": ("float32", "float32"), "tf32": ("float32", "tf32"), "float16": ("float16", "float32")},
+    LARGE,
+)
+ON_CPU = Asked((1,), 1, {"float32": ("float32", "float32"), "bfloat16": ("bfloat16", "float32")}, SMALL)
 
 WORST = 20
 """The number of problems that are listed with the greatest ratios."""
@@ -62,6 +84,7 @@ class Line(msgspec.Struct, frozen=True):
     """A problem of a set with the default of the base, that of the checkout, and others that are nearly as fast."""
 
     set: str
+    target: str
     problem: str
     old: Choice
     new: Choice
@@ -77,31 +100,33 @@ class Chosen(ConvTask):
 
 
 def questions(
-    suites: Sequence[str], networks: Sequence[str], algorithms: Sequence[str], count: int
+    suites: Sequence[str], networks: Sequence[str], algorithms: Sequence[str], count: int, target: tvm.target.Target
 ) -> Iterator[Question]:
-    """Yield the problems of suites and networks, and a number of random ones of each algorithm."""
+    """Yield the problems of suites and networks, and a number of random ones of each algorithm, for a target."""
     from tvmconv.bench.networks.ahead import Case
     from tvmconv.bench.networks.models import NETWORKS as FUNCTIONS
     from tvmconv.bench.networks.models import SIZE, SIZES
 
+    asked, text = ON_GPU if backend_of(target).on_gpu else ON_CPU, str(target)
     for suite in suites:
-        for name, (dtype, precision) in TYPES.items():
+        for name, (dtype, precision) in asked.types.items():
             for direction in DIRECTIONS if suite.startswith("depthwise") else (FORWARD,):
                 way = "" if direction == FORWARD else f" {direction}"
-                for task in extract_from_suite(suite, TARGET, dtype=dtype, precision=precision, direction=direction):
-                    yield Question(f"{suite} {name}{way}", task.problem.to_json(), "auto")
+                how = {"dtype": dtype, "precision": precision, "direction": direction}
+                for task in extract_from_suite(suite, target, asked.suite_batch, **how):
+                    yield Question(f"{suite} {name}{way}", text, task.problem.to_json(), "auto")
     for network in networks:
-        for batch in BATCHES:
+        for batch in asked.batches:
             case = Case(network, FUNCTIONS[network], batch, SIZES.get(network, SIZE), None)
             model = import_model(case.module(), (case.images(batch),))
-            for precision in TYPES:
-                for task in extract_from_model(model, TARGET, precision=precision):
-                    yield Question(f"{network} batch {batch} {precision}", task.problem.to_json(), "auto")
+            for precision in asked.types:
+                for task in extract_from_model(model, target, precision=precision):
+                    yield Question(f"{network} batch {batch} {precision}", text, task.problem.to_json(), "auto")
     for algorithm in algorithms:
         for number in range(count):
             draw = Draw(f"choices {algorithm} {number}")
-            if (problem := random_problem(draw, algorithm, TARGET, LARGE)) is not None:
-                yield Question(f"random {algorithm}", problem.to_json(), algorithm)
+            if (problem := random_problem(draw, algorithm, target, asked.size)) is not None:
+                yield Question(f"random {algorithm}", text, problem.to_json(), algorithm)
 
 
 def answered(tree: Path, asked: Sequence[Question]) -> list[list[Choice]]:
@@ -125,13 +150,14 @@ def lines(base: str, asked: Sequence[Question], near: int) -> Iterator[Line]:
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
     for question, before, after in zip(asked, old, new, strict=True):
-        yield Line(question.set, question.problem, before[0], after[0], after[1:])
+        yield Line(question.set, question.target, question.problem, before[0], after[0], after[1:])
 
 
-def trial(problem: Problem, choice: Choice) -> MeasureInput:
-    """Return the trial of a choice."""
-    task = Chosen(problem.workload, TARGET, algorithm=algorithm_of(choice.template)).for_problem(problem)
-    return MeasureInput(TARGET, task, task.config(choice.knobs))
+def trial(line: Line, choice: Choice) -> MeasureInput:
+    """Return the trial of a choice for the problem of a line."""
+    problem, target = Problem.from_json(line.problem), resolve_target(line.target)
+    task = Chosen(problem.workload, target, algorithm=algorithm_of(choice.template)).for_problem(problem)
+    return MeasureInput(target, task, task.config(choice.knobs))
 
 
 def trials(listed: Sequence[Line]) -> Iterator[MeasureInput]:
@@ -140,7 +166,7 @@ def trials(listed: Sequence[Line]) -> Iterator[MeasureInput]:
         found = [line.old, *([line.new] if line.new != line.old else []), *line.near]
         if len(found) > 1:
             for choice in found:
-                yield trial(Problem.from_json(line.problem), choice)
+                yield trial(line, choice)
 
 
 def report(listed: Sequence[Line], records: Path) -> None:
@@ -149,9 +175,8 @@ def report(listed: Sequence[Line], records: Path) -> None:
     sets, differing = defaultdict[str, list[float]](list), Counter[str]()
     slower, failed, missing = list[tuple[float, str]](), list[str](), 0
     for line in listed:
-        problem = Problem.from_json(line.problem)
-        old, new = (costs.get(key_of(trial(problem, each))) for each in (line.old, line.new))
-        text = f"{line.set}, {problem}: {line.old} -> {line.new}"
+        old, new = (costs.get(key_of(trial(line, each))) for each in (line.old, line.new))
+        text = f"{line.set}, {Problem.from_json(line.problem)}: {line.old} -> {line.new}"
         if line.old == line.new:
             sets[line.set].append(1.0)
         elif old is None or new is None or old == inf:
@@ -179,9 +204,10 @@ def main() -> None:
         __doc__,
         choices=(),
         base="",
+        target='{"kind": "cuda", "arch": "sm_90"}',
         suites=suite_names(),
         networks=NETWORKS,
-        algorithms=[*algorithms_on(TARGET), "attention", "gate"],
+        algorithms=[],
         problems=12,
         near=0,
         seconds=1e9,
@@ -190,7 +216,10 @@ def main() -> None:
     if options.output is None or len(options.choices) != (0 if options.base else 1):
         parser.error("expected --base COMMIT -o FILE, or CHOICES -o FILE")
     if options.base:
-        asked = [*questions(options.suites, options.networks, options.algorithms, options.problems)]
+        target = resolve_target(options.target)
+        fused = ("attention", "gate") if backend_of(target).on_gpu else ()
+        algorithms = options.algorithms or [*algorithms_on(target), *fused]
+        asked = [*questions(options.suites, options.networks, algorithms, options.problems, target)]
         content = (msgspec.json.encode(line) + b"\n" for line in lines(options.base, asked, options.near))
         options.output.write_bytes(b"".join(content))
     else:

@@ -1,10 +1,11 @@
-"""Records of random problems by each of CUDA's templates, for fits of the model of a GPU.
+"""Records of random problems by each template of a kind of machine, for fits of its model.
 
 A problem of a template is measured in the default configuration, in others that the model takes for worth a trial, and
 in as many that are legal, drawn at random. Other templates that take the problem are measured in a few configurations.
-A line of the file is that of a tuning log, with the number of kernels, the clock of the GPU in MHz, and the resources
-of the kernel with the most code: registers and bytes of local memory of a thread, and bytes of code. The same command
-goes on where it was ended.
+A line of the file is that of a tuning log, of a GPU with the number of kernels, the clock in MHz, and the resources of
+the kernel with the most code: registers and bytes of local memory of a thread, and bytes of code. The same command goes
+on where it was ended. On a CPU nothing else may run: a program that uses one core for a moment doubles the times of
+kernels of all cores.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from script import options_of
 
 from tvmconv import autotvm
 from tvmconv.autotvm.measure.protocol import BuildResult
-from tvmconv.calibration.problems import LARGE
+from tvmconv.calibration.problems import LARGE, SMALL
 from tvmconv.calibration.steadiness import Clock
 from tvmconv.calibration.trials import key_of, keys_in, trials
 from tvmconv.dispatch import algorithms_on
 from tvmconv.dispatch.record import Record
 from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.targets import resolve_target
+from tvmconv.targets import backend_of, resolve_target
 
 FEW = 3
 """The number of configurations of a template for a problem that was drawn for another template."""
@@ -48,7 +49,7 @@ class Builder(autotvm.LocalBuilder):
         future = super().build(trial)
 
         def keep(done: Future[BuildResult]) -> None:
-            if not done.cancelled() and done.exception() is None:
+            if not done.cancelled() and done.exception() is None and done.result().kernels:
                 self.code[trial] = code_of([Path(path).read_bytes() for path in done.result().kernels])
 
         future.add_done_callback(keep)
@@ -99,7 +100,7 @@ def write_records(wanted: Iterable[MeasureInput], output: Path, seconds: float) 
     """Measure trials, but those that the file has, for a number of seconds, and add their lines to the file."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     done, builder = keys_in(output), Builder()
-    option = autotvm.measure_option(builder, autotvm.LocalRunner(number=5, repeat=3, min_repeat_ms=4))
+    option = autotvm.measure_option(builder, autotvm.LocalRunner(number=5, repeat=6, min_repeat_ms=4))
     end, count, failures = time.time() + seconds, 0, Counter[str]()
     try:
         with output.open("a") as file, closing(Clock()) as clock:
@@ -120,14 +121,17 @@ def write_records(wanted: Iterable[MeasureInput], output: Path, seconds: float) 
 
 
 def main() -> None:
-    defaults = {"algorithms": (), "problems": 12, "configs": 12, "seed": 0, "seconds": 1e9}
+    defaults = {"algorithms": (), "target": "cuda", "problems": 12, "configs": 12, "seed": 0, "seconds": 1e9}
     options = options_of(__doc__, **defaults).parse_args()
-    target = resolve_target("cuda")
-    known = [*algorithms_on(target), "attention", "gate"]
+    target = resolve_target(options.target)
+    on_gpu = backend_of(target).on_gpu
+    known = [*algorithms_on(target), *(("attention", "gate") if on_gpu else ())]
     algorithms = options.algorithms or known
     if unknown := [name for name in algorithms if name not in known]:
-        raise InvalidArgumentError("algorithms", unknown[0], f"algorithms of CUDA: {', '.join(known)}")
-    wanted = trials(algorithms, options.problems, options.configs, options.seed, target, LARGE, FEW)
+        raise InvalidArgumentError("algorithms", unknown[0], f"algorithms of {target.kind}: {', '.join(known)}")
+    wanted = trials(
+        algorithms, options.problems, options.configs, options.seed, target, LARGE if on_gpu else SMALL, FEW
+    )
     write_records(wanted, options.output, options.seconds)
 
 

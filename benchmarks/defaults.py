@@ -15,8 +15,6 @@ from tvmconv.dispatch.registry import default_config, template_for, template_nam
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
-TARGET = resolve_target({"kind": "cuda", "arch": "sm_90"})
-
 NEARLY = 1.2
 """The largest estimate that counts as nearly as fast, divided by the estimate of the default."""
 
@@ -26,6 +24,8 @@ class Question(msgspec.Struct, frozen=True):
 
     set: str
     """The name of the set with its type, such as "linear-networks float16"."""
+    target: str
+    """The target, as text."""
     problem: str
     """The problem as JSON."""
     algorithm: str
@@ -43,12 +43,14 @@ class Choice(msgspec.Struct, frozen=True):
 
 def answers(question: Question) -> list[Choice]:
     """Return the default for a problem, and configurations that should be nearly as fast."""
-    target, problem = TARGET, Problem.from_json(question.problem)
+    target, problem = resolve_target(question.target), Problem.from_json(question.problem)
     template: Any = template_for(problem, target, question.algorithm)
     found = [default_config(template, problem, str(target))]
     if question.near:
         bound = NEARLY * template.estimate(problem, found[0], target)
-        legal = template.legal(template.candidates(problem, target), problem, target)
+        space = template.space(problem, target)
+        tried = template.candidates(problem, target) if hasattr(template, "candidates") else space.configs
+        legal = [config for config in tried if not space.violated(config)]
         others = [config for config in legal if template.estimate(problem, config, target) <= bound]
         draw = Draw(question.problem)
         found += [draw.of(others) for _ in range(question.near)] if others else []

@@ -1,9 +1,11 @@
-"""Fit the model of a GPU to records: its rates, and two factors for each template.
+"""Fit the model of a GPU or a CPU to records: its rates, and two factors for each template.
 
     python benchmarks/fit.py RECORDS... -o schedules/cuda/model/rates.json
+    python benchmarks/fit.py RECORDS... -o schedules/cpu/model/rates.json
 
-Records are those of `benchmarks/collect.py`, or any tuning logs. All have to be of GPUs of one row of
-`tvmconv/targets/devices.py`. `tvmconv/calibration/fit.py` says what is fitted.
+Records are those of `benchmarks/collect.py`, or any tuning logs. All have to be of machines of one row of
+`tvmconv/targets/devices.py`. Of a machine with records of a few templates alone, `--like NAME` fits the rates,
+beginning with those of another one, and keeps the factors. `tvmconv/calibration/fit.py` says what is fitted.
 
 The table tells the regret of each template: the time of a chosen configuration divided by the shortest measured time,
 in the geometric mean and at worst. "random" is that of a random choice, "before" of the choice by the estimates of the
@@ -25,18 +27,18 @@ import msgspec
 import numpy as np
 from script import options_of
 
-from tvmconv.calibration.fit import FEWEST, Fit, Measured, geometric, measured, module_of, regret
+from tvmconv.calibration.fit import FEWEST, Fit, Measured, geometric, measured, model_of, module_of, regret
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cuda.model.rates import Error, Table, table
+from tvmconv.schedules.fitted import Error, Table
 from tvmconv.support.store import write_whole
 
 WORST = 20
 """The number of problems that are listed with their regrets."""
 
 
-def held_out(problems: Sequence[Measured], folds: int) -> list[Any]:
+def held_out(fit: Fit, problems: Sequence[Measured], folds: int) -> list[Any]:
     """Return the logarithms of seconds of each problem, fitted to those of the other folds."""
-    fit, names = Fit(problems), sorted({each.problem for each in problems})
+    names = sorted({each.problem for each in problems})
     if len(names) < 2:
         raise InvalidArgumentError("records", names, "those of two problems or more, of which one is held out")
     np.random.default_rng(0).shuffle(names)
@@ -82,18 +84,27 @@ def print_worst(problems: Sequence[Measured], after: Sequence[Any]) -> None:
         print(f"{regret(each, logarithms):.2f} of {each.seconds.min() * 1e6:.1f} us: {each.template}, {each.problem}")
 
 
-def table_of(fit: Fit, parameters: Any, errors: dict[str, Error]) -> Table:
+def fit_like(name: str, problems: Sequence[Measured]) -> Fit:
+    """Return the fit that begins with the rates of another machine, and keeps the package's factors of templates."""
+    table = model_of(problems[0].template).table()
+    if name not in table.machines:
+        raise InvalidArgumentError("like", name, f"one of {', '.join(table.machines)}")
+    return Fit(problems, table.machines[name], table.templates)
+
+
+def table_of(fit: Fit, parameters: Any, errors: dict[str, Error]) -> Table[Any]:
     """Return the table of the package with the rows of parameters, and with errors."""
-    (rates, factors), before = fit.rows(parameters), table()
-    return Table(before.gpus | {fit.gpu.model: rates}, before.templates | factors, before.errors | errors)
+    (rates, factors), before = fit.rows(parameters), fit.model.table()
+    return Table(before.machines | {fit.machine.row: rates}, before.templates | factors, before.errors | errors)
 
 
 def main() -> None:
-    options = options_of(__doc__, records=(), folds=10).parse_args()
+    options = options_of(__doc__, records=(), folds=10, like="").parse_args()
     problems = measured(options.records)
-    fit = Fit(problems)
-    after = held_out(problems, options.folds)
-    fitted = table_of(fit, fit.fitted(problems), report(problems, after))
+    fit = fit_like(options.like, problems) if options.like else Fit(problems)
+    after = held_out(fit, problems, options.folds)
+    errors = report(problems, after)
+    fitted = table_of(fit, fit.fitted(problems), {} if options.like else errors)
     print_worst(problems, after)
     if options.output:
         write_whole(options.output, f"{json.dumps(msgspec.to_builtins(fitted), indent=1)}\n".encode())

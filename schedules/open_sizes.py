@@ -51,3 +51,11 @@ def few_rows(problem: Problem, rows: int, most: int) -> int:
         return fmean(wasted(height, tiles * rows) for height in heights)
 
     return max((tiles for tiles in range(1, most + 1) if waste(tiles) <= LITTLE_WASTE), default=1)
+
+
+@lru_cache(maxsize=64)
+def of_several_sizes(problem: Problem) -> tuple[Problem, ...]:
+    """Return the problems by which a configuration for planes of any size is chosen; of known planes, the one alone."""
+    if not problem.has_open_planes:
+        return (problem,)
+    return tuple(msgspec.structs.replace(problem, workload=workload) for workload in samples(problem))

@@ -10,10 +10,10 @@ geometric mean over the depthwise suites, and 1.8 times as its channels-last one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
-from statistics import fmean
 from typing import Any
 
 import tvm
@@ -28,15 +28,18 @@ from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ..open_sizes import few_rows, samples
+from ..open_sizes import few_rows
 from ..space import ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
-from .direct.tile_cost import STACK_BYTES
-from .machine import PARALLEL_FLOPS, staged_bytes
+from .machine import PARALLEL_FLOPS, STACK_BYTES, staged_bytes
+from .model import Counts, Read, allocations, by_cache, converted, operands, pieces, spilled, threads_of
 from .template import CpuTemplate, Tests, threads_for_work
 
 STAGED_BYTES = 16 * 1024
 """The bytes that the default configuration aims to stage at once, so that reading and computing take turns often."""
+
+READ_AHEAD = 256
+"""The multiply-adds of a tile in blocks beyond which LLVM loads far ahead, and stores what it has no registers for."""
 
 UNROLLED = 1024
 """The most multiply-adds of a tile in blocks that follow each other without a loop: LLVM takes a second for them.
@@ -81,38 +84,50 @@ class Config:
         return self.columns if self.over_channels else self.columns * self.vector
 
 
-def _config_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -> Config:
-    """Return the default configuration where channels are in blocks."""
-    workload, workloads = problem.workload, samples(problem)
-    height, width = workload.output_size
-    wide = ceil_div(block, cpu_of(target).lanes)  # registers of a vector
+def _stays_whole(rows: int, columns: int) -> bool:
+    """Return whether the sums of a tile in blocks stay whole vectors over the turns of a loop."""
+    return (rows * columns).bit_count() == 1
+
+
+def _tiles_in_blocks(problem: Problem, block: int, target: tvm.target.Target) -> Iterator[Config]:
+    """Yield the configurations that a default is chosen from where channels are in blocks."""
+    workload = problem.workload
+    (height, width), taps = workload.output_size, prod(workload.kernel)
     most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
-    sums = max(1, min(most, 3 * cpu_of(target).registers // 4 // wide))
+    sums = max(1, min(most, 3 * cpu_of(target).registers // 4 // ceil_div(block, cpu_of(target).lanes)))
+    for rows, columns in product(range(1, min(height, 8) + 1), range(1, min(width, 8) + 1)):
+        whole, tile = _stays_whole(rows, columns), rows * columns
+        if tile <= sums and (whole or taps * tile <= UNROLLED):
+            yield Config(
+                tiles=_tiles(problem, rows, block),
+                rows=rows,
+                columns=columns,
+                vector=block,
+                over_channels=True,
+                unroll=2 if not whole else 1 if taps * tile <= 256 else 0,
+                parallel=workload.flops >= PARALLEL_FLOPS,
+            )
 
-    def stays_whole(tile: tuple[int, int]) -> bool:  # over the turns of a loop
-        return prod(tile).bit_count() == 1
 
-    def cost(tile: tuple[int, int]) -> float:
-        # A vector of the input is read for all rows of the kernel that it is used by.
-        rows, columns = tile
-        reads = (rows - 1) * workload.stride[0] + workload.window[0]
-        per_tap = 1 + reads / (rows * workload.kernel[0])
-        waste = fmean(prod(map(wasted, each.output_size, tile)) for each in workloads)
-        return float(waste * per_tap / columns**0.1)
+def _tiles_in_planes(problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+    """Yield the configurations that a default is chosen from where the columns of a plane lie side by side.
 
-    tiles = [(rows, columns) for columns in range(1, min(width, 8) + 1) for rows in range(1, min(height, 8) + 1)]
-    taps = prod(workload.kernel)
-    fitting = [tile for tile in tiles if prod(tile) <= sums and (stays_whole(tile) or taps * prod(tile) <= UNROLLED)]
-    rows, columns = min(fitting, key=cost)
-    return Config(
-        tiles=_tiles(problem, rows, block),
-        rows=rows,
-        columns=columns,
-        vector=block,
-        over_channels=True,
-        unroll=2 if not stays_whole((rows, columns)) else 1 if taps * rows * columns <= 256 else 0,
-        parallel=workload.flops >= PARALLEL_FLOPS,
-    )
+    Of a plane of few columns vectors run over channels, if there are whole vectors of them.
+    """
+    workload, native = problem.workload, cpu_of(target).lanes
+    height, width = workload.output_size
+    over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
+    lanes = native if over_channels else lanes_for(width, native)
+    for rows in range(1, min(height, 14) + 1):
+        yield Config(
+            tiles=_tiles(problem, rows, lanes if over_channels else 1),
+            rows=rows,
+            columns=width if over_channels else 1,
+            vector=lanes,
+            over_channels=over_channels,
+            unroll=1 if workload.kernel[0] * rows <= 256 else 0,
+            parallel=workload.flops >= PARALLEL_FLOPS,
+        )
 
 
 def _tiles(problem: Problem, rows: int, channels: int) -> int:
@@ -137,10 +152,17 @@ def unrolled(workload: ConvWorkload, config: Config) -> int:
     return config.rows * config.columns * (1, workload.kernel[0], prod(workload.kernel))[config.unroll]
 
 
-def row_cost(width: int, lanes: int) -> float:
-    """Return the cost of computing and storing a row with vectors of so many lanes, in vectors."""
-    vectors = ceil_div(width, lanes)
-    return vectors + 0.1 * (vectors * lanes - width)
+def lanes_for(width: int, native: int) -> int:
+    """Return the lanes of vectors over `width` columns: as many as leave few of them idle.
+
+    Vectors of fewer lanes than a register has are counted too cheap: LLVM puts some of them together, at times badly.
+    """
+
+    def cost(lanes: int) -> float:
+        vectors = ceil_div(width, lanes)
+        return vectors + 0.1 * (vectors * lanes - width)
+
+    return min((16, 8, 4), key=lambda lanes: (lanes > native, cost(lanes)))
 
 
 class Depthwise(CpuTemplate[Config]):
@@ -229,34 +251,49 @@ class Depthwise(CpuTemplate[Config]):
         )
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        workload = problem.workload
-        height, width = workload.output_size
-        native = cpu_of(target).lanes
-        if (block := channel_block(workload.layout)) > 1:
-            return _config_in_blocks(problem, block, target)
-        over_channels = width < 4 and workload.multiplier == 1 and workload.out_channels % native == 0
+        block, legal = channel_block(problem.workload.layout), self.constraints(problem, target).values()
+        found = _tiles_in_blocks(problem, block, target) if block > 1 else _tiles_in_planes(problem, target)
+        fitting = [config for config in found if all(holds(config) for holds in legal)]
+        return min(fitting, key=lambda config: self.estimate(problem, config, target))
 
-        lanes = native if over_channels else min((16, 8, 4), key=lambda n: (n > native, row_cost(width, n)))
-
-        # All sums of a tile stay in registers. A larger kernel shares more between its rows; AVX-512 has 32 registers.
-        aim = 12 if native == 16 and prod(workload.kernel) > 9 else 7
-        rows = min(range(14, 0, -1), key=lambda n: (wasted(height, n) > 1.1, abs(n - aim) + 2 * (height % n > 0)))
-
-        return Config(
-            tiles=_tiles(problem, rows, lanes if over_channels else 1),
-            rows=rows,
-            columns=width if over_channels else 1,
-            vector=lanes,
-            over_channels=over_channels,
-            unroll=1 if workload.kernel[0] * rows <= 256 else 0,
-            parallel=workload.flops >= PARALLEL_FLOPS,
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, cpu = problem.workload, cpu_of(target)
+        (height, width), (kernel_y, kernel_x), taps = workload.output_size, workload.kernel, prod(workload.kernel)
+        wide, registers = pieces(config.vector, cpu), ceil_div(config.vector, cpu.lanes)
+        tasks = workload.batch * workload.out_channels // config.channels * ceil_div(height, config.block_y)
+        across = ceil_div(width, config.block_x)
+        tiles, sums = tasks * config.tiles * across, config.rows * config.columns * wide
+        inputs = taps * sums
+        if config.unroll and workload.dilation[0] == 1:  # a vector is read once for all rows of the kernel
+            inputs = workload.read_by((config.rows, 1))[0] * kernel_x * config.columns * wide
+        rows, columns = workload.read_by((config.block_y, across * config.block_x))
+        by_element = workload.stride[1] > 1 and not config.over_channels
+        by_element |= config.over_channels and channel_block(workload.layout) == 1
+        staged = tasks * rows * columns * config.channels
+        used = config.rows * config.columns * registers + (kernel_y if config.unroll else 1) + 1
+        reads_ahead = config.over_channels and config.unroll == 2 and unrolled(workload, config) > READ_AHEAD
+        in_pieces = config.over_channels and config.unroll < 2 and not _stays_whole(config.rows, config.columns)
+        return Counts(
+            tasks=tasks if config.parallel else 1,
+            threads=threads_of(target, config.parallel),
+            loops=int(config.parallel),
+            multiplied=tiles * taps * sums,
+            loaded=tiles * (inputs + taps * wide * config.over_channels),
+            chained=tiles * taps,
+            broadcast=tiles * taps * (not config.over_channels),
+            split=tiles * inputs * (not config.over_channels),
+            spilled=spilled(tiles * taps, used, cpu) + tiles * taps * sums * in_pieces,
+            allocated=allocations(tiles, workload.sum_bytes * config.rows * config.columns * config.vector),
+            issued=tiles * sums * (1 + taps * reads_ahead) + tasks * rows + converted(workload, staged, cpu),
+            stored=tiles * sums,
+            copied=0.0 if by_element else max(staged / cpu.unit_lanes, tasks * rows),
+            moved=staged * by_element,
+            **by_cache(
+                cpu,
+                *operands(problem),
+                Read(tiles * inputs * config.vector * 4, rows * columns * config.channels * staged_bytes(workload)),
+            ),
         )
-
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, by its units for multiply-adds."""
-        workload = problem.workload
-        multiply_adds = workload.flops / 2 / workload.batch * prod(surplus(workload, config))
-        return multiply_adds / config.vector / cpu_of(target).fma_units
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         workload = problem.workload

@@ -10,8 +10,8 @@ PARALLEL_FLOPS = 500_000
 LINE_BYTES = 64
 """The bytes of a line of a cache."""
 
-PAGE_BYTES = 4096
-"""The bytes of a page: elements so far apart, or a multiple of it, are in the same set of the first cache."""
+STACK_BYTES = 1024
+"""The largest bytes of a tile's sums on the stack, and so in registers alone; TVM takes memory for larger ones."""
 
 
 def staged_bytes(workload: ConvWorkload) -> int:

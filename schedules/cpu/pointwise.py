@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from statistics import fmean
 from typing import Any
 
 import tvm
@@ -19,20 +18,16 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import MOST_LANES, Cpu, cpu_of
+from tvmconv.targets.devices import MOST_LANES, cpu_of
 
-from ..open_sizes import samples
 from ..space import ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
-from .direct.tile_cost import STACK_BYTES, STORE_CYCLES
-from .machine import PARALLEL_FLOPS, staged_bytes
+from .machine import PARALLEL_FLOPS, STACK_BYTES, staged_bytes
+from .model import Counts, Read, allocations, by_cache, operands, packed_weight, pieces, spilled, threads_of
 from .template import CpuTemplate, Tests, threads_for_work
 
 FEW_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
-
-STEP_CYCLES, BROADCAST_CYCLES = 0.6, 0.02
-"""The cycles of an input channel, and of each weight broadcast for it, beside the multiply-adds."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +49,6 @@ class Config:
 def computed_together(problem: Problem, config: Config) -> int:
     """Return the number of pixels that planes are computed in whole multiples of: a task's, or a tile's if open."""
     return config.vector * config.vectors * (1 if problem.has_open_planes else config.tiles)
-
-
-def cycles(workload: ConvWorkload, config: Config, cpu: Cpu) -> float:
-    """Return the cycles that a core takes for an image, by its units for multiply-adds and loads."""
-    tile = config.vectors * config.block
-    pixels = prod(workload.output_size)
-    tiles = ceil_div(ceil_div(pixels, config.vector), config.vectors)
-    blocks = workload.groups * ceil_div(workload.multiplier, config.block)
-    step = max(tile / cpu.fma_units, cpu.fma_latency) + STEP_CYCLES + BROADCAST_CYCLES * config.block
-    if pixels % config.vector:
-        step += cpu.split_cycles * config.vectors
-    return blocks * tiles * (workload.w_shape[1] * step + STORE_CYCLES * tile)
 
 
 def _function(problem: Problem, config: Config) -> tirx.PrimFunc:
@@ -198,11 +181,40 @@ class Pointwise(CpuTemplate[Config]):
             return Config(vectors, lanes, block, tiles, parallel)
 
         most = ceil_div(plane, lanes)
-        return min((config(min(vectors, most)) for vectors in (2, 3)), key=lambda each: cycles(workload, each, cpu))
+        found = dict.fromkeys(config(min(vectors, most)) for vectors in (2, 3))
+        return min(found, key=lambda each: self.estimate(problem, each, target))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, the mean of open planes of any size."""
-        return fmean(cycles(workload, config, cpu_of(target)) for workload in samples(problem))
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, cpu = problem.workload, cpu_of(target)
+        pixels, channels, of_tile = prod(workload.output_size), workload.w_shape[1], config.vectors * config.vector
+        blocks = workload.groups * ceil_div(workload.multiplier, config.block)
+        bands = ceil_div(pixels, of_tile * config.tiles)
+        tiles = workload.batch * blocks * bands * min(config.tiles, ceil_div(pixels, of_tile))
+        steps, vectors = tiles * channels, config.vectors * pieces(config.vector, cpu)
+        is_tested = config.tiles == 1 < bands and pixels % of_tile > 0  # each tile, whether the plane goes on
+        block_bytes = channels * config.block * staged_bytes(workload)  # of the weight
+        band_bytes = channels * min(pixels, of_tile * config.tiles) * workload.itemsize
+        return Counts(
+            tasks=workload.batch * blocks * bands if config.parallel else 1,
+            threads=threads_of(target, config.parallel),
+            loops=2 * config.parallel,
+            multiplied=steps * vectors * config.block,
+            loaded=steps * vectors,
+            chained=steps,
+            broadcast=steps * config.block,
+            split=steps * vectors * (pixels % config.vector > 0),
+            spilled=spilled(steps, config.vectors * (config.block + 1) + 1, cpu),
+            allocated=allocations(tiles, workload.sum_bytes * config.block * of_tile),
+            issued=steps * vectors * is_tested,
+            stored=tiles * vectors * config.block,
+            packed=packed_weight(problem),
+            **by_cache(
+                cpu,
+                *operands(problem),
+                Read(tiles * block_bytes, block_bytes),
+                Read(tiles * channels * of_tile * workload.itemsize, band_bytes),
+            ),
+        )
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         workload = problem.workload
@@ -213,7 +225,7 @@ class Pointwise(CpuTemplate[Config]):
             "loads": (config.vectors + config.block) / tile,
             "waste_pixels": wasted(plane, pixels * config.tiles),
             "waste_channels": wasted(workload.multiplier, config.block),
-            "cycles": cycles(workload, config, cpu_of(target)),
+            "cycles": self.estimate(problem, config, target),
             "tile_bytes": workload.itemsize * pixels * workload.w_shape[1],
             "weight_bytes": staged_bytes(workload) * config.block * workload.w_shape[1],
             "ragged": float(plane % config.vector > 0),

@@ -10,10 +10,14 @@ import tvm
 
 from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.workload import ConvWorkload
+from tvmconv.targets.devices import cpu_of
 
+from ..open_sizes import of_several_sizes
 from ..space import Space
 from ..template import Fused, Layouts, Template
 from .machine import PARALLEL_FLOPS
+from .model import Counts, clocks
+from .model.rates import factors_of, rates_of
 
 
 class Tasks(Protocol):
@@ -34,7 +38,7 @@ class CpuTemplate(Template, Generic[C]):
     """A template for CPUs, an implementation of `schedules.template.Template`.
 
     A subclass gives `obstacle`, the configurations that are tried (`knobs`, `constraints`, `heuristics`),
-    `default_config`, `estimate`, `features`, `ablations` and `schedule`. The space follows from these.
+    `default_config`, `counts`, `features`, `ablations` and `schedule`. The space and the estimate follow from these.
     """
 
     VERSION: int = 1
@@ -64,6 +68,20 @@ class CpuTemplate(Template, Generic[C]):
     @abstractmethod
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
         """Return the tests of a legal configuration that is worth a trial, by name."""
+
+    def counts(self, problem: Problem, config: C, target: tvm.target.Target) -> Counts:
+        """Return the work of the kernel for a problem of known sizes, of which `estimate` makes clocks."""
+        raise NotImplementedError(f"{type(self).__name__} does not count its work")
+
+    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
+        """Return the clocks that a call should take, by the counts of its work and the rates of the CPU.
+
+        Where planes are open, it is the mean of planes of several sizes.
+        """
+        cpu, factors, problems = cpu_of(target), factors_of(type(self).__module__), of_several_sizes(problem)
+        return sum(clocks(self.counts(each, config, target), cpu, rates_of(cpu), factors) for each in problems) / len(
+            problems
+        )
 
     def least(self, problem: Problem, target: tvm.target.Target) -> C:
         """Return the configuration with the least value that each knob may have for a problem."""

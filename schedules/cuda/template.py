@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import msgspec
 import tvm
 
 from tvmconv.problem import FORWARD, Problem
@@ -16,7 +14,7 @@ from tvmconv.problem.errors import NoValidConfigurationError
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
-from ..open_sizes import samples
+from ..open_sizes import of_several_sizes
 from ..space import Space, ceil_div, ceil_to, named
 from ..template import Fused, Layouts, Template
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
@@ -171,7 +169,7 @@ class GpuTemplate(Template, Generic[C]):
         Where planes are open, it is the mean of planes of several sizes.
         """
         gpu, factors = gpu_of(target), factors_of(type(self).__module__)
-        problems = of_several_sizes(problem) if problem.has_open_planes else (problem,)
+        problems = of_several_sizes(problem)
         found = [clocks(self.counts(each, config, target), gpu, rates_of(gpu), factors) for each in problems]
         return sum(found) / len(found)
 
@@ -210,12 +208,6 @@ class GpuTemplate(Template, Generic[C]):
         """Return the blocks that a multiprocessor has room for, by shared memory, registers and warps."""
         registers, shared = self.registers(problem, config), self.shared_bytes(problem, config)
         return resident_blocks(gpu, config.threads, registers, shared)
-
-
-@lru_cache(maxsize=64)
-def of_several_sizes(problem: Problem) -> tuple[Problem, ...]:
-    """Return the problems by which a configuration for planes of any size is chosen."""
-    return tuple(msgspec.structs.replace(problem, workload=workload) for workload in samples(problem))
 
 
 def resident_blocks(gpu: Gpu, threads: int, registers: int, shared_bytes: int) -> int:

@@ -36,17 +36,17 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def line(choices: ModuleType) -> msgspec.Struct:
     """A problem with the default of this checkout, another one as the older commit's, and configurations near it."""
     problem = extract_from_suite("depthwise-networks", TARGET)[0].problem
-    question = choices.Question("depthwise-networks float32", problem.to_json(), "depthwise", near=2)
+    question = choices.Question("depthwise-networks float32", str(TARGET), problem.to_json(), "depthwise", near=2)
     (found,) = choices.answered(ROOT, [question])
     assert {each.template for each in found} == {"cuda/depthwise"}
     assert len({json.dumps(each.knobs) for each in found}) == len(found) <= 3
     before = choices.Choice("cuda/depthwise", found[0].knobs | {"planes": 3 - found[0].knobs["planes"] % 2})
-    line: msgspec.Struct = choices.Line(question.set, question.problem, before, found[0], found[1:])
+    line: msgspec.Struct = choices.Line(question.set, question.target, question.problem, before, found[0], found[1:])
     return line
 
 
 def test_suites_and_random_problems_are_asked_for(choices: ModuleType) -> None:
-    asked = [*choices.questions(["linear-networks"], [], ["gate", "depthwise"], 2)]
+    asked = [*choices.questions(["linear-networks"], [], ["gate", "depthwise"], 2, TARGET)]
     sets = [each.set for each in asked]
     assert {sets.count(f"linear-networks {name}") for name in ("float32", "tf32", "float16")} == {28}
     assert {sets.count(f"random {name}") for name in ("gate", "depthwise")} == {2}
@@ -67,16 +67,15 @@ def test_times_are_compared(
 ) -> None:
     """The mean counts problems whose choice is the same; what was not measured, or failed, is told."""
     records, here = tmp_path / "records.jsonl", DeviceFacts("NVIDIA H200", driver="1")
-    problem = Problem.from_json(line.problem)  # type: ignore[attr-defined]
     for choice, cost in ((line.old, 2e-6), (line.new, 8e-6)):  # type: ignore[attr-defined]
         result = MeasureResult((cost, 2 * cost), Status.OK, None, 1.0, 0.0, here)
-        append(records, [Record.of(choices.trial(problem, choice), result)])
+        append(records, [Record.of(choices.trial(line, choice), result)])
     same = msgspec.structs.replace(line, old=line.new)  # type: ignore[attr-defined]
     other = choices.Choice("cuda/depthwise", line.new.knobs | {"planes": 64})  # type: ignore[attr-defined]
     unmeasured = msgspec.structs.replace(line, new=other)
     broken = msgspec.structs.replace(line, new=choices.Choice("cuda/depthwise", line.new.knobs | {"planes": 32}))  # type: ignore[attr-defined]
     failure = MeasureResult((), Status.CRASH, "the process died", 1.0, 0.0, here)
-    append(records, [Record.of(choices.trial(problem, broken.new), failure)])  # type: ignore[attr-defined]
+    append(records, [Record.of(choices.trial(line, broken.new), failure)])  # type: ignore[attr-defined]
     choices.report([line, same, unmeasured, broken], records)
     told = capsys.readouterr().out
     assert told.splitlines()[1].split() == ["depthwise-networks", "float32", "2", "1", "2.000", "1.00", "4.00"]

@@ -14,7 +14,8 @@ import pytest
 from tests.calibration.pretended import write
 from tvmconv.calibration.fit import START, Fit, measured
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cuda.model.rates import Factors, Table, table
+from tvmconv.schedules.cuda.model.rates import Rates, table
+from tvmconv.schedules.fitted import Factors, Table
 from tvmconv.targets import DeviceFacts, cuda, resolve_target
 from tvmconv.targets.devices import H200
 
@@ -67,8 +68,8 @@ def test_the_script_fits_what_was_measured(
     monkeypatch.setattr(sys, "argv", ["fit.py", str(log), "-o", str(output), "--folds", "2"])
     fit.main()
     assert "cuda/attention" in capsys.readouterr().out
-    written = msgspec.json.decode(output.read_bytes(), type=Table)
-    assert written.gpus["H200"] != table().gpus["H200"]
+    written = msgspec.json.decode(output.read_bytes(), type=Table[Rates])
+    assert written.machines["H200"] != table().machines["H200"]
     assert written.templates.keys() == table().templates.keys()
     assert written.errors["attention"].regret < 1.02
     assert json.loads(output.read_bytes())["errors"]["attention"]["problems"] == 4
@@ -79,14 +80,35 @@ def test_one_problem_alone_is_not_held_out(scripts: tuple[ModuleType, ModuleType
     write(tmp_path / "log.jsonl", H200_HERE, H200, START, Factors(), SM_90)
     problems = measured([tmp_path / "log.jsonl"])
     with pytest.raises(InvalidArgumentError, match="those of two problems or more, of which one is held out"):
-        fit.held_out(problems[:1], 2)
+        fit.held_out(Fit(problems), problems[:1], 2)
 
 
-def test_the_rates_are_those_of_the_records(scripts: tuple[ModuleType, ModuleType]) -> None:
+@pytest.mark.parametrize(
+    ("name", "row", "like"),
+    [
+        ("kernels-h200", "H200", ""),
+        ("kernels-cpu-zen4", "Zen 4", ""),
+        ("kernels-cpu-zen4-avx2", "AVX2", "Zen 4"),
+    ],
+)
+def test_the_rates_are_those_of_the_records(
+    scripts: tuple[ModuleType, ModuleType], name: str, row: str, like: str
+) -> None:
+    """A machine with records of all templates gives their factors; another keeps them."""
     _, fit = scripts
-    problems = measured([ROOT / "benchmarks" / "kernels-h200.jsonl.gz"])
-    again = Fit(problems)
-    found = msgspec.to_builtins(fit.table_of(again, again.fitted(problems), {}))
-    assert [again.gpu.model] == [*table().gpus]
-    for name, row in msgspec.to_builtins(table().gpus | table().templates).items():
-        assert (found["gpus"] | found["templates"])[name] == pytest.approx(row, rel=0.05)
+    problems = measured([ROOT / "benchmarks" / f"{name}.jsonl.gz"])
+    again = fit.fit_like(like, problems) if like else Fit(problems)
+    assert again.machine.row == row
+    package = again.model.table()
+    found = fit.table_of(again, again.fitted(problems), {})
+    rows = [(found.machines[row], package.machines[row])]
+    rows += [(found.templates[module], factors) for module, factors in package.templates.items()]
+    for one, other in rows:
+        assert msgspec.to_builtins(one) == pytest.approx(msgspec.to_builtins(other), rel=0.05)
+
+
+def test_the_machine_that_a_fit_begins_with_is_one_of_the_table(scripts: tuple[ModuleType, ModuleType]) -> None:
+    _, fit = scripts
+    problems = measured([ROOT / "benchmarks" / "kernels-cpu-zen4-avx2.jsonl.gz"])
+    with pytest.raises(InvalidArgumentError, match="like is 'Zen 9'; expected one of Zen 4, AVX2"):
+        fit.fit_like("Zen 9", problems)

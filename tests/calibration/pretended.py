@@ -20,8 +20,9 @@ from tvmconv.calibration.trials import trials
 from tvmconv.dispatch.record import Record, append
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.model import Counts, clocks
-from tvmconv.schedules.cuda.model.rates import Factors, Rates, table
+from tvmconv.schedules.cuda.model.rates import Rates, table
 from tvmconv.schedules.cuda.template import GpuTemplate
+from tvmconv.schedules.fitted import Factors
 from tvmconv.targets import DeviceFacts, gpu_of, resolve_target
 from tvmconv.targets.devices import Gpu
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from tests.calibration.pretended import record, write
-from tvmconv.calibration.fit import START, Fit, chooses_by_counts, counts_work, geometric, measured, module_of, regret
+from tvmconv.calibration.fit import START, Fit, chooses_by_counts, counted_as, counts_work, geometric, measured, regret
 from tvmconv.calibration.problems import LARGE
 from tvmconv.calibration.trials import trials
 from tvmconv.dispatch.record import append
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cuda.model.rates import Factors, Rates, Table, rates_of, table
+from tvmconv.schedules.cuda.model.rates import Rates, rates_of, table
+from tvmconv.schedules.fitted import Factors, Table
 from tvmconv.targets import DeviceFacts, resolve_target
 from tvmconv.targets.devices import H100, H200
 
@@ -33,14 +34,14 @@ def test_a_fit_finds_the_rates_that_times_were_made_with(tmp_path: Path) -> None
     write(tmp_path / "log.jsonl", H100_HERE, H100, rates, Factors(issued=1.5, waiting=0.7), SM_90)
     problems = measured([tmp_path / "log.jsonl"])
     assert {problem.template for problem in problems} >= {"cuda/attention", "cuda/input_gradient"}
-    assert {problem.gpu for problem in problems} == {H100}
+    assert {problem.machine for problem in problems} == {H100}
     fit = Fit(problems)
     parameters = fit.fitted(problems)
     errors = fit.logarithms(parameters, problems) - np.log(np.concatenate([each.seconds for each in problems]))
     assert np.abs(errors).max() < 0.05
     found, factors = fit.rows(parameters)
     written = Table({"H100": found}, factors, {})
-    assert msgspec.json.decode(msgspec.json.encode(written), type=Table) == written
+    assert msgspec.json.decode(msgspec.json.encode(written), type=Table[Rates]) == written
     assert {*factors} >= {"attention", "gradients.input"}
 
 
@@ -49,7 +50,7 @@ def test_factors_that_are_known_are_not_fitted(tmp_path: Path) -> None:
     rates, factors = msgspec.structs.replace(START, issue=2.5, latency=700.0), Factors(issued=1.5, waiting=0.7)
     write(tmp_path / "log.jsonl", H100_HERE, H100, rates, factors, SM_90)
     problems = measured([tmp_path / "log.jsonl"])
-    fit = Fit(problems, START, {each.template: factors for each in problems})
+    fit = Fit(problems, START, {counted_as(each.template): factors for each in problems})
     parameters = fit.fitted(problems)
     assert len(parameters) == len(fit.start) == len(Rates.__struct_fields__)
     found, same = fit.rows(parameters)
@@ -63,7 +64,7 @@ def test_few_kernels_of_a_real_gpu_tell_its_rates() -> None:
     As in a calibration these are in the default, in promising and in random configurations.
     """
     problems = measured([RECORDS])
-    factors = {each.template: table().templates[module_of(each.template)] for each in problems}
+    factors = table().templates
     some = [
         replace(each, counts=each.counts[::2], seconds=each.seconds[::2], before=each.before[::2])
         for each in problems[::3]
@@ -91,7 +92,7 @@ def test_few_kernels_of_a_real_gpu_tell_its_rates() -> None:
 def test_a_record_is_of_the_gpu_that_measured_it(device: DeviceFacts, model: str, tmp_path: Path) -> None:
     """Its target may name no model: then the driver's name has it, if there is a row for that."""
     write(tmp_path / "log.jsonl", device, H200, START, Factors(), SM_90)
-    assert {problem.gpu.model for problem in measured([tmp_path / "log.jsonl"])} == {model}
+    assert {problem.machine.row for problem in measured([tmp_path / "log.jsonl"])} == {model}
 
 
 def test_records_of_two_kinds_of_gpus_are_refused(tmp_path: Path) -> None:
@@ -105,6 +106,8 @@ def test_records_of_two_kinds_of_gpus_are_refused(tmp_path: Path) -> None:
 
 
 def test_templates_that_count() -> None:
-    assert [counts_work(name) for name in ("cuda/attention", "cpu/direct", "cuda/gone")] == [True, False, False]
+    assert [counts_work(name) for name in ("cuda/attention", "cpu/direct", "cuda/gone")] == [True, True, False]
     assert chooses_by_counts("cuda/input_gradient")
-    assert not chooses_by_counts("cpu/direct")
+    assert chooses_by_counts("cpu/dot")
+    assert not chooses_by_counts("cuda/sparse")
+    assert not chooses_by_counts("cpu/amx")

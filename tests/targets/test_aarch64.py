@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -125,11 +125,12 @@ def test_kernels_multiply_and_add_vectors(case: Case) -> None:
 @pytest.mark.parametrize("algorithm", ["direct", "im2win"])
 def test_tiles_are_transposed_in_blocks_of_vectors(algorithm: str) -> None:
     """Check that a tile of more columns than a vector has lanes is not moved lane by lane into rows of the output."""
-    operator = tvmconv.compile(ConvWorkload.conv2d((1, 64, 56, 56), (64, 64, 3, 3)), TARGET, algorithm=algorithm)
-    blocks, rest = divmod(operator.selection.config.columns, LANES)
-    assert blocks > 1
+    workload = ConvWorkload.conv2d((1, 64, 56, 56), (64, 64, 3, 3))
+    default = select(Problem(workload), TARGET, algorithm=algorithm).config
+    vectors, columns = 1, 3 * LANES + 2
+    operator = tvmconv.compile(workload, TARGET, replace(default, vectors=vectors, rows=1, columns=columns))
+    blocks, rest = divmod(columns, LANES)
     text = operator.source("asm")
-    vectors = operator.selection.config.vectors
     assert len(re.findall(r"\btrn[12]\s+v\d+\.4s", text)) >= LANES * blocks * vectors
     assert len(re.findall(r"\bmov\s+v\d+\.s\[", text)) <= LANES * rest * vectors
 

@@ -1,4 +1,4 @@
-"""The fit of the model of a GPU to records: of its rates, and of two factors for each template.
+"""The fit of the model of a GPU or a CPU to records: of its rates, and of two factors for each template.
 
 Configurations of one problem are compared with one another: the fit is by the errors of the logarithms of times, and
 more by those relative to a problem's mean error, most of fast configurations. Templates have the same weight, but for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from os import PathLike
@@ -23,22 +23,79 @@ from tvmconv.dispatch import template_named
 from tvmconv.dispatch.record import load_from_file
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cuda import MODULES
-from tvmconv.schedules.cuda.model import Counts, clocks
-from tvmconv.schedules.cuda.model.rates import Factors, Rates
+from tvmconv.schedules import cpu, cuda
+from tvmconv.schedules.cpu.template import CpuTemplate
 from tvmconv.schedules.cuda.template import GpuTemplate
-from tvmconv.targets import gpu_of, resolve_target
-from tvmconv.targets.devices import Gpu, gpu_named
-
-COUNTS = tuple(field.name for field in fields(Counts))
-RATES = Rates.__struct_fields__
+from tvmconv.schedules.fitted import Factors, Table
+from tvmconv.targets import cpu_of, gpu_of, resolve_target
+from tvmconv.targets.devices import Cpu, Gpu, gpu_named
 
 WITHIN, RATE_WEIGHT, FACTOR_WEIGHT = 2.0, 0.02, 0.05
 """`WITHIN` multiplies a configuration's error relative to its problem's mean error. The other two multiply the
 logarithms by which rates and factors differ from the start, so that those which records do not determine stay there."""
 
-START = Rates(launch=2500, further=1800, block=30, issue=4, access=1, mma=1, l2=48, latency=400, turn=4, power=2)
-"""The rates that a fit begins with, near the data sheet's of an H100."""
+START = cuda.model.rates.Rates(
+    launch=2500, further=1800, block=30, issue=4, access=1, mma=1, l2=48, latency=400, turn=4, power=2
+)
+"""The rates that a fit of a GPU begins with, near the data sheet's of an H100."""
+
+CPU_START = cpu.model.rates.Rates(
+    call=2000,
+    loop=4000,
+    multiply=1,
+    load=0.5,
+    broadcast=0.5,
+    split=0.3,
+    spill=2,
+    allocate=250,
+    issue=0.7,
+    store=1.5,
+    transpose=4,
+    pair=0.1,
+    copy=1.5,
+    move=0.5,
+    pack=1,
+    second=1 / 32,
+    last=1 / 12,
+    memory=1 / 4,
+    power=2,
+)
+"""The rates that a fit of a CPU begins with."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of machines of one kind."""
+
+    counts: type[Any]
+    """Its class `Counts`."""
+    clocks: Callable[[Any, Any, Any, Any], Any]
+    start: Any
+    """The rates that a fit begins with."""
+    modules: Mapping[str, str]
+    """The modules of templates, by their algorithms."""
+    alike: Mapping[str, str]
+    """The modules of templates that have the factors of another one."""
+    table: Callable[[], Table[Any]]
+    """The function that returns the package's fitted table."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of counts."""
+        return tuple(field.name for field in fields(self.counts))
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """The names of rates."""
+        names: tuple[str, ...] = type(self.start).__struct_fields__
+        return names
+
+
+ON_GPU = Model(cuda.model.Counts, cuda.model.clocks, START, cuda.MODULES, {}, cuda.model.rates.table)
+ON_CPU = Model(cpu.model.Counts, cpu.model.clocks, CPU_START, cpu.MODULES, cpu.model.rates.ALIKE, cpu.model.rates.table)
+
+MODELS = {"cuda": ON_GPU, "cpu": ON_CPU}
+"""The models, by the first word of templates' names."""
 
 OUTLIER = 0.03
 """The weighted error beyond which the loss grows linearly, not with the square."""
@@ -56,8 +113,8 @@ class Measured:
 
     template: str
     """The name of the template, such as "cuda/attention"."""
-    gpu: Gpu
-    """The row of the device table for the GPU that measured, by its name, else by the target."""
+    machine: Gpu | Cpu
+    """The row of the device table: of a GPU by the name of the device that measured, else by the target."""
     problem: str
     counts: Any
     """An array (configurations, counts)."""
@@ -81,76 +138,94 @@ def measured(paths: Iterable[str | PathLike[str]]) -> list[Measured]:
 
 
 def counts_work(name: str) -> bool:
-    """Return whether a template is one of CUDA that counts its work."""
+    """Return whether a template is one that counts its work."""
     folder, _, algorithm = name.partition("/")
-    return folder == "cuda" and algorithm in MODULES and _gpu_template(name).counts is not GpuTemplate.counts
+    if folder not in MODELS or algorithm not in MODELS[folder].modules:
+        return False
+    return _own(name).counts not in (GpuTemplate.counts, CpuTemplate.counts)
 
 
 def chooses_by_counts(name: str) -> bool:
-    """Return whether a template is one of CUDA whose configurations the model chooses, by its counts."""
-    return counts_work(name) and _gpu_template(name).estimate is GpuTemplate.estimate
+    """Return whether a template is one whose configurations the model chooses, by its counts."""
+    return counts_work(name) and _own(name).estimate in (GpuTemplate.estimate, CpuTemplate.estimate)
 
 
-def _gpu_template(name: str) -> type[GpuTemplate[Any]]:
+def _own(name: str) -> type[GpuTemplate[Any] | CpuTemplate[Any]]:
     template = template_named(name)
-    assert isinstance(template, GpuTemplate)
+    assert isinstance(template, GpuTemplate | CpuTemplate)
     return type(template)
+
+
+def model_of(name: str) -> Model:
+    """Return the model of the machines of a template."""
+    return MODELS[name.partition("/")[0]]
 
 
 def module_of(name: str) -> str:
     """Return the module of a template, such as "gradients.input" for "cuda/input_gradient"."""
-    return MODULES[name.partition("/")[2]]
+    return model_of(name).modules[name.partition("/")[2]]
+
+
+def counted_as(name: str) -> str:
+    """Return the module whose factors a template has: its own, or that of a template alike."""
+    module = module_of(name)
+    return model_of(name).alike.get(module, module)
 
 
 def _measured(name: str, given: str, device: str, problem: Problem, configs: dict[str, float]) -> Measured:
     template, target = template_named(name), resolve_target(json.loads(given))
-    assert isinstance(template, GpuTemplate)
-    counts, seconds, before = [], [], []
+    assert isinstance(template, GpuTemplate | CpuTemplate)
+    names, counts, seconds, before = model_of(name).names, [], [], []
+    space = template.constraints(problem, target).values()
     for knobs, cost in configs.items():
         config = msgspec.convert(json.loads(knobs), template.Config)
-        if template.is_legal(problem, config, target):
+        if all(holds(config) for holds in space):
             work = template.counts(problem, config, target)
-            counts.append([float(getattr(work, count)) for count in COUNTS])
+            counts.append([float(getattr(work, count)) for count in names])
             before.append(template.estimate(problem, config, target))
             seconds.append(cost)
-    gpu = gpu_named(device) or gpu_of(target)
-    return Measured(name, gpu, str(problem), np.array(counts), np.array(seconds), np.array(before))
+    machine = gpu_named(device) or gpu_of(target) if isinstance(template, GpuTemplate) else cpu_of(target)
+    return Measured(name, machine, str(problem), np.array(counts), np.array(seconds), np.array(before))
 
 
 class Fit:
     """The parameters of the model, logarithms of rates and of factors that are fitted, and the times that they tell."""
 
     def __init__(
-        self, problems: Sequence[Measured], start: Rates = START, factors: Mapping[str, Factors] | None = None
+        self, problems: Sequence[Measured], start: Any = None, factors: Mapping[str, Factors] | None = None
     ) -> None:
-        """Take the rates to begin with, and the factors of templates by their names, if these are not to be fitted.
+        """Take the rates to begin with, else the model's, and factors by modules if these are not to be fitted.
 
-        Raise `InvalidArgumentError` for problems of GPUs of several rows, and for none at all.
+        Raise `InvalidArgumentError` for problems of machines of several rows, and for none at all.
         """
         if not problems:
             raise InvalidArgumentError("records", [], "several configurations of a problem of a template that counts")
-        self.gpu, *others = dict.fromkeys(each.gpu for each in problems)
+        self.machine, *others = dict.fromkeys(each.machine for each in problems)
         if others:
-            raise InvalidArgumentError("records", others[0].model, f"those of one row, as the {self.gpu.model} has")
-        self.templates = sorted({each.template for each in problems})
+            raise InvalidArgumentError("records", others[0].row, f"those of one row, as the {self.machine.row} has")
+        self.model = model_of(problems[0].template)
+        start = self.model.start if start is None else start
+        self.modules = sorted({counted_as(each.template) for each in problems})
         self._factors = None
         if factors is not None:
-            self._factors = np.array([[factors[name].issued, factors[name].waiting] for name in self.templates]).T
-        free = 2 * len(self.templates) if factors is None else 0
-        self.start = np.log([*(getattr(start, name) for name in RATES), *np.ones(free)])
+            self._factors = np.array([[factors[name].issued, factors[name].waiting] for name in self.modules]).T
+        free = 2 * len(self.modules) if factors is None else 0
+        self.start = np.log([*(getattr(start, name) for name in self.model.rates), *np.ones(free)])
 
     def logarithms(self, parameters: Any, problems: Sequence[Measured]) -> Any:
         """Return the logarithms of the seconds of configurations of problems, one after the other."""
-        number = [self.templates.index(each.template) for each in problems]
+        number = [self.modules.index(counted_as(each.template)) for each in problems]
         template = np.repeat(number, [len(each.seconds) for each in problems])
         columns = np.concatenate([each.counts for each in problems]).T
         rates, factors = self._split(np.exp(parameters))
-        counts = Counts(**dict(zip(COUNTS, columns, strict=True)))
-        return np.log(clocks(counts, self.gpu, Rates(*rates), Factors(*factors[:, template])) / self.gpu.clock)
+        counts = self.model.counts(**dict(zip(self.model.names, columns, strict=True)))
+        told = self.model.clocks(counts, self.machine, type(self.model.start)(*rates), Factors(*factors[:, template]))
+        return np.log(told / self.machine.clock)
 
     def _split(self, values: Any) -> tuple[Any, Any]:
         """Return the rates, and the factors as an array (2, templates)."""
-        rates, factors = values[: len(RATES)], values[len(RATES) :].reshape(2, -1)
+        count = len(self.model.rates)
+        rates, factors = values[:count], values[count:].reshape(2, -1)
         return rates, factors if self._factors is None else self._factors
 
     def fitted(self, problems: Sequence[Measured]) -> Any:
@@ -164,7 +239,7 @@ class Fit:
         fastest = np.repeat([each.seconds.min() for each in some], sizes)
         near = np.clip(fastest / seconds, 0.2, 1)
         own = np.full(len(self.start), FACTOR_WEIGHT)
-        own[: len(RATES)] = RATE_WEIGHT
+        own[: len(self.model.rates)] = RATE_WEIGHT
 
         def errors(parameters: Any) -> Any:
             error = self.logarithms(parameters, some) - np.log(seconds)
@@ -175,11 +250,11 @@ class Fit:
         with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long, which is taken back
             return least_squares(errors, self.start, loss="soft_l1", f_scale=OUTLIER, max_nfev=100, x_scale="jac").x
 
-    def rows(self, parameters: Any) -> tuple[Rates, dict[str, Factors]]:
+    def rows(self, parameters: Any) -> tuple[Any, dict[str, Factors]]:
         """Return the rates and the factors of templates, by their modules, that parameters are, in three digits."""
         rates, factors = self._split(np.exp(parameters))
         pairs = [Factors(*map(_rounded, pair)) for pair in factors.T]
-        return Rates(*map(_rounded, rates)), dict(zip(map(module_of, self.templates), pairs, strict=True))
+        return type(self.model.start)(*map(_rounded, rates)), dict(zip(self.modules, pairs, strict=True))
 
 
 def _rounded(value: float) -> float:

@@ -30,7 +30,7 @@ from tvmconv.schedules.cuda.model.rates import (
 )
 from tvmconv.targets import DeviceFacts, gpu_of
 
-from .fit import FEWEST, Fit, Measured, chooses_by_counts, counts_work, geometric, measured, module_of, regret
+from .fit import FEWEST, Fit, Measured, chooses_by_counts, counts_work, geometric, measured, regret
 from .problems import SMALL
 from .steadiness import BUSY, Reading, disturbance
 from .trials import key_of, keys_in, records_in, trials
@@ -140,7 +140,8 @@ def require_records_of(log: Path, device: DeviceFacts) -> None:
 def fitted(problems: Sequence[Measured], start: Rates) -> Rates:
     """Return the rates of a GPU that are fitted to problems, from those to begin with; factors are the package's."""
     fit = _fit(problems, start)
-    return fit.rows(fit.fitted(problems))[0]
+    rates: Rates = fit.rows(fit.fitted(problems))[0]
+    return rates
 
 
 def regrets_of(problems: Sequence[Measured], after: Rates) -> tuple[Regret, ...]:
@@ -155,7 +156,7 @@ def regrets_of(problems: Sequence[Measured], after: Rates) -> tuple[Regret, ...]
 
 
 def _fit(problems: Sequence[Measured], start: Rates) -> Fit:
-    return Fit(problems, start, {each.template: table().templates[module_of(each.template)] for each in problems})
+    return Fit(problems, start, table().templates)
 
 
 def _measure(

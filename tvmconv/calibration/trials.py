@@ -16,7 +16,6 @@ from tvmconv.dispatch import algorithms_for
 from tvmconv.dispatch.record import Record, load_from_file
 from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.problem.errors import NoValidConfigurationError
-from tvmconv.schedules.cuda.template import GpuTemplate
 
 from .problems import Size, random_problem
 
@@ -28,8 +27,7 @@ TURNS = 20_000
 
 def configurations(task: ConvTask, count: int, draw: Draw) -> list[Any]:
     """Return up to `count` configurations: the default, others of the space, and for half of them any legal ones."""
-    template, space = task.template, task.space
-    assert isinstance(template, GpuTemplate)
+    space = task.space
     found = dict.fromkeys([space.default])
     for _ in range(10 * count):
         if len(found) < (count + 1) // 2:
@@ -38,7 +36,7 @@ def configurations(task: ConvTask, count: int, draw: Draw) -> list[Any]:
         if len(found) >= count:
             break
         config = type(space.default)(**{name: draw.of(values) for name, values in space.knobs.items()})
-        if template.is_legal(task.problem, config, task.target):
+        if not space.violated(config):
             found.setdefault(config)
     return [*found]
 

@@ -55,6 +55,11 @@ class Gpu:
     """The clocks of a second that estimates count with: the boost clock."""
 
     @property
+    def row(self) -> str:
+        """The row of `schedules/cuda/model/rates.json` that is its own, if there is one."""
+        return self.model
+
+    @property
     def bytes_per_clock(self) -> float:
         """Return the bytes that memory moves in a clock."""
         return self.memory_bytes * self.multiprocessors
@@ -168,16 +173,18 @@ class Cpu:
     """Float32 elements of a vector."""
     registers: int
     """Vector registers."""
-    broadcast_cycles: float
-    """Cycles that an input takes that is broadcast, beside the multiply-adds."""
-    plane_cycles: float = 0.0
-    """Cycles that each input takes on top of that, once for all taps, where channels do not lie side by side."""
-    split_cycles: float = 0.0
-    """Cycles that a vector of pixels takes, beside the multiply-adds, that lies in two lines of the cache."""
+    row: str
+    """The row of `schedules/cpu/model/rates.json` that it counts with."""
+    unit_lanes: int
+    """Float32 elements that a unit multiplies, or that a load brings, in a cycle: wider vectors take several."""
+    clock: float = 3.7e9
+    """The clocks of a second that a fit counts with."""
     fma_units: int = 2
     """Vector multiply-adds, and vector loads, that begin in a cycle."""
     fma_latency: int = 4
     """Cycles until the result of a multiply-add can be added to."""
+    factors: int = 1
+    """The elements of a loaded vector that multiply-adds take as their factor one by one, without a broadcast."""
     half_products: float = 1.0
     """The times as long that a dot product of bfloat16 keeps a unit as a multiply-add does."""
     l1_bytes: int = 32 * 1024
@@ -189,18 +196,22 @@ class Cpu:
     come from memory each time."""
 
 
-AVX512 = Cpu("AVX-512", lanes=16, registers=32, broadcast_cycles=0.05)
-"""The kind for which the models of schedules were fitted, on Zen 5 (znver5); Zen 4 (znver4) has its numbers too."""
+AVX512 = Cpu("AVX-512", lanes=16, registers=32, row="Zen 4", unit_lanes=16)
+"""Cores with AVX-512 whose units are as wide as its vectors: Zen 5, whose 46 problems of
+`benchmarks/defaults-cpu-2-threads.jsonl.gz` the rates of Zen 4 serve, and Intel's, of which none was measured."""
+
+ZEN4 = replace(AVX512, name="Zen 4", unit_lanes=8)
+"""Its units have half the lanes of a vector."""
 
 AMX = replace(AVX512, name="AVX-512 and AMX", half_products=4.0, l2_bytes=1536 * 1024)
-"""Intel's cores with AMX, measured on Granite Rapids; the second cache is the 2 MB that all of them have."""
+"""Intel's cores with AMX; the second cache is the 2 MB that all of them have."""
 
-AVX2 = Cpu("AVX2", lanes=8, registers=16, broadcast_cycles=0.15, plane_cycles=0.3, split_cycles=1.0)
-"""No multiply-add broadcasts an input by itself; measured on Zen 3, the last two on 23 layers of common networks."""
+AVX2 = Cpu("AVX2", lanes=8, registers=16, row="AVX2", unit_lanes=8)
+"""Measured on Zen 4, by code for AVX2. No multiply-add broadcasts an input by itself."""
 
-SSE = replace(AVX2, name="SSE", lanes=4)
+SSE = replace(AVX2, name="SSE", lanes=4, unit_lanes=4)
 
-NEON = Cpu("NEON", lanes=4, registers=32, broadcast_cycles=0.05)
+NEON = Cpu("NEON", lanes=4, registers=32, row="Zen 4", unit_lanes=4, factors=4)
 """A multiply-add takes one element of a vector as its factor, so that inputs need no instruction of their own."""
 
 WIDE_NEON = replace(NEON, name="NEON with four units", fma_units=4, l1_bytes=64 * 1024)
@@ -235,6 +246,8 @@ def cpu_of(target: tvm.target.Target) -> Cpu:
 
     if architecture(str(target.attrs.get("mtriple") or host_arch())) == "aarch64":
         return WIDE_NEON if str(target.attrs.get("mcpu")) in FOUR_UNITS else NEON
+    if str(target.attrs.get("mcpu")) == "znver4":
+        return ZEN4
     # llvm_get_vector_width answers 512 for every x86.
     features = {"amx-tile": AMX, "avx512f": AVX512, "avx2": AVX2}
     return next((cpu for feature, cpu in features.items() if codegen.target_has_features(feature, target)), SSE)

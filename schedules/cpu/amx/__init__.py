@@ -26,13 +26,15 @@ from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.layout import Layout, channel_block, data_layout
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets import tile_instruction
+from tvmconv.targets import cpu_of, tile_instruction
 
 from ...template import Layouts
 from ..direct import register_tiles
-from ..direct.tile_cost import TileConfig
+from ..direct.tiles import TileConfig
 from ..dot.schedule import pack_weight, split_tasks, stage_input, store_tile
 from ..dot.tiles import band_of, tile_features
+from ..model import packed_weight, threads_of
+from ..model.rates import rates_of
 from ..template import CpuTemplate, Tests
 from . import tiles
 from .code import END, REQUEST, tile_code
@@ -130,8 +132,11 @@ class Amx(CpuTemplate[Config]):
         return Config(**vars(best_tile(computed(problem, target), target)))
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that all cores together should take for an image."""
-        return cycles(computed(problem, target), config, target)
+        """Return the clocks that a call should take, by the model of tiles, with those of parallel loops."""
+        threads, rates = threads_of(target, config.parallel), rates_of(cpu_of(target))
+        loops = (2 + (config.staged == 2)) * config.parallel
+        working = cycles(computed(problem, target), config, target) * problem.workload.batch / threads
+        return rates.call + loops * rates.loop + rates.pack * packed_weight(problem) / threads + working
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         problem = computed(problem, target)

@@ -22,7 +22,7 @@ from tvmconv.targets import DotInstruction, cpu_of, tile_instruction
 
 from ...space import ceil_div, ceil_to, divisors, evenly, named, tile_sizes, wasted
 from ..direct.register_tiles import STAGED_BYTES
-from ..direct.tile_cost import STORE_CYCLES, TileConfig, blocks
+from ..direct.tiles import TileConfig, blocks
 from ..dot.tiles import band_of, plane, tasks_of, tile_of
 from ..machine import PARALLEL_FLOPS
 from ..template import threads_for_work
@@ -55,7 +55,7 @@ TASK_CYCLES = 150
 GATHER_CYCLES = 0.3
 """The cycles of an element that is staged from planes, one after the other, beside those of its line."""
 
-FINISH_CYCLES = {"int32": 5.6, "float32": STORE_CYCLES}
+FINISH_CYCLES = {"int32": 5.6, "float32": 1.5}
 """The cycles to finish a vector of sums and to store it, by their type."""
 
 TRANSPOSE_CYCLES = 0.44

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from statistics import fmean
 from typing import Any
 
 import tvm
@@ -22,14 +21,14 @@ from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ...open_sizes import samples
 from ...space import ceil_div, named
 from ...template import Layouts
 from ..machine import PARALLEL_FLOPS, staged_bytes
+from ..model import Counts
 from ..template import CpuTemplate, Tests
 from . import register_tiles
-from .register_tiles import STAGED_BYTES, best_tile, schedule_tiles, tile_knobs, tiles_to_stage
-from .tile_cost import TileConfig, blocks, cost
+from .register_tiles import STAGED_BYTES, schedule_tiles, tile_knobs, tiles_to_stage
+from .tiles import TileConfig, blocks, counts
 
 FEWEST_ROWS = 64
 """The rows of a task, where there are so many: with fewer a weight would be read too often from where it lies."""
@@ -77,26 +76,18 @@ class Direct(CpuTemplate[Config]):
         return legal
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        return register_tiles.heuristics(with_rows_as_pixels(problem).workload, target)
+        def estimate(tile: TileConfig) -> float:
+            return self.estimate(problem, _with_tasks(problem, tile, target), target)
+
+        return register_tiles.heuristics(with_rows_as_pixels(problem).workload, target, estimate)
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        workload = problem.workload
-        best = Config(**vars(best_tile(with_rows_as_pixels(problem), target)))
-        if has_many_rows(problem):
-            return replace(best, tiles=tiles_of_rows(problem, best, target), parallel=has_work_for_threads(problem))
-        if not any(workload.padding):
-            return best
-        whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)
-        if whole <= STAGED_BYTES and not problem.has_open_planes:
-            return replace(best, staged=2)
-        row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1]
-        return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
+        tiles = register_tiles.register_tiles(with_rows_as_pixels(problem).workload, target)
+        configs = [_with_tasks(problem, tile, target) for tile in tiles]
+        return min(configs, key=lambda config: self.estimate(problem, config, target))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, the mean of open planes of any size."""
-        one = with_rows_as_pixels(problem)
-        images = problem.workload.batch // one.workload.batch
-        return fmean(cost(workload, config, target) for workload in samples(one)) / images
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        return counts(with_rows_as_pixels(problem), config, target, windows=False)
 
     def ablations(self, config: Config) -> Mapping[str, Config]:
         return register_tiles.ablations(config)
@@ -111,6 +102,20 @@ class Direct(CpuTemplate[Config]):
         sch = Schedule(te.create_prim_func(compute.direct(workload, tile)))
         schedule_tiles(sch, workload, config, "direct", staged="pad")
         return sch
+
+
+def _with_tasks(problem: Problem, tile: TileConfig, target: tvm.target.Target) -> Config:
+    """Return the configuration of a register tile, with the tiles of a task; an input with padding is staged."""
+    workload, config = problem.workload, Config(**vars(tile))
+    if has_many_rows(problem):
+        return replace(config, tiles=tiles_of_rows(problem, config, target), parallel=has_work_for_threads(problem))
+    if not any(workload.padding):
+        return config
+    whole = staged_bytes(workload) * workload.in_channels * prod(workload.padded_input)
+    if whole <= STAGED_BYTES and not problem.has_open_planes:
+        return replace(config, staged=2)
+    row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1]
+    return replace(config, staged=1, tiles=tiles_to_stage(problem, config, row_bytes))
 
 
 def has_many_rows(problem: Problem) -> bool:

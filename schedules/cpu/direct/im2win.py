@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 import tvm
@@ -18,16 +17,13 @@ from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
-from ...open_sizes import samples
 from ...template import Layouts
 from ..machine import staged_bytes
+from ..model import Counts
 from ..template import CpuTemplate, Tests
 from . import register_tiles
-from .register_tiles import STAGED_BYTES, best_tile, schedule_tiles, tile_knobs, tiles_to_stage
-from .tile_cost import TileConfig, cost
-
-COPY_CYCLES = 0.25
-"""Cycles that an element of the windows takes to be copied, at least: a vector of 8 is loaded and stored in two."""
+from .register_tiles import STAGED_BYTES, schedule_tiles, tile_knobs, tiles_to_stage
+from .tiles import TileConfig, counts
 
 
 @dataclass(frozen=True)
@@ -58,24 +54,17 @@ class Im2win(CpuTemplate[Config]):
         return register_tiles.constraints(problem.workload, target)
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        return register_tiles.heuristics(problem.workload, target)
+        def estimate(tile: TileConfig) -> float:
+            return self.estimate(problem, _with_tasks(problem, tile), target)
+
+        return register_tiles.heuristics(problem.workload, target, estimate)
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        workload = problem.workload
-        best = Config(**vars(replace(best_tile(problem, target), staged=2)))
-        row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
-        if not problem.has_open_planes and row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
-            return best
-        return replace(best, staged=1, tiles=tiles_to_stage(problem, best, row_bytes))
+        configs = [_with_tasks(problem, tile) for tile in register_tiles.register_tiles(problem.workload, target)]
+        return min(configs, key=lambda config: self.estimate(problem, config, target))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image: those of `direct`, and of laying windows out."""
-
-        def cycles(workload: ConvWorkload) -> float:
-            windows = workload.in_channels * workload.output_size[0] * workload.padded_input[1] * workload.kernel[0]
-            return cost(workload, config, target) + COPY_CYCLES * windows
-
-        return fmean(map(cycles, samples(problem)))
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        return counts(problem, config, target, windows=True)
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         return register_tiles.features(problem, config, target)
@@ -91,6 +80,15 @@ class Im2win(CpuTemplate[Config]):
         schedule_tiles(sch, workload, config, "im2win", staged="windows")
         sch.unroll(sch.get_loops(sch.get_sblock("windows"))[-1])
         return sch
+
+
+def _with_tasks(problem: Problem, tile: TileConfig) -> Config:
+    """Return the configuration of a register tile, with the tiles of a task, whose windows stay in the second cache."""
+    workload, config = problem.workload, Config(**vars(replace(tile, staged=2)))
+    row_bytes = staged_bytes(workload) * workload.w_shape[1] * workload.padded_input[1] * workload.kernel[0]
+    if not problem.has_open_planes and row_bytes * workload.output_size[0] * workload.groups <= STAGED_BYTES:
+        return config
+    return replace(config, staged=1, tiles=tiles_to_stage(problem, config, row_bytes))
 
 
 template = Im2win()

@@ -20,11 +20,11 @@ from tvmconv.problem.layout import channel_block, has_channels_last
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ...open_sizes import few_rows, samples
+from ...open_sizes import few_rows
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..machine import LINE_BYTES, PARALLEL_FLOPS, staged_bytes
 from ..template import threads_for_work
-from .tile_cost import TileConfig, blocks, cost
+from .tiles import TileConfig, blocks
 from .transposition import has_transposition, transposition
 
 T = TypeVar("T", bound="TileConfig")
@@ -36,6 +36,9 @@ They are few enough for their rows to stay in the first cache while the taps go 
 unroll, which would keep inputs for the next taps in registers that there are not. A kernel of more taps goes over the
 rows of one channel at a time. Channels that are in blocks lie side by side: there it goes over a block.
 """
+
+MOST_VECTORS = 6
+"""The most vectors of output channels of a tile."""
 
 MOST_ROWS = 8
 """The most rows of a tile: each is a stream of its own, which in NHWC may be in a page of its own."""
@@ -55,7 +58,7 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
     height, width = workload.output_size
     block = channel_block(workload.layout)
     return {
-        "vectors": tuple(range(1, 7)),
+        "vectors": tuple(range(1, MOST_VECTORS + 1)),
         "vector": (lanes_of(workload, target),),
         "rows": tuple(range(1, min(height, MOST_ROWS) + 1)),
         "columns": tuple(range(1, min(width, 28) + 1)),
@@ -88,9 +91,11 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     return named(whole_channels, registers, waste, places, stored_blocks)
 
 
-def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
-    """Return tests that select legal configurations worth building, by name."""
-    costs = {shape(config): cost(workload, config, target) for config in register_tiles(workload, target)}
+def heuristics(
+    workload: ConvWorkload, target: tvm.target.Target, estimate: Callable[[TileConfig], float]
+) -> dict[str, Callable[[TileConfig], bool]]:
+    """Return tests that select legal configurations worth building, by name; `estimate` is that of a tile."""
+    costs = {shape(config): estimate(config) for config in register_tiles(workload, target)}
     promising = {tile for tile, cycles in costs.items() if cycles <= 1.25 * min(costs.values())}
 
     def promising_tile(config: TileConfig) -> bool:
@@ -105,18 +110,11 @@ def heuristics(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, C
     return named(promising_tile, padding_is_staged, tiles_for_staging, threads_for_work(workload))
 
 
-def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:
-    """Return the register tile that should take least time, reading in place, with the extent of its innermost loop."""
-    workload, workloads = problem.workload, samples(problem)
-
-    def mean_cost(config: TileConfig) -> float:
-        return sum(cost(each, config, target) / prod(each.output_size) for each in workloads)
-
-    best = min(register_tiles(workload, target), key=mean_cost)
+def innermost_channels(workload: ConvWorkload) -> int:
+    """Return the input channels of the innermost loop of a default configuration."""
     if (block := channel_block(workload.layout)) > 1:
-        return replace(best, channels=block)
-    most = CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1
-    return replace(best, channels=divisors(workload.w_shape[1], most)[-1])
+        return block
+    return divisors(workload.w_shape[1], CHANNELS if prod(workload.kernel) <= LARGE_KERNEL else 1)[-1]
 
 
 def ablations(config: T) -> dict[str, T]:
@@ -252,16 +250,17 @@ def transpose(sch: Schedule, tile: SBlockRV, columns: int, lanes: int, dtype: st
 
 def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:
     """Yield the tiles that registers hold beside a weight for each vector and an input, reading in place."""
+    channels = innermost_channels(workload)
     height, width = workload.output_size
     lanes, registers = lanes_of(workload, target), cpu_of(target).registers
     wide = ceil_div(lanes, cpu_of(target).lanes)  # registers of a vector
     parallel = workload.flops >= PARALLEL_FLOPS
-    for vectors in range(1, ceil_div(workload.multiplier, lanes) + 1):
+    for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
         sums = min(registers - 1 - wide * vectors, registers - SPARE[registers])
         most = max(vectors == 1, sums // (wide * vectors))
         for columns in range(1, min(width, most) + 1):
             for rows in range(1, min(height, MOST_ROWS, most // columns if columns == width else 1) + 1):
-                yield TileConfig(vectors, lanes, rows, columns, channels=1, tiles=1, staged=0, parallel=parallel)
+                yield TileConfig(vectors, lanes, rows, columns, channels, tiles=1, staged=0, parallel=parallel)
 
 
 def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:

@@ -25,12 +25,13 @@ from tvmconv.targets import dot_instruction
 
 from ...template import Layouts
 from ..direct import register_tiles
-from ..direct.tile_cost import TileConfig
+from ..direct.tiles import TileConfig
+from ..model import Counts
 from ..template import CpuTemplate, Tests
 from . import tiles
 from .intrinsics import BFLOAT16_CODE, dot_intrinsic
 from .schedule import pack_weight, split_tasks, stage_input, store_tile
-from .tiles import band_of, best_tile, cycles, instruction_of
+from .tiles import band_of, instruction_of
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,22 @@ class Dot(CpuTemplate[Config]):
         return tiles.constraints(problem, target)
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        return tiles.heuristics(problem, target)
+        def estimate(tile: TileConfig) -> float:
+            return self.estimate(problem, _with_tasks(problem, tile, target), target)
+
+        return tiles.heuristics(problem, target, estimate)
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        return Config(**vars(best_tile(problem, target)))
+        configs = [_with_tasks(problem, tile, target) for tile in tiles.register_tiles(problem, target)]
+        return min(configs, key=lambda config: self.estimate(problem, config, target))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        return cycles(problem, config, target)
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        return tiles.counts(problem, config, target)
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-        return tiles.features(problem, config, target)
+        workload, terms = problem.workload, instruction_of(problem, target).terms
+        cost = self.estimate(problem, config, target)
+        return tiles.tile_features(workload, config, cost, channels=depth(workload, terms))
 
     def ablations(self, config: Config) -> Mapping[str, Config]:
         return register_tiles.ablations(config)
@@ -141,6 +148,10 @@ class Dot(CpuTemplate[Config]):
         # Step 3. Store it
         store_tile(sch, workload, config, tasks, instruction.sums)
         return sch
+
+
+def _with_tasks(problem: Problem, tile: TileConfig, target: tvm.target.Target) -> Config:
+    return Config(**vars(tiles.with_tasks(problem, tile, target)))
 
 
 template = Dot()

@@ -27,17 +27,14 @@ from tvmconv.targets import DotInstruction, cpu_of, dot_instruction
 from ...space import ceil_div, evenly, named, tile_sizes, wasted
 from ...template import Layouts
 from ..depthwise import STAGED_BYTES
-from ..direct.tile_cost import STACK_BYTES
-from ..machine import PARALLEL_FLOPS
+from ..machine import PARALLEL_FLOPS, STACK_BYTES
+from ..model import Counts, by_cache, operands, packed_weight, pieces, spilled, threads_of
 from ..template import CpuTemplate, Tests, threads_for_work
 from .intrinsics import columns_intrinsic
 from .tiles import instruction_of
 
 MOST_UNROLLED = 512
 """The most instructions of a tile, which follow each other without a loop: LLVM takes seconds for more."""
-
-PERMUTE_CYCLES, FINISH_CYCLES, COPY_CYCLES = 1.0, 6.0, 1.0
-"""The cycles to load and shuffle a vector, to finish one of results, and to stage one; measured on Zen 4."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +59,6 @@ def sum_bytes(instruction: DotInstruction, config: Config) -> int:
 def unrolled(workload: ConvWorkload, instruction: DotInstruction, config: Config) -> int:
     """Return the instructions of a tile."""
     return config.rows * config.columns * workload.kernel[0] * steps_of(workload, instruction.terms)
-
-
-def cycles(problem: Problem, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that a core takes for an image, with what is beside products."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    height, width = workload.output_size
-    steps, side_by_side = steps_of(workload, instruction.terms), neighbours(workload, instruction.terms)
-    read = workload.read_by((config.rows, 1))[0] * steps * config.columns // side_by_side
-    tile = unrolled(workload, instruction, config) / cpu_of(target).fma_units + PERMUTE_CYCLES * read
-    tile += FINISH_CYCLES * config.rows * config.columns
-    tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
-    blocks = workload.in_channels // instruction.lanes
-    return blocks * (tiles * tile + COPY_CYCLES * prod(workload.padded_input))
 
 
 class DepthwiseDot(CpuTemplate[Config]):
@@ -148,10 +132,10 @@ class DepthwiseDot(CpuTemplate[Config]):
         return named(whole_neighbours, waste, sums_on_the_stack, straight_line)
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
-        least = cycles(problem, self.default_config(problem, target), target)
+        least = self.estimate(problem, self.default_config(problem, target), target)
 
         def promising_tile(config: Config) -> bool:
-            return cycles(problem, config, target) <= 1.25 * least
+            return self.estimate(problem, config, target) <= 1.25 * least
 
         return named(promising_tile, threads_for_work(problem.workload))
 
@@ -167,19 +151,35 @@ class DepthwiseDot(CpuTemplate[Config]):
         legal = self.constraints(problem, target).values()
         best = min(
             (config for config in tiles if all(holds(config) for holds in legal)),
-            key=lambda config: cycles(problem, config, target),
+            key=lambda config: self.estimate(problem, config, target),
         )
         row_bytes = workload.padded_input[1] * instruction.lanes
         most = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (best.rows * workload.stride[0]))
         steps = ceil_div(height, best.rows)
         return replace(best, tiles=evenly(steps, most))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, by its units for products: all that is compared."""
-        workload, instruction = problem.workload, instruction_of(problem, target)
-        tiles = prod(map(ceil_div, workload.output_size, (config.rows * config.tiles, config.columns))) * config.tiles
-        blocks = workload.in_channels // instruction.lanes
-        return blocks * tiles * unrolled(workload, instruction, config) / cpu_of(target).fma_units
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, instruction, cpu = problem.workload, instruction_of(problem, target), cpu_of(target)
+        (height, width), rows = workload.output_size, config.rows * config.tiles
+        steps, side_by_side = steps_of(workload, instruction.terms), neighbours(workload, instruction.terms)
+        tasks = workload.batch * (workload.in_channels // instruction.lanes) * ceil_div(height, rows)
+        tiles, sums = tasks * config.tiles * ceil_div(width, config.columns), config.rows * config.columns
+        wide = pieces(instruction.lanes, cpu)
+        permuted = workload.read_by((config.rows, 1))[0] * steps * (config.columns // side_by_side)
+        return Counts(
+            tasks=tasks if config.parallel else 1,
+            threads=threads_of(target, config.parallel),
+            loops=2 * config.parallel,
+            multiplied=tiles * unrolled(workload, instruction, config) * wide,
+            loaded=tiles * workload.kernel[0] * steps * side_by_side,
+            chained=tiles * workload.kernel[0] * steps,
+            spilled=spilled(tiles * workload.kernel[0] * steps, sums + 2, cpu),
+            issued=tiles * permuted * wide,
+            stored=tiles * sums * wide,
+            copied=tasks * workload.read_by((rows, 1))[0] * workload.padded_input[1],
+            packed=packed_weight(problem),
+            **by_cache(cpu, *operands(problem)),
+        )
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         workload, instruction = problem.workload, instruction_of(problem, target)
@@ -192,7 +192,7 @@ class DepthwiseDot(CpuTemplate[Config]):
             "waste_x": wasted(width, config.columns),
             "band_bytes": band_rows * workload.padded_input[1] * instruction.lanes,
             "halo": band_rows / (config.rows * config.tiles * workload.stride[0]),
-            "cycles": cycles(problem, config, target),
+            "cycles": self.estimate(problem, config, target),
             "tasks": workload.batch * workload.in_channels // instruction.lanes * bands,
             "code": unrolled(workload, instruction, config),
             "taps": prod(workload.kernel),

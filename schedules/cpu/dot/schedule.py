@@ -17,7 +17,7 @@ from tvmconv.problem.workload import ConvWorkload
 
 from ...space import divisors
 from ..direct.register_tiles import transpose
-from ..direct.tile_cost import TileConfig
+from ..direct.tiles import TileConfig
 from ..machine import LINE_BYTES
 from .tiles import tile_of
 

@@ -1,4 +1,4 @@
-"""The tiles of convolutions of integers, which add up products of channels side by side, and a model of their time."""
+"""The tiles of convolutions of integers, which add up products of channels side by side, and their work."""
 
 from __future__ import annotations
 
@@ -18,28 +18,12 @@ from tvmconv.targets.devices import TURNS
 
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..direct.register_tiles import STAGED_BYTES, shape
-from ..direct.tile_cost import FINISH_CYCLES, STACK_BYTES, STORE_CYCLES, TileConfig, blocks, weight_bandwidth
-from ..machine import PARALLEL_FLOPS
+from ..direct.tiles import TileConfig, blocks, row_pieces
+from ..machine import LINE_BYTES, PARALLEL_FLOPS, STACK_BYTES
+from ..model import Counts, Read, allocations, by_cache, operands, packed_weight, pieces, spilled, threads_of
 
 CHANNELS = 16
 """The input channels of the innermost loop, at most: few enough for LLVM to unroll."""
-
-VECTOR_CYCLES, INPUT_CYCLES, SIGN_CYCLES = 0.13, 0.12, 0.15
-"""The cycles of a vector of the weight, and of an input in all lanes, beside the sums; and those of another sign bit.
-
-Fitted on Zen 4, where tiles of 4 vectors and 4 inputs are faster than those of 2 and 8, and 2 and 4 than 4 and 2.
-"""
-
-COPY_CYCLES, GATHER_CYCLES = 0.1, 0.5
-"""The cycles of an element that is staged: where channels are side by side already, and from planes."""
-
-FINISH_TILE_CYCLES = 0.25
-"""The cycles to finish a tile of integers' sums and to store them, for each pair of its vectors.
-
-A core finishes few vectors while it sums the next tile's products, and waits for many. Fitted on Zen 4: tiles of 8
-vectors are up to a quarter faster than those of 16 for 16 to 64 input channels, and as fast for many; with sums of
-bfloat16 products they are not.
-"""
 
 
 def instruction_of(problem: Problem, target: tvm.target.Target) -> DotInstruction:
@@ -133,10 +117,12 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     return named(one_vector, whole_channels, registers, waste, places, one_row)
 
 
-def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
-    """Return tests that select legal configurations worth building, by name."""
+def heuristics(
+    problem: Problem, target: tvm.target.Target, estimate: Callable[[TileConfig], float]
+) -> dict[str, Callable[[TileConfig], bool]]:
+    """Return tests that select legal configurations worth building, by name; `estimate` is that of a tile."""
     workload, instruction = problem.workload, instruction_of(problem, target)
-    costs = {shape(config): cycles(problem, config, target) for config in register_tiles(problem, target)}
+    costs = {shape(config): estimate(config) for config in register_tiles(problem, target)}
     promising = {tile for tile, cost in costs.items() if cost <= 1.25 * min(costs.values())}
 
     def promising_tile(config: TileConfig) -> bool:
@@ -165,53 +151,60 @@ def register_tiles(problem: Problem, target: tvm.target.Target) -> Iterator[Tile
                 yield TileConfig(vectors, instruction.lanes, rows, columns, instruction.terms, 1, staged, parallel)
 
 
-def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:
-    """Return the register tile that should take least time, with the extent of its innermost loop."""
+def with_tasks(problem: Problem, tile: TileConfig, target: tvm.target.Target) -> TileConfig:
+    """Return the configuration of a register tile, with the extent of its innermost loop and the tiles of a task."""
     workload, instruction = problem.workload, instruction_of(problem, target)
-    best = min(register_tiles(problem, target), key=lambda config: cycles(problem, config, target))
-    best = replace(best, channels=channel_steps(workload, instruction, CHANNELS)[-1])
+    config = replace(tile, channels=channel_steps(workload, instruction, CHANNELS)[-1])
     height, width = plane(workload)
     if is_row(workload):
-        steps = ceil_div(width, best.columns)
-        return replace(best, tiles=max(1, min(steps, ceil_div(steps * workload.batch, TURNS))))
+        steps = ceil_div(width, config.columns)
+        return replace(config, tiles=max(1, min(steps, ceil_div(steps * workload.batch, TURNS))))
     row_bytes = 4 // instruction.terms * workload.in_channels * workload.padded_input[1]
-    if not best.staged or row_bytes * workload.padded_input[0] <= STAGED_BYTES:
-        staged, most = 2 * best.staged, height
+    if not config.staged or row_bytes * workload.padded_input[0] <= STAGED_BYTES:
+        staged, most = 2 * config.staged, height
     else:
         staged = 1
         most = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
     rows = max(1, min(most, ceil_div(height * workload.batch, TURNS)))
-    return replace(best, staged=staged, tiles=max(1, rows // best.rows))
+    return replace(config, staged=staged, tiles=max(1, rows // config.rows))
 
 
-def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> float:
-    """Return the cycles that a core takes for an image, by its units for products and loads and by its caches."""
+def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> Counts:
+    """Return the work of the kernel; a pair of products takes two instructions where none adds to a sum."""
     workload, instruction, cpu = problem.workload, instruction_of(problem, target), cpu_of(target)
-    height, width = plane(workload)
-    steps = depth(workload, instruction.terms) // instruction.terms * prod(workload.kernel)
-    tiles = ceil_div(height, config.rows) * ceil_div(width, config.columns)
-    vector_bytes = 4 * config.block
-    weight_bytes = steps * vector_bytes
-    sums = config.vectors * config.outputs
-    products = sums * (cpu.half_products if instruction.sums == "float32" else 1 if instruction.adds else 2)
-    units = max(products, config.vectors + config.outputs) / cpu.fma_units
-    step = max(units, cpu.fma_latency, vector_bytes / weight_bandwidth(weight_bytes, tiles, cpu))
-    signed = not config.staged and instruction.terms == 4 and workload.dtype != instruction.first
-    step += VECTOR_CYCLES * config.vectors + (INPUT_CYCLES + SIGN_CYCLES * signed) * config.outputs
-    finish = FINISH_TILE_CYCLES * sums**2 if instruction.sums == "int32" else STORE_CYCLES * sums
-    if workload.out_layout == "NCHW":
-        finish = FINISH_CYCLES * config.vectors * config.block * config.outputs
-    staging = 0.0
+    steps_of_sum = depth(workload, instruction.terms) // instruction.terms * prod(workload.kernel)
+    tasks, (band_rows, band_columns) = workload.batch * tasks_of(workload, config), band_of(workload, config)
+    (height, width), vectors = plane(workload), config.vectors * pieces(config.vector, cpu)
+    sums = vectors * config.outputs
+    bands = ceil_div(width, band_columns) if is_row(workload) else ceil_div(height, band_rows)
+    tiles = workload.batch * blocks(workload, config) * bands * config.tiles
+    tiles *= 1 if is_row(workload) else ceil_div(width, config.columns)
+    steps, block_bytes = tiles * steps_of_sum, 4 * config.block * steps_of_sum
+    instructions = cpu.half_products if instruction.sums == "float32" else 1 if instruction.adds else 2
+    staged = 0.0
     if config.staged:
-        element = GATHER_CYCLES if workload.layout == "NCHW" else COPY_CYCLES
-        staging = element * workload.in_channels * prod(workload.padded_input)
-    return blocks(workload, config) * tiles * (steps * step + finish) + staging
-
-
-def features(problem: Problem, config: TileConfig, target: tvm.target.Target) -> dict[str, float]:
-    """Return features for a cost model beside the knobs, such that workloads can be compared."""
-    workload, instruction = problem.workload, instruction_of(problem, target)
-    return tile_features(workload, config, cycles(problem, config, target), channels=depth(workload, instruction.terms))
+        again = workload.read_by((band_rows, 1))[0] / (band_rows * workload.stride[0]) if config.staged == 1 else 1.0
+        staged = again * workload.batch * workload.in_channels * prod(workload.padded_input)
+    in_planes, transposes = workload.layout == "NCHW", workload.out_layout == "NCHW"
+    signed = not config.staged and instruction.terms == 4 and workload.dtype != instruction.first
+    return Counts(
+        tasks=tasks if config.parallel else 1,
+        threads=threads_of(target, config.parallel),
+        loops=(2 + (config.staged == 2)) * config.parallel,
+        multiplied=steps * sums * instructions,
+        loaded=steps * vectors,
+        chained=steps,
+        broadcast=steps * config.outputs * (1 + signed),
+        spilled=spilled(steps, config.vectors * (config.outputs + 1) + 1, cpu),
+        allocated=allocations(tiles, 4 * config.block * config.outputs),
+        stored=tiles * (row_pieces(config, cpu) if transposes else sums),
+        transposed=tiles * sums * transposes,
+        paired=tiles * sums**2,
+        copied=0.0 if in_planes else staged * 4 / instruction.terms / LINE_BYTES,
+        moved=staged * in_planes,
+        packed=packed_weight(problem),
+        **by_cache(cpu, *operands(problem), Read(tiles * block_bytes, block_bytes)),
+    )
 
 
 def tile_features(workload: ConvWorkload, config: TileConfig, cost: float, channels: int) -> dict[str, float]:

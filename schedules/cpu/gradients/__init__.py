@@ -10,7 +10,6 @@ from tvmconv.problem import Problem
 from tvmconv.targets.devices import TURNS, cpu_of
 
 from ...space import ceil_div
-from ..depthwise import row_cost
 from ..machine import PARALLEL_FLOPS
 
 LANES = (4, 8, 16)
@@ -36,12 +35,6 @@ def is_parallel(problem: Problem) -> bool:
 def least_tasks(problem: Problem, channels: int) -> int:
     """Return the least number of tasks of a channel that keeps all threads busy."""
     return ceil_div(TURNS, channels) if is_parallel(problem) else 1
-
-
-def default_lanes(width: int, target: tvm.target.Target) -> int:
-    """Return the lanes of vectors over `width` columns."""
-    native = cpu_of(target).lanes
-    return min(reversed(LANES), key=lambda lanes: (lanes > native, row_cost(width, lanes)))
 
 
 def lanes_tried(target: tvm.target.Target) -> tuple[Any, ...]:

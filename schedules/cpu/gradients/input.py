@@ -22,15 +22,13 @@ from tvmconv.targets.devices import cpu_of
 
 from ...space import ceil_div, ceil_to, named, tile_sizes, wasted
 from ...template import Layouts
-from ..depthwise import STAGED_BYTES
+from ..depthwise import STAGED_BYTES, lanes_for
+from ..model import Counts, Read, by_cache, converted, operands, pieces, spilled, threads_of
 from ..template import CpuTemplate, Tests, threads_for_work
-from . import MOST_UNROLLED, SUM_BYTES, default_lanes, is_parallel, lanes_tried, least_tasks, obstacle
+from . import MOST_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
 
 UNROLLED = 128
 """The most multiply-adds of a default configuration that follow each other without a loop."""
-
-SUMS = 8
-"""The vectors of sums of a default configuration: as many as hide the latency of multiply-adds."""
 
 MOST_SUMS = 24
 """The most vectors of sums."""
@@ -61,6 +59,20 @@ def unrolled(workload: ConvWorkload, config: Config) -> int:
     """Return the vector multiply-adds that follow each other without a loop."""
     rows, columns = compute.phases(workload)
     return prod((config.rows * prod(workload.stride), rows.taps, columns.taps)[: config.unroll])
+
+
+def _with_bands(problem: Problem, rows: int, lanes: int) -> Config:
+    """Return the configuration of a tile of so many rows of each phase, in vectors of so many lanes."""
+    workload = problem.workload
+    (row_taps, columns), (height, width) = compute.phases(workload), compute.phase_sizes(workload)
+    most = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - row_taps.window(0))
+    bands = max(ceil_div(height, most), min(ceil_div(height, rows), least_tasks(problem, workload.in_channels)))
+    config = Config(ceil_div(ceil_div(height, bands), rows), rows, lanes, 3, is_parallel(problem))
+    return next(
+        each
+        for each in (replace(config, unroll=unroll) for unroll in (3, 2, 1, 0))
+        if unrolled(workload, each) <= UNROLLED or each.unroll == 0
+    )
 
 
 class InputGradient(CpuTemplate[Config]):
@@ -124,26 +136,42 @@ class InputGradient(CpuTemplate[Config]):
         return named(little_waste, short_vectors_for_short_rows, quick_to_compile, threads)
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        """Return tiles of `SUMS` vectors, in bands that are not too large to stage and that keep threads busy."""
-        workload = problem.workload
-        rows, columns = compute.phases(workload)
-        height, width = compute.phase_sizes(workload)
-        lanes, tile = default_lanes(width, target), min(height, max(1, SUMS // prod(workload.stride)))
-        most = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - rows.window(0))
-        bands = max(ceil_div(height, most), min(ceil_div(height, tile), least_tasks(problem, workload.in_channels)))
-        config = Config(ceil_div(ceil_div(height, bands), tile), tile, lanes, 3, is_parallel(problem))
-        return next(
-            each
-            for each in (replace(config, unroll=unroll) for unroll in (3, 2, 1, 0))
-            if unrolled(workload, each) <= UNROLLED
-        )
+        """Return the tiles with the least estimate, in bands that are not too large to stage and keep threads busy."""
+        height, width = compute.phase_sizes(problem.workload)
+        lanes = lanes_for(width, cpu_of(target).lanes)
+        legal = self.constraints(problem, target).values()
+        found = (_with_bands(problem, rows, lanes) for rows in range(1, min(height, 8) + 1))
+        fitting = [config for config in found if all(holds(config) for holds in legal)]
+        return min(fitting, key=lambda config: self.estimate(problem, config, target))
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, by its units for multiply-adds."""
-        workload = problem.workload
-        height, width = compute.phase_sizes(workload)
-        multiply_adds = workload.flops / 2 / workload.batch * wasted(height, config.band) * wasted(width, config.vector)
-        return multiply_adds / config.vector / cpu_of(target).fma_units
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, cpu = problem.workload, cpu_of(target)
+        (rows, columns), (height, width) = compute.phases(workload), compute.phase_sizes(workload)
+        planes, bands = workload.batch * workload.in_channels, ceil_div(height, config.band)
+        vectors, (sh, sw) = ceil_div(width, config.vector), workload.stride
+        steps = planes * bands * config.tiles * vectors * workload.multiplier * rows.taps * columns.taps
+        wide = pieces(config.vector, cpu)
+        sums = config.rows * sh * sw * wide
+        window = rows.window(config.band) * columns.window(vectors * config.vector) * workload.multiplier
+        results = planes * bands * config.band * sh * vectors * sw
+        return Counts(
+            tasks=planes * bands if config.parallel else 1,
+            threads=threads_of(target, config.parallel),
+            loops=int(config.parallel),
+            multiplied=steps * sums,
+            loaded=steps * (sums if config.unroll < 2 else sums / rows.taps + sh * sw * wide),
+            chained=steps,
+            broadcast=steps * sh * sw,
+            split=steps * sums,
+            spilled=steps * sums if config.unroll == 0 else spilled(steps, config.rows * sh * sw + 2, cpu),
+            issued=results / sh / sw
+            + steps * sh * sw * (config.unroll < 3)
+            + converted(workload, planes * bands * window, cpu),
+            stored=results if sw == 1 else 0,
+            copied=planes * bands * window / cpu.unit_lanes,
+            moved=0.0 if sw == 1 else float(results * config.vector),
+            **by_cache(cpu, *operands(problem), Read(steps * sums * config.vector * SUM_BYTES, window * SUM_BYTES)),
+        )
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         workload = problem.workload

@@ -23,9 +23,13 @@ from tvmconv.targets.devices import cpu_of
 
 from ...space import ceil_div, named, tile_sizes, wasted
 from ...template import Layouts
-from ..depthwise import STAGED_BYTES
+from ..depthwise import STAGED_BYTES, lanes_for
+from ..model import Counts, Read, by_cache, converted, operands, pieces, spilled, threads_of
 from ..template import CpuTemplate, Tests, threads_for_work
-from . import MOST_UNROLLED, SUM_BYTES, default_lanes, is_parallel, lanes_tried, least_tasks, obstacle
+from . import MOST_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
+
+BESIDE = 8
+"""The instructions of a step beside its sums: of its loop, of addresses and of masks."""
 
 BUSY = 2
 """The rows of a step of a default configuration, by which a vector of x is read for several taps."""
@@ -114,7 +118,11 @@ class WeightGradient(CpuTemplate[Config]):
         return named(little_waste, short_vectors_for_short_rows, threads_for_work(workload))
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        """Return bands that are not too large to stage, in parts that keep threads busy."""
+        """Return bands that are not too large to stage, in parts that keep threads busy.
+
+        The rows of a step and of taps follow rules: some steps of more sums take LLVM's registers, at up to six times
+        the time, and no count tells which.
+        """
         workload = problem.workload
         height, width = workload.output_size
         rows = min(BUSY, height)
@@ -127,17 +135,42 @@ class WeightGradient(CpuTemplate[Config]):
             bands=ceil_div(ceil_div(steps, parts), most),
             rows=rows,
             block_r=_rows_of_taps(workload, target),
-            vector=default_lanes(width, target),
+            vector=lanes_for(width, cpu_of(target).lanes),
             parallel=is_parallel(problem),
         )
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, by its units for multiply-adds."""
-        workload = problem.workload
-        height, width = workload.output_size
-        waste = wasted(height, prod(config.shape(workload))) * wasted(width, config.vector)
-        multiply_adds = workload.flops / 2 / workload.batch * waste * wasted(workload.kernel[0], config.block_r)
-        return multiply_adds / config.vector / cpu_of(target).fma_units
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        workload, cpu = problem.workload, cpu_of(target)
+        (_, width), (kernel_y, kernel_x) = workload.output_size, workload.kernel
+        shape, vectors, wide = config.shape(workload), ceil_div(width, config.vector), pieces(config.vector, cpu)
+        rows = shape.steps * shape.rows
+        bands = workload.batch * workload.out_channels * config.parts * config.bands
+        steps = bands * shape.steps * vectors * ceil_div(kernel_y, config.block_r)
+        taps = config.block_r * kernel_x
+        loaded = kernel_x * (workload.read_by((config.rows, 1))[0] - kernel_y + config.block_r) + config.rows
+        band_rows, columns = workload.read_by((rows, vectors * config.vector))
+        staged = float(bands * band_rows * columns)
+        if workload.dtype != "float32" or width % config.vector or workload.output_size[0] % prod(shape):
+            staged += bands * rows * vectors * config.vector
+        sw = workload.stride[1]
+        return Counts(
+            tasks=workload.out_channels * config.parts if config.parallel else 1,
+            threads=threads_of(target, config.parallel),
+            loops=1 + config.parallel,
+            multiplied=steps * taps * config.rows * wide,
+            loaded=steps * loaded * wide,
+            chained=steps * config.rows,
+            split=steps * loaded * wide,
+            spilled=spilled(steps, taps + config.rows + 1, cpu),
+            issued=bands * taps + BESIDE * steps + converted(workload, staged, cpu),
+            copied=0.0 if sw > 1 else staged / cpu.unit_lanes,
+            moved=staged * (sw > 1) + workload.out_channels * config.parts * prod(workload.kernel) * config.vector,
+            **by_cache(
+                cpu,
+                *operands(problem),
+                Read(steps * loaded * config.vector * SUM_BYTES, band_rows * columns * SUM_BYTES),
+            ),
+        )
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         workload = problem.workload

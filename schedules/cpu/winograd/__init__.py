@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import tvm
@@ -29,15 +28,15 @@ from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ...template import Layouts
 from ..direct.register_tiles import transpose
 from ..machine import PARALLEL_FLOPS
+from ..model import Counts
 from ..template import CpuTemplate, Tests
-from .model import (
-    INPUT_CYCLES,
+from .tiles import (
+    INPUT_INSTRUCTIONS,
     MOST_VECTORS,
     Config,
     band_bytes,
     candidates,
-    computed,
-    cost,
+    counts,
     most_columns,
     outputs_computed,
     tasks_of,
@@ -137,9 +136,9 @@ class Winograd(CpuTemplate[Config]):
 
     def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        height = max(tiles_of(workload, outputs)[0] for outputs in INPUT_CYCLES)
+        height = max(tiles_of(workload, outputs)[0] for outputs in INPUT_INSTRUCTIONS)
         return {
-            "outputs": tuple(INPUT_CYCLES),
+            "outputs": tuple(INPUT_INSTRUCTIONS),
             "rows": tile_sizes(height),
             "images": divisors(workload.batch, 16),
             "tiles": tuple(range(1, 29)),
@@ -153,7 +152,7 @@ class Winograd(CpuTemplate[Config]):
         workload = problem.workload
 
         def known_tiles(config: Config) -> bool:
-            return config.outputs in INPUT_CYCLES
+            return config.outputs in INPUT_INSTRUCTIONS
 
         def exact(config: Config) -> bool:
             return config.outputs == 2 or workload.in_channels >= FEW_CHANNELS
@@ -209,9 +208,8 @@ class Winograd(CpuTemplate[Config]):
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
         return self._promising(problem, target)[0]
 
-    def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
-        """Return the cycles that a core should take for an image, the mean of open planes of any size."""
-        return fmean(cost(workload, config, target) for workload in computed(problem, config))
+    def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+        return counts(problem, config, target)
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
         workload = problem.workload
@@ -227,7 +225,7 @@ class Winograd(CpuTemplate[Config]):
             "weight_bytes": weight_bytes(workload, config),
             "band_bytes": band_bytes(workload, config),
             "tasks": tasks_of(workload, config),
-            "cycles": cost(workload, config, target),
+            "cycles": self.estimate(problem, config, target),
             "reduction": workload.in_channels,
             "out_channels": workload.out_channels,
         }

@@ -22,9 +22,10 @@ import tvm
 from tvmconv.problem import Workload
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
+from ...fitted import Factors, p_norm
 from ...space import ceil_div, wasted
 from ..machine import QUARTERS, SECTOR
-from .rates import Factors, Rates
+from .rates import Rates
 
 RUN = 20.0
 """The fixed cost of a run of neighbouring bytes, as the number of bytes that memory moves in the same time."""
@@ -82,12 +83,6 @@ def clocks(counts: Counts, gpu: Gpu, rates: Rates, factors: Factors) -> float:
     computing = share / together * turn + share * rates.block
     launches = rates.launch + (counts.kernels - 1) * rates.further + counts.beside / gpu.bytes_per_clock
     return launches + p_norm(rates.power, computing, counts.moved / gpu.bytes_per_clock)
-
-
-def p_norm(power: float, *bounds: float) -> float:
-    """Return the p-norm of bounds that are 0 or more: the largest of them, and a little of the lesser ones."""
-    total: float = sum(each**power for each in bounds) ** (1 / power)
-    return total
 
 
 def memory_bytes(workload: Workload, target: tvm.target.Target) -> float:

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from tvmconv.support import store
 from tvmconv.targets.devices import H200, Gpu
 from tvmconv.targets.sources import RATES
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+from ...fitted import UNFITTED, Factors, Positive, Table
 
 
 class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,36 +49,6 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exponent p of the p-norm that combines bounds."""
 
 
-class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The factors of a template's counts."""
-
-    issued: Positive = 1.0
-    """The actual instructions for each counted instruction."""
-    waiting: Positive = 1.0
-    """The actual clocks of waiting for each counted clock."""
-
-
-class Error(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The errors of the model for a template, on problems that it was not fitted to."""
-
-    problems: int
-    """The number of problems with at least four measured configurations."""
-    regret: float
-    """The geometric mean, over problems, of the chosen configuration's time divided by the shortest time."""
-    worst: float
-    """The largest such ratio."""
-    times: float
-    """The root mean square error of the logarithms of times."""
-
-
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rates that are fitted, by the models of GPUs; factors and errors, by the modules in `schedules/cuda`."""
-
-    gpus: dict[str, Rates]
-    templates: dict[str, Factors]
-    errors: dict[str, Error]
-
-
 class Calibrated(msgspec.Struct, frozen=True):
     """The rates of a GPU that its user has calibrated."""
 
@@ -95,14 +65,10 @@ class Origin(Enum):
     DATA_SHEET = "data sheet"
 
 
-UNFITTED = Factors()
-"""The factors of a template that was not fitted."""
-
-
 @cache
-def table() -> Table:
+def table() -> Table[Rates]:
     """Return the fitted table; raise `msgspec.ValidationError` where a number is missing or not positive."""
-    return msgspec.json.decode(files(__package__).joinpath("rates.json").read_bytes(), type=Table)
+    return msgspec.json.decode(files(__package__).joinpath("rates.json").read_bytes(), type=Table[Rates])
 
 
 def rates_of(gpu: Gpu) -> Rates:
@@ -119,12 +85,12 @@ def origin_of(gpu: Gpu) -> Origin:
 def _row(gpu: Gpu) -> tuple[Rates, Origin]:
     if (own := calibrated().get(gpu.model)) is not None:
         return own.rates, Origin.CALIBRATED
-    return shipped_rates(gpu), Origin.MEASURED if gpu.model in table().gpus else Origin.DATA_SHEET
+    return shipped_rates(gpu), Origin.MEASURED if gpu.model in table().machines else Origin.DATA_SHEET
 
 
 def shipped_rates(gpu: Gpu) -> Rates:
     """Return the rates that the package has for a GPU: the measured ones, else those that its data sheet tells."""
-    measured = table().gpus
+    measured = table().machines
     return measured[gpu.model] if gpu.model in measured else scaled(measured[H200.model], H200, gpu)
 
 

@@ -80,7 +80,8 @@ def test_largest_sums() -> None:
 @RUNS
 def test_a_network_reads_what_is_laid_out_ahead() -> None:
     """The moved weights and the products of the zero point are computed once, from the weight alone."""
-    assert check_packed(layer((1, 16, 6, 6), (3, 3), dtype="int8", x_zero_point=4)) == ["int8", "int32"]
+    workload = layer((1, 16, 6, 6), (3, 3), dtype="int8", x_zero_point=4)
+    assert check_packed(workload, "depthwise_dot") == ["int8", "int32"]
 
 
 TARGETS = {
@@ -100,7 +101,7 @@ def test_code(name: str) -> None:
     assert instruction is not None
     block = f"NCHW{instruction.lanes}c"
     problem = Problem(layer((1, 32, 14, 14), (3, 3), (block, block), dtype="uint8", padding=1))
-    selection = select(problem, target)
+    selection = select(problem, target, algorithm="depthwise_dot")
     assembly = build_kernel(problem, selection, target).executable.mod.inspect_source("asm")
     config = selection.config
     expected = depthwise_dot.unrolled(problem.workload, instruction, config)

@@ -12,9 +12,10 @@ from tvmconv.dispatch import template_named
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.schedules.cuda import MODULES
-from tvmconv.schedules.cuda.model import Counts, clocks, in_runs, p_norm
-from tvmconv.schedules.cuda.model.rates import UNFITTED, Factors, Rates
+from tvmconv.schedules.cuda.model import Counts, clocks, in_runs
+from tvmconv.schedules.cuda.model.rates import Rates
 from tvmconv.schedules.cuda.template import GpuTemplate
+from tvmconv.schedules.fitted import UNFITTED, Factors, p_norm
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import H100
 

@@ -13,10 +13,8 @@ import pytest
 from tvmconv.problem.errors import InvalidArgumentError, TvmconvError
 from tvmconv.schedules.cuda import MODULES
 from tvmconv.schedules.cuda.model.rates import (
-    UNFITTED,
     Origin,
     Rates,
-    Table,
     factors_of,
     forget,
     keep,
@@ -26,6 +24,7 @@ from tvmconv.schedules.cuda.model.rates import (
     scaled,
     table,
 )
+from tvmconv.schedules.fitted import UNFITTED, Table
 from tvmconv.support import store
 from tvmconv.targets.devices import GPUS, H100, H200, RTX_4090, gpu_named
 
@@ -33,7 +32,7 @@ ROW = msgspec.to_builtins(rates_of(H200))
 
 
 def test_every_row_is_of_something_known() -> None:
-    assert set(table().gpus) <= {gpu.model for gpu in GPUS}
+    assert set(table().machines) <= {gpu.model for gpu in GPUS}
     assert {*table().templates, *table().errors} <= {*MODULES.values()}
 
 
@@ -74,7 +73,7 @@ def test_rates_of_every_gpu_are_positive_and_of_its_order(gpu: Any) -> None:
 )
 def test_a_rate_that_is_not_positive_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=message):
-        msgspec.convert({"gpus": {"H100": ROW | change}, "templates": {}, "errors": {}}, Table)
+        msgspec.convert({"machines": {"H100": ROW | change}, "templates": {}, "errors": {}}, Table[Rates])
 
 
 def test_a_rate_that_is_missing_is_refused() -> None:

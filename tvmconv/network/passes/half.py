@@ -93,7 +93,7 @@ def _to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IR
     return rebind(mod, values)
 
 
-ABOUT_AS_MUCH = 1.02
+ABOUT_AS_MUCH = 1.1
 """The most time in half precision, as a multiple of that in float32, that its smaller weights and tensors are worth."""
 
 

@@ -1,4 +1,4 @@
-"""The knobs of Winograd's convolution on a CPU, and a model of its time."""
+"""The knobs of Winograd's convolution on a CPU, and its work."""
 
 from __future__ import annotations
 
@@ -15,33 +15,13 @@ from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
 
-from ...open_sizes import samples
-from ...space import ceil_div, ceil_to, divisors, evenly, tile_sizes, wasted
-from ..direct.tile_cost import FINISH_CYCLES, STORE_CYCLES, WEIGHT_CYCLES
+from ...space import ceil_div, ceil_to, divisors, evenly, tile_sizes
 from ..machine import PARALLEL_FLOPS
+from ..model import Counts, Read, by_cache, operands, packed_weight, pieces, spilled, threads_of
 
-INPUT_CYCLES = {2: 45, 4: 130}
-"""The cycles to transform a tile of input in a vector of channels, by the outputs of a tile."""
-
-OUTPUT_CYCLES = {2: 25, 4: 80}
-"""The same for a tile of sums."""
-
-GATHER_CYCLES = 1.0
-"""The cycles to copy an element of an input in NCHW to where its channels lie side by side."""
-
-STREAM_BYTES, REREAD_BYTES, MEMORY_BYTES = 50, 24, 5
-"""The bytes that a core reads in a cycle: of weights one after the other from the last cache, of a band from there, and
-of weights from memory. Fitted with `LAUNCH_CYCLES` to 163 configurations of 15 layers on two cores of Zen 5."""
-
-LAUNCH_CYCLES = 12_800
-"""The cycles of each thread until all have begun a loop that they share, and until all have ended it."""
-
-KEPT_SHARE = 0.125
-"""The share of the last cache that a layer's weight may take to be there still when it is called again."""
-
-STREAMED_SHARE = 2
-"""The multiple of what networks can count on of the last cache that a layer's weight may take to be there still for the
-next band: of 32 MB on Zen 5 a weight of 19 MB was, one of 38 MB was not."""
+INPUT_INSTRUCTIONS, OUTPUT_INSTRUCTIONS = {2: 64, 4: 216}, {2: 44, 4: 152}
+"""The vector instructions that transform a tile of input, and a tile of sums, by the outputs of a tile: an addition or
+a multiply-add for each term of the two products, and a load or a store for each element."""
 
 MOST_VECTORS = 2
 """The most vectors of output channels that are worth a trial: with more of them some layers take twice as long."""
@@ -106,16 +86,15 @@ def tiles_across(problem: Problem, config: Config) -> int:
     return tiles_of(problem.workload, config.outputs)[1]
 
 
-def computed(problem: Problem, config: Config) -> tuple[ConvWorkload, ...]:
-    """Return the workloads by which a configuration is chosen, with the columns that it computes of an open width.
+def widened(problem: Problem, config: Config) -> ConvWorkload:
+    """Return the workload with the columns that are computed of an open width.
 
     Whole steps compute half a step more than there is, in the mean of all widths.
     """
-    workloads = samples(problem)
     if "width" not in problem.open_sizes:
-        return workloads
+        return problem.workload
     surplus = (tiles_across(problem, config) - 1) * config.outputs // 2
-    return tuple(msgspec.structs.replace(each, width=each.width + surplus) for each in workloads)
+    return msgspec.structs.replace(problem.workload, width=problem.workload.width + surplus)
 
 
 def bands_of(workload: ConvWorkload, config: Config) -> int:
@@ -143,54 +122,53 @@ def weight_bytes(workload: ConvWorkload, config: Config) -> int:
     return workload.sum_bytes * config.points * depth * channels
 
 
-def cost(workload: ConvWorkload, config: Config, target: tvm.target.Target) -> float:
-    """Return the cycles that an image takes on all cores together, by their units for multiply-adds and their caches.
-
-    Threads that share a band read the weight once for it; those that have bands of their own read it once each, and
-    some wait in the end. A large weight is read from memory each time: what it has more than the one that is not
-    transformed is counted.
-    """
-    cpu = cpu_of(target)
-    threads = int(target.attrs.get("num-cores", 1)) if config.parallel else 1
-    in_vectors = ceil_div(workload.in_channels, config.vector)
-    blocks = ceil_div(workload.out_channels, config.block)
-    count = tiles_of_band(workload, config)
-    steps = config.points * ceil_div(count, config.tiles) * blocks * in_vectors * config.vector
-    tile = config.vectors * config.tiles
-    step = max(max(tile, config.vectors + config.tiles) / cpu.fma_units, cpu.fma_latency)
-    step += WEIGHT_CYCLES * config.vectors + cpu.broadcast_cycles * config.tiles
-    inputs = count * in_vectors * INPUT_CYCLES[config.outputs]
-    outputs = count * blocks * config.vectors * OUTPUT_CYCLES[config.outputs]
-    area = (config.outputs * config.outputs) * count * blocks * config.vectors
-    finish = STORE_CYCLES * area if channel_block(workload.out_layout) > 1 else FINISH_CYCLES * config.vector * area
-    read = (config.outputs * config.rows + TAPS - 1) * workload.padded_input[1] * config.images
-    copy = read * in_vectors * (1 if channel_block(workload.layout) > 1 else GATHER_CYCLES * config.vector)
-    reread = blocks * band_bytes(workload, config) / REREAD_BYTES
-    products = steps * step + (reread if working_set(workload, config) > cpu.l2_bytes else 0)
-    bands, weight = bands_of(workload, config), weight_bytes(workload, config)
-    if config.shared:
-        passes = readings = bands  # the threads together read it once for a band
-        products *= wasted(blocks, threads)
-        launches = 2 * bands * threads * LAUNCH_CYCLES  # a loop for the input of a band, and one for its products
-    else:
-        passes, launches = ceil_div(bands, threads), 0
-        readings = passes * threads
-    cycles = readings * (products + inputs + outputs + finish + copy) + launches
-    from_memory = 0
-    if weight > KEPT_SHARE * cpu.l3_bytes:
-        from_memory = passes if weight > STREAMED_SHARE * cpu.l3_bytes else 1
-        cycles += (from_memory * weight - workload.sum_bytes * prod(workload.w_shape)) / MEMORY_BYTES
-    cycles += (readings - from_memory) * weight / STREAM_BYTES
-    return cycles / workload.batch
+def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
+    """Return the work of the kernel; the tasks of a shared band are its blocks of output channels, of others bands."""
+    workload, cpu = widened(problem, config), cpu_of(target)
+    in_vectors, blocks = ceil_div(workload.in_channels, config.vector), ceil_div(workload.out_channels, config.block)
+    wide, registers = pieces(config.vector, cpu), config.vectors * ceil_div(config.vector, cpu.lanes)
+    vectors, bands, tiles = config.vectors * wide, bands_of(workload, config), tiles_of_band(workload, config)
+    steps = bands * blocks * config.points * ceil_div(tiles, config.tiles) * in_vectors * config.vector
+    transformed = tiles * in_vectors * wide * INPUT_INSTRUCTIONS[config.outputs]
+    transformed += tiles * blocks * vectors * OUTPUT_INSTRUCTIONS[config.outputs]
+    results = bands * tiles * blocks * vectors * config.outputs**2
+    copied = bands * (config.outputs * config.rows + TAPS - 1) * workload.padded_input[1] * config.images * in_vectors
+    reads_blocks, stores_blocks = (channel_block(layout) > 1 for layout in (workload.layout, workload.out_layout))
+    weight, taps = weight_bytes(workload, config), prod(workload.kernel)
+    return Counts(
+        tasks=tasks_of(workload, config) if config.parallel else 1,
+        threads=threads_of(target, config.parallel),
+        loops=(1 + (2 * bands if config.shared else 1)) * config.parallel,
+        multiplied=steps * vectors * config.tiles,
+        loaded=steps * vectors,
+        chained=steps,
+        broadcast=steps * config.tiles,
+        spilled=spilled(steps, registers * (config.tiles + 1) + 1, cpu),
+        issued=bands * transformed,
+        stored=results * stores_blocks,
+        transposed=results * (not stores_blocks),
+        copied=copied * wide * reads_blocks,
+        moved=copied * config.vector * (not reads_blocks),
+        packed=packed_weight(problem) * config.points / taps,
+        **by_cache(
+            cpu,
+            *operands(problem, weight),
+            Read(bands * blocks * band_bytes(workload, config), working_set(workload, config)),
+            Read((bands - 1) * weight, weight),
+        ),
+    )
 
 
 def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[Config]:
-    """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes."""
+    """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes.
+
+    Bands of more than a row stay in the second cache.
+    """
     workload, cpu = problem.workload, cpu_of(target)
     parallel = workload.flops >= PARALLEL_FLOPS
     wide = ceil_div(lanes, cpu.lanes)  # registers of a vector
     found = []
-    for outputs in INPUT_CYCLES:
+    for outputs in INPUT_INSTRUCTIONS:
         rows, columns = tiles_of(workload, outputs)
         bands = [(1, height) for height in tile_sizes(rows)]
         bands += [(images, rows) for images in divisors(workload.batch, workload.batch) if images > 1]
@@ -203,7 +181,9 @@ def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[
                     count = images * height * columns
                     steps = {evenly(count, most)}  # as few as serve for as many products
                 for tiles, shared in product(sorted(steps), (False, True) if parallel else (False,)):
-                    found.append(Config(outputs, height, images, tiles, vectors, lanes, shared, parallel))
+                    config = Config(outputs, height, images, tiles, vectors, lanes, shared, parallel)
+                    if images == height == 1 or working_set(workload, config) <= cpu.l2_bytes:
+                        found.append(config)
     return found
 
 
