@@ -15,9 +15,11 @@ class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The factors of a template's counts."""
 
     issued: Positive = 1.0
-    """The actual instructions for each counted instruction; on a CPU the actual clocks of sums."""
+    """On a GPU the actual instructions for each counted one. On a CPU it multiplies the clocks of multiply-adds, of
+    loads and of sums without a register."""
     waiting: Positive = 1.0
-    """The actual clocks of waiting for each counted clock; on a CPU those of all work beside sums."""
+    """On a GPU the actual clocks of waiting for each counted one. On a CPU it multiplies the clocks of what is added to
+    the sums: transforms, stores, transpositions and copies."""
 
 
 UNFITTED = Factors()

@@ -42,11 +42,7 @@ READ_AHEAD = 256
 """The multiply-adds of a tile in blocks beyond which LLVM loads far ahead, and stores what it has no registers for."""
 
 UNROLLED = 1024
-"""The most multiply-adds of a tile in blocks that follow each other without a loop: LLVM takes a second for them.
-
-It takes the sums that a loop hands on for one long vector, in pieces of 4 numbers unless their number is a power of
-two: 240 channels of 28x28 with kernels of 5x5 took four times as long on Zen 4.
-"""
+"""The most multiply-adds of a tile in blocks that follow each other without a loop: LLVM takes a second for them."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,11 @@ class Config:
 
 
 def _stays_whole(rows: int, columns: int) -> bool:
-    """Return whether the sums of a tile in blocks stay whole vectors over the turns of a loop."""
+    """Return whether the sums of a tile in blocks stay whole vectors over the turns of a loop.
+
+    LLVM joins the sums that a loop keeps into one long vector, and splits it into pieces of 4 numbers unless their
+    number is a power of two: 240 channels of 28x28 with kernels of 5x5 took four times as long on Zen 4.
+    """
     return (rows * columns).bit_count() == 1
 
 
@@ -155,7 +155,7 @@ def unrolled(workload: ConvWorkload, config: Config) -> int:
 def lanes_for(width: int, native: int) -> int:
     """Return the lanes of vectors over `width` columns: as many as leave few of them idle.
 
-    Vectors of fewer lanes than a register has are counted too cheap: LLVM puts some of them together, at times badly.
+    The model underestimates vectors of fewer lanes than a register has: LLVM joins some of them, at times badly.
     """
 
     def cost(lanes: int) -> float:

@@ -180,7 +180,7 @@ def test_the_cost_model_needs_fewer_trials_than_chance_and_fewer_still_with_hist
 
     cold = median(trials(XGBTuner(LARGE, seed=seed)) for seed in range(5))
     assert cold <= len(records) / 10
-    assert 2 * cold <= median(trials(RandomTuner(LARGE, seed=seed)) for seed in range(5))
+    assert 2 * cold <= median(trials(RandomTuner(LARGE, seed=seed)) for seed in range(40))  # which vary most
     assert median(trials(warm(seed)) for seed in range(5)) <= cold / 2
 
 

@@ -1,8 +1,8 @@
 """The fit of the model of a GPU or a CPU to records: of its rates, and of two factors for each template.
 
-Configurations of one problem are compared with one another: the fit is by the errors of the logarithms of times, and
-more by those relative to a problem's mean error, most of fast configurations. Templates have the same weight, but for
-kernels that take much longer than the model tells, which have little.
+Configurations of one problem are compared with one another: an error of the logarithm of a time counts most relative to
+its problem's mean error, and for configurations near the fastest one. All templates weigh the same. Errors far beyond
+`OUTLIER`, of either sign, weigh little.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _measured(name: str, given: str, device: str, problem: Problem, configs: dic
 
 
 class Fit:
-    """The parameters of the model, logarithms of rates and of factors that are fitted, and the times that they tell."""
+    """A fit for one machine. Its parameters are the logarithms of the rates, then of the factors."""
 
     def __init__(
         self, problems: Sequence[Measured], start: Any = None, factors: Mapping[str, Factors] | None = None
@@ -202,7 +202,8 @@ class Fit:
             raise InvalidArgumentError("records", [], "several configurations of a problem of a template that counts")
         self.machine, *others = dict.fromkeys(each.machine for each in problems)
         if others:
-            raise InvalidArgumentError("records", others[0].row, f"those of one row, as the {self.machine.row} has")
+            other, first = (each.model if isinstance(each, Gpu) else each.name for each in (others[0], self.machine))
+            raise InvalidArgumentError("records", other, f"those of one row, as the {first} has")
         self.model = model_of(problems[0].template)
         start = self.model.start if start is None else start
         self.modules = sorted({counted_as(each.template) for each in problems})
@@ -251,7 +252,7 @@ class Fit:
             return least_squares(errors, self.start, loss="soft_l1", f_scale=OUTLIER, max_nfev=100, x_scale="jac").x
 
     def rows(self, parameters: Any) -> tuple[Any, dict[str, Factors]]:
-        """Return the rates and the factors of templates, by their modules, that parameters are, in three digits."""
+        """Return the parameters as rates and as factors by module, rounded to three digits."""
         rates, factors = self._split(np.exp(parameters))
         pairs = [Factors(*map(_rounded, pair)) for pair in factors.T]
         return type(self.model.start)(*map(_rounded, rates)), dict(zip(self.modules, pairs, strict=True))

@@ -46,7 +46,10 @@ TURNS = 20_000
 
 @dataclass(frozen=True)
 class Usual:
-    """The batches, types and layouts (of x and output) that are usual on a kind of machine, each as often as it is."""
+    """The usual batches, types and layouts of (x, output) of a kind of machine, repeated by how often they are drawn.
+
+    "int8", which some workloads cannot have, is the last type.
+    """
 
     batches: tuple[int, ...]
     dtypes: tuple[str, ...]

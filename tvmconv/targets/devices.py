@@ -178,15 +178,15 @@ class Cpu:
     unit_lanes: int
     """Float32 elements that a unit multiplies, or that a load brings, in a cycle: wider vectors take several."""
     clock: float = 3.7e9
-    """The clocks of a second that a fit counts with."""
+    """The frequency in Hz that turns clocks into seconds in a fit."""
     fma_units: int = 2
     """Vector multiply-adds, and vector loads, that begin in a cycle."""
     fma_latency: int = 4
     """Cycles until the result of a multiply-add can be added to."""
     factors: int = 1
-    """The elements of a loaded vector that multiply-adds take as their factor one by one, without a broadcast."""
+    """The inputs that one load serves: multiply-adds take them from its lanes, one by one."""
     half_products: float = 1.0
-    """The times as long that a dot product of bfloat16 keeps a unit as a multiply-add does."""
+    """The clocks of a unit for a dot product of bfloat16, divided by those for a multiply-add of float32."""
     l1_bytes: int = 32 * 1024
     """The part of the first cache that a schedule counts on for what it reads again and again."""
     l2_bytes: int = 768 * 1024
@@ -197,8 +197,8 @@ class Cpu:
 
 
 AVX512 = Cpu("AVX-512", lanes=16, registers=32, row="Zen 4", unit_lanes=16)
-"""Cores with AVX-512 whose units are as wide as its vectors: Zen 5, whose 46 problems of
-`benchmarks/defaults-cpu-2-threads.jsonl.gz` the rates of Zen 4 serve, and Intel's, of which none was measured."""
+"""Cores with AVX-512 whose units are as wide as its vectors. Rates of Zen 4 were checked on Zen 5, by the records of
+`benchmarks/defaults-cpu-2-threads.jsonl.gz`, and on no CPU of Intel's."""
 
 ZEN4 = replace(AVX512, name="Zen 4", unit_lanes=8)
 """Its units have half the lanes of a vector."""

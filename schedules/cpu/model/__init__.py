@@ -47,23 +47,23 @@ class Counts:
     loaded: float
     """The vectors that are loaded as factors."""
     chained: float
-    """The multiply-adds of a thread that each wait for the preceding one."""
+    """The steps of all tiles: in each, every sum waits for its own preceding multiply-add."""
     broadcast: float = 0.0
     """The elements that are loaded into all lanes of a vector."""
     split: float = 0.0
     """The loaded vectors that may lie in two lines of a cache."""
     spilled: float = 0.0
-    """The multiply-adds whose sum has no register, as `spilled` counts them."""
+    """The multiply-adds whose sums LLVM stores and loads, for want of a register or because a loop splits them."""
     allocated: float = 0.0
     """The tiles whose sums TVM takes memory for, of more bytes than it has on the stack (`allocations`)."""
     issued: float = 0.0
-    """The vector instructions of transforms, and those that begin a row or a tile."""
+    """Other vector instructions: transforms, conversions, tests of padding, and the beginnings of rows and tiles."""
     stored: float = 0.0
-    """The vectors of results that are stored as they were summed."""
+    """The vectors that are stored, those of transposed results too."""
     transposed: float = 0.0
     """The vectors of results that are transposed first."""
     paired: float = 0.0
-    """The pairs of vectors in tiles that are finished at once: a core waits for them while it finishes many."""
+    """The square of the vectors of a tile, of all tiles that wait while they are finished: large ones take longer."""
     copied: float = 0.0
     """The vectors that are copied before they are read."""
     moved: float = 0.0
@@ -128,14 +128,14 @@ def spilled(steps: float, used: int, cpu: Cpu) -> float:
 
 
 class Read(NamedTuple):
-    """Bytes that are read, of data of `held` bytes that are read again and again."""
+    """Bytes that are read in all; they come from the smallest cache that has room for `held` bytes."""
 
     nbytes: float
     held: float
 
 
 def by_cache(cpu: Cpu, *reads: Read) -> dict[str, float]:
-    """Return the bytes that come from each cache but the first, and from memory, by the names of counts."""
+    """Return the bytes that come from each cache and from memory, by the names of counts; the first cache has none."""
     found = {"second": 0.0, "last": 0.0, "memory": 0.0}
     for nbytes, held in reads:
         if held > cpu.l1_bytes:

@@ -39,13 +39,13 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allocate: Positive
     """The clocks to take memory for the sums of a tile, and to keep them there too."""
     issue: Positive
-    """The clocks of an instruction of a transform."""
+    """The clocks of another vector instruction (`Counts.issued`)."""
     store: Positive
-    """The clocks to finish and store a vector of results."""
+    """The clocks to finish and store a vector."""
     transpose: Positive
-    """The clocks to transpose, finish and store a vector of results."""
+    """The clocks to transpose a vector of results, in Winograd's convolution with its store."""
     pair: Positive
-    """The clocks of each pair of vectors in a tile that is finished."""
+    """The clocks of each pair of vectors in a tile that waits (`Counts.paired`)."""
     copy: Positive
     """The clocks to copy a vector."""
     move: Positive

@@ -123,7 +123,7 @@ def weight_bytes(workload: ConvWorkload, config: Config) -> int:
 
 
 def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
-    """Return the work of the kernel; the tasks of a shared band are its blocks of output channels, of others bands."""
+    """Return the work of the kernel; threads share the blocks of channels of a shared band, or else the bands."""
     workload, cpu = widened(problem, config), cpu_of(target)
     in_vectors, blocks = ceil_div(workload.in_channels, config.vector), ceil_div(workload.out_channels, config.block)
     wide, registers = pieces(config.vector, cpu), config.vectors * ceil_div(config.vector, cpu.lanes)
@@ -160,10 +160,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
 
 
 def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[Config]:
-    """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes.
-
-    Bands of more than a row stay in the second cache.
-    """
+    """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes."""
     workload, cpu = problem.workload, cpu_of(target)
     parallel = workload.flops >= PARALLEL_FLOPS
     wide = ceil_div(lanes, cpu.lanes)  # registers of a vector
@@ -181,9 +178,7 @@ def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[
                     count = images * height * columns
                     steps = {evenly(count, most)}  # as few as serve for as many products
                 for tiles, shared in product(sorted(steps), (False, True) if parallel else (False,)):
-                    config = Config(outputs, height, images, tiles, vectors, lanes, shared, parallel)
-                    if images == height == 1 or working_set(workload, config) <= cpu.l2_bytes:
-                        found.append(config)
+                    found.append(Config(outputs, height, images, tiles, vectors, lanes, shared, parallel))
     return found
 
 
