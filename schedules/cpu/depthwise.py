@@ -153,7 +153,7 @@ def unrolled(workload: ConvWorkload, config: Config) -> int:
 
 
 def lanes_for(width: int, native: int) -> int:
-    """Return the lanes of vectors over `width` columns: as many as leave few of them idle.
+    """Return the lanes of vectors over `width` columns, of which few are idle.
 
     The model underestimates vectors of fewer lanes than a register has: LLVM joins some of them, at times badly.
     """

@@ -167,7 +167,7 @@ def module_of(name: str) -> str:
 
 
 def counted_as(name: str) -> str:
-    """Return the module whose factors a template has: its own, or that of a template alike."""
+    """Return the module of the factors of a template: of the template, or of one that shares its loops."""
     module = module_of(name)
     return model_of(name).alike.get(module, module)
 

@@ -56,7 +56,7 @@ class Gpu:
 
     @property
     def row(self) -> str:
-        """The row of `schedules/cuda/model/rates.json` that is its own, if there is one."""
+        """The name of its row in `schedules/cuda/model/rates.json`, where it was measured."""
         return self.model
 
     @property

@@ -104,7 +104,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target, wind
 
 
 def row_pieces(config: TileConfig, cpu: Cpu) -> int:
-    """Return the vectors in which a transposed tile is stored: each row of each channel by itself."""
+    """Return the number of stores of a transposed tile: each row of each channel is stored separately."""
     return config.block * config.rows * pieces(config.columns, cpu)
 
 

@@ -62,7 +62,7 @@ def unrolled(workload: ConvWorkload, config: Config) -> int:
 
 
 def _with_bands(problem: Problem, rows: int, lanes: int) -> Config:
-    """Return the configuration of a tile of so many rows of each phase, in vectors of so many lanes."""
+    """Return the configuration of a tile of `rows` rows of each phase, in vectors of `lanes` lanes."""
     workload = problem.workload
     (row_taps, columns), (height, width) = compute.phases(workload), compute.phase_sizes(workload)
     most = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - row_taps.window(0))

@@ -108,12 +108,12 @@ def threads_of(target: tvm.target.Target, parallel: bool) -> int:
 
 
 def pieces(lanes: int, cpu: Cpu) -> int:
-    """Return the vectors of a unit that a vector of so many lanes takes."""
+    """Return the number of a unit's vectors in a vector of `lanes` lanes."""
     return ceil_div(lanes, cpu.unit_lanes)
 
 
 def allocations(tiles: float, sum_bytes: int) -> float:
-    """Return the tiles whose sums, of so many bytes each, TVM takes memory for."""
+    """Return the tiles that TVM takes memory for: all of them, if the sums of one have too many bytes."""
     return tiles if sum_bytes > STACK_BYTES else 0.0
 
 
@@ -144,7 +144,7 @@ def by_cache(cpu: Cpu, *reads: Read) -> dict[str, float]:
 
 
 def operands(problem: Problem, weight_bytes: int | None = None) -> tuple[Read, Read]:
-    """Return the reading of all operands, once, where the weight that is read has so many bytes.
+    """Return the reading of all operands, once; `weight_bytes` are those of the weight once it is laid out.
 
     The weight of a network's layer stays in a cache until the next call only if it takes a small share of it.
     """
