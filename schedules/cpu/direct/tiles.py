@@ -1,4 +1,4 @@
-"""The knobs of a tile of outputs in registers, and the work of such tiles.
+"""The knobs of a register tile of outputs, and the work of kernels that are made of such tiles.
 
 The size of a tile follows from the analysis of the im2win thesis (section 3.2): at least as many vectors as
 multiply-adds are under way at once, and no more than there are registers.
@@ -54,7 +54,7 @@ class TileConfig:
 
 
 def counts(problem: Problem, config: TileConfig, target: tvm.target.Target, windows: bool) -> Counts:
-    """Return the work of tiles that read the input in place or staged; `windows` says that im2win's are staged."""
+    """Return the work of a kernel; its staged input is a padded copy, or im2win's windows if `windows` is true."""
     workload, cpu = problem.workload, cpu_of(target)
     (height, width), (rows, _), nbytes = workload.output_size, workload.kernel, staged_bytes(workload)
     channels, vectors = workload.w_shape[1], config.vectors * pieces(config.vector, cpu)
@@ -68,10 +68,8 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target, wind
     block_bytes = taps * config.block * nbytes  # of the weight
     band_rows, _ = workload.read_by((config.rows * config.tiles, width))
     row_bytes = channels * workload.padded_input[1] * nbytes
-    tile_bytes, band_bytes = (
-        channels * prod(workload.read_by((config.rows, config.columns))) * nbytes,
-        band_rows * row_bytes,
-    )
+    tile_bytes = channels * prod(workload.read_by((config.rows, config.columns))) * nbytes
+    band_bytes = band_rows * row_bytes
     copied, is_tested = 0.0, any(workload.padding) and not config.staged
     if config.staged or windows:
         copies = rows if windows else 1
