@@ -48,9 +48,7 @@ def answers(question: Question) -> list[Choice]:
     found = [default_config(template, problem, str(target))]
     if question.near:
         bound = NEARLY * template.estimate(problem, found[0], target)
-        space = template.space(problem, target)
-        tried = template.candidates(problem, target) if hasattr(template, "candidates") else space.configs
-        legal = [config for config in tried if not space.violated(config)]
+        legal = template.legal(template.candidates(problem, target), problem, target)
         others = [config for config in legal if template.estimate(problem, config, target) <= bound]
         draw = Draw(question.problem)
         found += [draw.of(others) for _ in range(question.near)] if others else []

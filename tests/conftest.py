@@ -67,12 +67,15 @@ def nothing_kept() -> Iterator[None]:
 @pytest.fixture
 def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield a folder that has the user's files, at first none."""
-    from tvmconv.schedules.cuda.model import rates
+    from tvmconv.schedules import cpu, cuda
 
     monkeypatch.setattr(store, "user_file", lambda name: tmp_path / name)
-    rates.forget()
+    files = cpu.model.rates.USER, cuda.model.rates.USER
+    for each in files:
+        each.forget()
     yield tmp_path
-    rates.forget()
+    for each in files:
+        each.forget()
 
 
 @pytest.fixture(scope="session")

@@ -250,11 +250,9 @@ class Depthwise(CpuTemplate[Config]):
             little_waste, short_vectors_for_short_rows, some_unrolling, quick_to_compile, threads_for_work(workload)
         )
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        block, legal = channel_block(problem.workload.layout), self.constraints(problem, target).values()
-        found = _tiles_in_blocks(problem, block, target) if block > 1 else _tiles_in_planes(problem, target)
-        fitting = [config for config in found if all(holds(config) for holds in legal)]
-        return min(fitting, key=lambda config: self.estimate(problem, config, target))
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        block = channel_block(problem.workload.layout)
+        return _tiles_in_blocks(problem, block, target) if block > 1 else _tiles_in_planes(problem, target)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, cpu = problem.workload, cpu_of(target)
@@ -269,7 +267,7 @@ class Depthwise(CpuTemplate[Config]):
         rows, columns = workload.read_by((config.block_y, across * config.block_x))
         by_element = workload.stride[1] > 1 and not config.over_channels
         by_element |= config.over_channels and channel_block(workload.layout) == 1
-        staged = tasks * rows * columns * config.channels
+        staged, nbytes = tasks * rows * columns * config.channels, staged_bytes(workload)
         used = config.rows * config.columns * registers + (kernel_y if config.unroll else 1) + 1
         reads_ahead = config.over_channels and config.unroll == 2 and unrolled(workload, config) > READ_AHEAD
         in_pieces = config.over_channels and config.unroll < 2 and not _stays_whole(config.rows, config.columns)
@@ -286,12 +284,12 @@ class Depthwise(CpuTemplate[Config]):
             allocated=allocations(tiles, workload.sum_bytes * config.rows * config.columns * config.vector),
             issued=tiles * sums * (1 + taps * reads_ahead) + tasks * rows + converted(workload, staged, cpu),
             stored=tiles * sums,
-            copied=0.0 if by_element else max(staged / cpu.unit_lanes, tasks * rows),
+            copied=0.0 if by_element else max(staged * nbytes / cpu.unit_bytes, tasks * rows),
             moved=staged * by_element,
             **by_cache(
                 cpu,
                 *operands(problem),
-                Read(tiles * inputs * config.vector * 4, rows * columns * config.channels * staged_bytes(workload)),
+                Read(tiles * inputs / wide * config.vector * nbytes, rows * columns * config.channels * nbytes),
             ),
         )
 

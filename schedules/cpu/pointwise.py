@@ -6,7 +6,7 @@ long as the sums of some hundred channels. On Zen 5 16 to 96 channels at 112x112
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -160,7 +160,7 @@ class Pointwise(CpuTemplate[Config]):
 
         return named(enough_sums, little_waste, threads_for_work(workload))
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         workload = problem.workload
         cpu, plane = cpu_of(target), prod(workload.output_size)
         lanes = min(cpu.lanes, 1 << plane.bit_length() - 1)
@@ -181,8 +181,7 @@ class Pointwise(CpuTemplate[Config]):
             return Config(vectors, lanes, block, tiles, parallel)
 
         most = ceil_div(plane, lanes)
-        found = dict.fromkeys(config(min(vectors, most)) for vectors in (2, 3))
-        return min(found, key=lambda each: self.estimate(problem, each, target))
+        return (config(vectors) for vectors in {min(vectors, most) for vectors in (2, 3)})
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, cpu = problem.workload, cpu_of(target)
@@ -197,7 +196,7 @@ class Pointwise(CpuTemplate[Config]):
         return Counts(
             tasks=workload.batch * blocks * bands if config.parallel else 1,
             threads=threads_of(target, config.parallel),
-            loops=2 * config.parallel,
+            loops=(1 + (not problem.constant_weight)) * config.parallel,
             multiplied=steps * vectors * config.block,
             loaded=steps * vectors,
             chained=steps,

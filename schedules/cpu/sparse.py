@@ -126,7 +126,7 @@ class Sparse(CpuTemplate[Config]):
 
         return named(registers_used, threads_for_work)
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> tuple[Config]:
         """Return the configuration that should be the fastest for a share of non-zeros."""
         workload = problem.workload
         height, _ = workload.output_size
@@ -149,7 +149,7 @@ class Sparse(CpuTemplate[Config]):
                 shares = min(ceil_div(threads, workload.batch * bands), ceil_div(workload.out_channels, channels))
         elif workload.batch * bands % threads:
             bands = min(ceil_to(bands, threads), height)
-        return Config(channels, 1, ceil_div(height, bands), shares, parallel)
+        return (Config(channels, 1, ceil_div(height, bands), shares, parallel),)
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
         """Return the cycles that a core should take for an image, which are in proportion to the share of non-zeros."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import tvm
 
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
 
+from ..estimated import EstimatedTemplate
 from ..open_sizes import of_several_sizes
 from ..space import Space
-from ..template import Fused, Layouts, Template
 from .machine import PARALLEL_FLOPS
 from .model import Counts, clocks
 from .model.rates import factors_of, rates_of
@@ -34,28 +34,13 @@ Tests = Mapping[str, Callable[[C], bool]]
 """Tests of a configuration, by their names."""
 
 
-class CpuTemplate(Template, Generic[C]):
+class CpuTemplate(EstimatedTemplate[C]):
     """A template for CPUs, an implementation of `schedules.template.Template`.
 
-    A subclass gives `obstacle`, the configurations that are tried (`knobs`, `constraints`, `heuristics`),
-    `default_config`, `counts`, `features`, `ablations` and `schedule`. The space and the estimate follow from these.
+    A subclass gives `obstacle`, the configurations that are tried (`candidates`, `knobs`, `constraints`,
+    `heuristics`), `counts`, `features`, `ablations` and `schedule`. The default, the space and the estimate follow from
+    these. A subclass whose estimate is by a model of its own overrides `estimate`.
     """
-
-    VERSION: int = 1
-    DIRECTIONS: ClassVar[tuple[str, ...]] = (FORWARD,)
-    OPEN_SIZES: tuple[str, ...] = ()
-    LAYOUTS: Layouts | Fused
-    LEAST: C
-    Config: type[Any]
-    """The class of `LEAST`."""
-
-    examples: ClassVar[tuple[Problem, ...]] = ()
-    """Small problems, one of each kind that the template takes: tests compute them, and `tvmconv verify` does."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if hasattr(cls, "LEAST"):
-            cls.Config = type(cls.LEAST)
 
     @abstractmethod
     def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:

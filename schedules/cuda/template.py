@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import tvm
 
-from tvmconv.problem import FORWARD, Problem
-from tvmconv.problem.errors import NoValidConfigurationError
+from tvmconv.problem import Problem
 from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
+from ..estimated import EstimatedTemplate
 from ..open_sizes import of_several_sizes
 from ..space import Space, ceil_div, ceil_to, named
-from ..template import Fused, Layouts, Template
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
 from .model import Counts, clocks
 from .model.rates import factors_of, rates_of
@@ -36,7 +35,7 @@ Tests = dict[str, Callable[[C], bool]]
 """Tests of a configuration, by their names."""
 
 
-class GpuTemplate(Template, Generic[C]):
+class GpuTemplate(EstimatedTemplate[C]):
     """A template for NVIDIA GPUs, an implementation of `schedules.template.Template`.
 
     A subclass gives the resources of a block and its threads (`registers`, `shared_bytes`, `blocks`, `instructions`),
@@ -44,17 +43,6 @@ class GpuTemplate(Template, Generic[C]):
     `counts`, `sizes`, `ablations` and `schedule`. Constraints, default, estimate, space, features and residency follow
     from these. A subclass whose estimate is by a model of its own overrides `estimate`.
     """
-
-    VERSION: int = 1
-    DIRECTIONS: ClassVar[tuple[str, ...]] = (FORWARD,)
-    OPEN_SIZES: tuple[str, ...] = ()
-    LAYOUTS: Layouts | Fused
-    LEAST: C
-    Config: type[Any]
-    """The class of `LEAST`."""
-
-    examples: ClassVar[tuple[Problem, ...]] = ()
-    """Small problems, one of each kind that the template takes: tests compute them, and `tvmconv verify` does."""
 
     MOST_UNROLLED: float = inf
     """The most instructions of a thread that follow each other without a loop."""
@@ -64,10 +52,6 @@ class GpuTemplate(Template, Generic[C]):
 
     WORTH_A_TRIAL = 1.5
     """Configurations with an estimate up to this multiple of the default's are in the space."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.Config = type(cls.LEAST)
 
     @abstractmethod
     def registers(self, problem: Problem, config: C) -> int:
@@ -109,13 +93,6 @@ class GpuTemplate(Template, Generic[C]):
         return {}
 
     @abstractmethod
-    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterable[C]:
-        """Return the configurations that the default is chosen from; those that are not legal are left out.
-
-        Of equal estimates, the first is chosen.
-        """
-
-    @abstractmethod
     def knobs(self, problem: Problem, default: C) -> Mapping[str, tuple[Any, ...]]:
         """Return the values of each knob in the space."""
 
@@ -150,15 +127,6 @@ class GpuTemplate(Template, Generic[C]):
         unrolled = named(straight_line) if inf > self.MOST_UNROLLED else {}
         return {**self.rules(problem), **named(threads, registers, shared_memory, grid), **unrolled}
 
-    def legal(self, configs: Iterable[C], problem: Problem, target: tvm.target.Target) -> Iterator[C]:
-        """Yield those of some configurations that pass all constraints."""
-        tests = self.constraints(problem, target).values()
-        return (config for config in configs if all(holds(config) for holds in tests))
-
-    def is_legal(self, problem: Problem, config: C, target: tvm.target.Target) -> bool:
-        """Return whether a configuration passes all constraints."""
-        return any(True for _ in self.legal([config], problem, target))
-
     def counts(self, problem: Problem, config: C, target: tvm.target.Target) -> Counts:
         """Return the work of the kernels for a problem, of which `estimate` makes clocks."""
         raise NotImplementedError(f"{type(self).__name__} does not count its work")
@@ -172,17 +140,6 @@ class GpuTemplate(Template, Generic[C]):
         problems = of_several_sizes(problem)
         found = [clocks(self.counts(each, config, target), gpu, rates_of(gpu), factors) for each in problems]
         return sum(found) / len(found)
-
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> C:
-        """Return the legal configuration of the candidates with the least estimate.
-
-        Raises `NoValidConfigurationError` where none is legal.
-        """
-        legal = self.legal(self.candidates(problem, target), problem, target)
-        best = min(legal, key=lambda config: self.estimate(problem, config, target), default=None)
-        if best is None:
-            raise NoValidConfigurationError(f"{problem}: no configuration is legal on {target}")
-        return best
 
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[C]:
         """Return the configurations that are worth a trial on a target."""

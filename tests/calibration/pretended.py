@@ -1,4 +1,4 @@
-"""A pretended GPU, whose kernels take as long as the model tells by some rates, and records of such kernels."""
+"""A pretended machine, whose kernels take as long as the model tells by some rates, and records of such kernels."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import exp
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import tvm
 
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Status
 from tvmconv.autotvm.measure.protocol import never
 from tvmconv.autotvm.task import ConvTask, Task
-from tvmconv.calibration.fit import counts_work, module_of
+from tvmconv.calibration.fit import counted_as, counts_work, model_of
 from tvmconv.calibration.problems import LARGE
 from tvmconv.calibration.session import REFERENCE
 from tvmconv.calibration.trials import trials
 from tvmconv.dispatch.record import Record, append
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda.model import Counts, clocks
-from tvmconv.schedules.cuda.model.rates import Rates, table
+from tvmconv.schedules.cpu.template import CpuTemplate
+from tvmconv.schedules.cuda.model import clocks
+from tvmconv.schedules.cuda.model.rates import Rates
 from tvmconv.schedules.cuda.template import GpuTemplate
 from tvmconv.schedules.fitted import Factors
-from tvmconv.targets import DeviceFacts, gpu_of, resolve_target
+from tvmconv.targets import DeviceFacts, resolve_target
 from tvmconv.targets.devices import Gpu
 
 L40S = DeviceFacts("NVIDIA L40S", driver="580.1")
@@ -46,9 +49,9 @@ def write(log: Path, device: DeviceFacts, gpu: Gpu, rates: Rates, factors: Facto
     append(log, found)
 
 
-def counts_of(trial: MeasureInput) -> Counts:
+def counts_of(trial: MeasureInput) -> Any:
     assert isinstance(trial.task, ConvTask)
-    assert isinstance(trial.task.template, GpuTemplate)
+    assert isinstance(trial.task.template, GpuTemplate | CpuTemplate)
     return trial.task.template.counts(trial.task.problem, trial.config, trial.target)
 
 
@@ -56,12 +59,13 @@ def counts_of(trial: MeasureInput) -> Counts:
 class Pretended:
     """Measures by the model; the reference kernel takes 20 µs."""
 
-    rates: Rates
+    rates: msgspec.Struct
     device_here: DeviceFacts = L40S
     noise: float = 0.02
     """The standard deviation of logarithms of times."""
     slower: Callable[[int], float] = lambda number: 1.0
     """The factor of the time of each trial, by its number."""
+    drift: float = 1.05
     mhz: int = 2500
     highest: int = 3000
     use: int = 0
@@ -92,10 +96,11 @@ class Pretended:
     def seconds(self, trial: MeasureInput) -> float:
         if trial.task.problem == Problem(REFERENCE):
             return 2e-5
-        gpu = gpu_of(trial.target)
-        factors = table().templates[module_of(trial.task.name)]
+        model = model_of(trial.task.name)
+        row, factors = model.row_of(trial.target), model.table().templates[counted_as(trial.task.name)]
         noise = np.random.default_rng(len(self.measured)).normal(0, self.noise)
-        return clocks(counts_of(trial), gpu, self.rates, factors) / gpu.clock * exp(noise)
+        found: float = model.clocks(counts_of(trial), row, self.rates, factors) / row.clock * exp(noise)
+        return found
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Calibrations of a pretended GPU: the rates that are found, what is kept, and what is refused."""
+"""Calibrations of a pretended machine: the rates that are found, what is kept, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from tvmconv.calibration.trials import trials
 from tvmconv.cli import main
 from tvmconv.dispatch.record import Record, append, load_from_file
 from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError, TvmconvError
-from tvmconv.schedules.cuda.model.rates import Rates, keep, rates_of, shipped_rates
-from tvmconv.targets import DeviceFacts, gpu_of
+from tvmconv.schedules.cpu.model import rates as cpu_rates
+from tvmconv.schedules.cuda.model.rates import USER, Rates, rates_of, shipped_rates
+from tvmconv.targets import DeviceFacts, cpu_of, gpu_of, resolve_target
 
 TARGET = target_of("L40S", "sm_89")
+CPU = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
 GPU = gpu_of(TARGET)
 BEFORE = shipped_rates(GPU)
 ACTUAL = msgspec.structs.replace(BEFORE, launch=6000.0, issue=12.0, mma=1.0, l2=100.0, latency=3000.0, turn=8.0)
@@ -71,6 +73,26 @@ def test_the_rates_of_a_gpu_are_found(folder: Path) -> None:
     ratios = [[regret(each, fit.logarithms(fit.start, [each])) for each in problems] for fit in (before, after)]
     assert max(ratios[1]) < 1.02
     assert max(ratios[0]) > 1.05
+
+
+def test_the_rates_of_a_cpu_are_found(folder: Path) -> None:
+    """They are kept in a file for CPUs, for the model of the row, and those of other CPUs stay."""
+    target = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "icelake-server"})
+    cpu, other = cpu_of(target), cpu_of(resolve_target({"kind": "llvm", "mcpu": "znver5"}))
+    before = cpu_rates.shipped_rates(cpu)
+    actual = msgspec.structs.replace(before, load=3 * before.load, transpose=before.transpose / 3)
+    device = DeviceFacts("Ice Lake", threads=2)
+    found = calibrate(Pretended(actual, device), Pretended(actual), target, 300.0)
+    assert (found.device, found.model, found.before) == ("Ice Lake", "Ice Lake", before)
+    assert found.kernels >= 190
+    assert isinstance(found.after, cpu_rates.Rates)
+    assert found.after.load == pytest.approx(actual.load, rel=0.2)
+    assert found.after.transpose == pytest.approx(actual.transpose, rel=0.2)
+    assert {"cpu/direct", "cpu/depthwise", "cpu/im2win"} <= {each.template for each in found.regrets}
+    assert found.kept == str(folder / "rates-cpu.json")
+    assert cpu_rates.rates_of(cpu) == found.after
+    assert cpu_rates.rates_of(other) == cpu_rates.shipped_rates(other)
+    assert rates_of(GPU) == BEFORE
 
 
 def test_a_call_that_was_ended_goes_on(few: None, folder: Path) -> None:
@@ -147,7 +169,7 @@ def test_records_of_another_device_are_refused(few: None, folder: Path) -> None:
 
 
 def test_rates_that_choose_worse_are_not_kept(few: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(GPU, "NVIDIA L40S", ACTUAL)
+    USER.keep(GPU.model, "NVIDIA L40S", ACTUAL)
     regrets = (Regret("cuda/input_gradient", 3, 1.0, 1.1), Regret("cuda/attention", 2, 1.2, 1.1))
     monkeypatch.setattr(session, "regrets_of", lambda problems, after: regrets)
     assert run(Pretended(ACTUAL)).kept is None
@@ -175,11 +197,12 @@ def in_command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Pretended], list[st
         from tvmconv.calibration import steadiness
 
         monkeypatch.setattr(targets, "device_for", lambda target: None)
-        monkeypatch.setattr(targets, "resolve_target", lambda target: TARGET)
+        monkeypatch.setattr(targets, "resolve_target", lambda target: {"cuda": TARGET, "llvm": CPU}[target])
         monkeypatch.setattr(measure, "measure_option", lambda *_: gpu)
         monkeypatch.setattr(builder, "LocalBuilder", lambda *_: None)
         monkeypatch.setattr(runner, "LocalRunner", lambda **_: None)
         monkeypatch.setattr(steadiness, "Clock", lambda: gpu)
+        monkeypatch.setattr(steadiness, "Processors", lambda: gpu)
         return ["calibrate", "--minutes", "1"]
 
     return pretend
@@ -197,6 +220,15 @@ def test_the_command(few: None, in_command: Callable[[Pretended], list[str]], fo
     assert data["device"] == "NVIDIA L40S"
     assert (data["kept"], data["trials"]) == (str(folder / "rates.json"), str(folder / LOG))
     assert data["after"] == msgspec.to_builtins(rates_of(GPU))
+
+
+def test_the_command_for_a_cpu(few: None, in_command: Callable[[Pretended], list[str]], folder: Path) -> None:
+    rates = cpu_rates.shipped_rates(cpu_of(CPU))
+    words = in_command(Pretended(rates, DeviceFacts("some CPU", threads=2)))
+    data = json.loads(CliRunner().invoke(main, [*words, "--target", "llvm", "--json"]).stdout)
+    assert (data["device"], data["model"]) == ("some CPU", "Zen 4")
+    assert data["after"].keys() == {*cpu_rates.Rates.__struct_fields__}
+    assert data["trials"] == str(folder / "calibration-some-cpu.jsonl")
 
 
 def test_a_disturbance_in_the_command(few: None, in_command: Callable[[Pretended], list[str]]) -> None:

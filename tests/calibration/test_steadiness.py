@@ -1,15 +1,18 @@
-"""The disturbances of a GPU that is measured, told by numbers, and the reading of its clock."""
+"""The disturbances of a machine that is measured, told by numbers, and the reading of its state."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tvmconv.calibration.steadiness import Clock, Reading, disturbance, numbers
+from tvmconv.calibration import steadiness
+from tvmconv.calibration.steadiness import Clock, Processors, Reading, disturbance, numbers
 
 
 def readings(*pairs: tuple[float, int]) -> list[Reading]:
@@ -29,7 +32,9 @@ def readings(*pairs: tuple[float, int]) -> list[Reading]:
     ids=["steady", "unknown-clock", "below-the-highest", "another-time", "a-fall", "throttled"],
 )
 def test_disturbances(found: list[Reading], highest: int, expected: str | None) -> None:
-    assert disturbance(found, highest) == expected
+    with closing(Processors(0.0)) as gauge:
+        gauge.drift, gauge.highest = 1.05, highest
+        assert disturbance(found, gauge) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,3 +74,20 @@ def test_there_may_be_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with closing(Clock()) as clock:
         assert (clock.mhz, clock.highest, clock.use) == (0, 0, 0)
+
+
+def test_other_programs_use_cores() -> None:
+    """A program that counts uses one of the cores, whatever else runs."""
+    count = os.cpu_count() or 1
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as program:
+        try:
+            assert Processors(0.5).use >= 60 / count
+        finally:
+            program.kill()
+
+
+def test_processors_count_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time that was idle, or waited for a disk, is none of use."""
+    lines = iter(((900, 1000), (960, 1080)))
+    monkeypatch.setattr(steadiness, "_times", lambda: next(lines))
+    assert Processors(0.0).use == 25

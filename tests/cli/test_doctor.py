@@ -11,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 
+from tvmconv import targets
 from tvmconv.checking import doctor
 from tvmconv.cli import main
 from tvmconv.runtime import storage
+from tvmconv.schedules.cpu.model import rates as cpu_rates
 from tvmconv.schedules.cuda.model import rates
-from tvmconv.targets.devices import GPUS, H200
+from tvmconv.targets.devices import AVX512, CPUS, H200
 from tvmconv.targets.threads import get_num_threads
 
 
@@ -142,12 +144,30 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["GPU 1"].found == "NVIDIA A10, compute capability 8.6"
 
 
+def test_rates_of_the_cpu(monkeypatch: pytest.MonkeyPatch, user_folder: Path) -> None:
+    """Rates are measured, those of a relative, or calibrated; a wrong file is told."""
+    row = CPUS["znver5"]
+    monkeypatch.setattr(targets, "cpu_of", lambda target: row)
+    found = doctor.check_cpu_rates()
+    assert (found.status, found.found) == (doctor.OK, "measured on a Zen 5")
+    row = AVX512
+    found = doctor.check_cpu_rates()
+    assert (found.status, found.remedy) == (doctor.MISSING, "tvmconv calibrate --target llvm")
+    assert found.found == "none of AVX-512; those of its nearest relative, the Zen 5"
+    cpu_rates.USER.keep(row.model, "some CPU", cpu_rates.shipped_rates(row))
+    assert doctor.check_cpu_rates().found == "calibrated on some CPU"
+    (user_folder / "rates-cpu.json").write_text('{"AVX-512": {}}')
+    cpu_rates.USER.forget()
+    found = doctor.check_cpu_rates()
+    assert (found.status, found.remedy) == (doctor.WRONG, "correct the file, or remove it")
+
+
 def test_rates_of_gpus(monkeypatch: pytest.MonkeyPatch, user_folder: Path) -> None:
     """Rates are measured, told by a data sheet, those of a relative, or calibrated; a wrong file is told."""
     names = ("NVIDIA H200, 9.0", "NVIDIA L40S, 8.9", "NVIDIA GeForce RTX 4070, 8.9", "NVIDIA L4, 8.9")
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(doctor, "_output", lambda *command: "".join(f"580.1, {name}\n" for name in names))
-    rates.keep(next(gpu for gpu in GPUS if gpu.model == "L4"), "NVIDIA L4", rates.rates_of(H200))
+    rates.USER.keep("L4", "NVIDIA L4", rates.rates_of(H200))
     assert [(check.name, check.status, check.found) for check in doctor.check_rates()] == [
         ("rates of GPU 0", doctor.OK, "measured on a GPU of the model H200"),
         ("rates of GPU 1", doctor.MISSING, "not measured; those of the L40S's data sheet"),
@@ -156,7 +176,7 @@ def test_rates_of_gpus(monkeypatch: pytest.MonkeyPatch, user_folder: Path) -> No
     ]
     assert {check.remedy for check in doctor.check_rates() if check.status == doctor.MISSING} == {"tvmconv calibrate"}
     (user_folder / "rates.json").write_text('{"L4": {"device": "NVIDIA L4", "rates": {"launch": -1}}}')
-    rates.forget()
+    rates.USER.forget()
     wrong = by_name(list(doctor.check_rates()))["rates of GPU 0"]
     assert wrong.status == doctor.WRONG
     assert wrong.found == f"L4.rates.launch in {user_folder / 'rates.json'} is -1; expected a positive number"

@@ -27,11 +27,12 @@ from tvmconv.lowering.gpu import side_by_side
 from tvmconv.network import Network
 from tvmconv.network.passes.convolutions.functions import add_kernel
 from tvmconv.problem import Problem
-from tvmconv.schedules.cuda.model.rates import keep, rates_of
+from tvmconv.schedules.cpu.model import rates as cpu_rates
+from tvmconv.schedules.cuda.model import rates as gpu_rates
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.support.store import default_folder, store
 from tvmconv.targets import cuda, resolve_target, sources
-from tvmconv.targets.devices import H100
+from tvmconv.targets.devices import AVX512, H100
 
 SM_90 = {"kind": "cuda", "arch": "sm_90"}
 PROBLEM = Problem(tvmconv.ConvWorkload.conv2d((1, 32, 14, 14), (64, 32, 3, 3), dtype="float16"))
@@ -308,8 +309,10 @@ def test_the_digest_is_of_the_user_s_rates(tmp_path: Path, user_folder: Path, mo
     """A calibration changes choices, which are kept by the digest."""
     monkeypatch.setattr(sources, "BEGAN", time.time() + 60)
     before = DIGEST.__wrapped__(tmp_path / "package")
-    keep(H100, "NVIDIA H100 80GB HBM3", rates_of(H100))
-    assert DIGEST.__wrapped__(tmp_path / "package") != before
+    gpu_rates.USER.keep(H100.model, "NVIDIA H100 80GB HBM3", gpu_rates.rates_of(H100))
+    after = DIGEST.__wrapped__(tmp_path / "package")
+    cpu_rates.USER.keep(AVX512.model, "some CPU", cpu_rates.rates_of(AVX512))
+    assert len({before, after, DIGEST.__wrapped__(tmp_path / "package")}) == 3
 
 
 DIGEST = sources.digest

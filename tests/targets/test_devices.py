@@ -11,7 +11,7 @@ from tvmconv import ConvWorkload
 from tvmconv.dispatch import sparse_template, template_for, templates_for
 from tvmconv.problem import Problem
 from tvmconv.targets import cpu_of, gpu_of, resolve_target
-from tvmconv.targets.devices import AVX2, AVX512, GPUS, H100, NEON, SSE, WIDE_NEON, ZEN4, Cpu, Gpu, gpu_for, model_of
+from tvmconv.targets.devices import AVX2, AVX512, CPUS, GPUS, H100, NEON, SSE, WIDE_NEON, Cpu, Gpu, gpu_for, model_of
 
 WORKLOADS = (
     ConvWorkload.depthwise((1, 256, 28, 28), (256, 1, 3, 3)),
@@ -100,14 +100,18 @@ def test_h100_has_the_numbers_that_its_models_were_fitted_with() -> None:
 @pytest.mark.parametrize(
     ("fields", "cpu"),
     [
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}, AVX512),
-        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver4"}, ZEN4),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver5"}, CPUS["znver5"]),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver4"}, CPUS["znver4"]),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver4", "mattr": ["-avx512f"]}, AVX2),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "znver3"}, CPUS["znver3"]),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"}, AVX512),
+        ({"mtriple": "x86_64-linux-gnu", "mcpu": "icelake-server"}, CPUS["icelake-server"]),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}, AVX2),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"}, SSE),
         ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64", "mattr": ["+avx2"]}, AVX2),
         ({"mtriple": "aarch64-linux-gnu"}, NEON),
         ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-v2"}, WIDE_NEON),
-        ({"mtriple": "aarch64-unknown-linux-gnu", "mcpu": "neoverse-n1", "mattr": ["+fullfp16"]}, NEON),
+        ({"mtriple": "aarch64-unknown-linux-gnu", "mcpu": "neoverse-n1", "mattr": ["+fullfp16"]}, CPUS["neoverse-n1"]),
     ],
     ids=str,
 )

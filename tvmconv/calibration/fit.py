@@ -24,7 +24,10 @@ from tvmconv.dispatch.record import load_from_file
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules import cpu, cuda
+from tvmconv.schedules.calibrated import UserRates
+from tvmconv.schedules.cpu.model import rates as cpu_rates
 from tvmconv.schedules.cpu.template import CpuTemplate
+from tvmconv.schedules.cuda.model import rates as gpu_rates
 from tvmconv.schedules.cuda.template import GpuTemplate
 from tvmconv.schedules.fitted import Factors, Table
 from tvmconv.targets import cpu_of, gpu_of, resolve_target
@@ -34,12 +37,12 @@ WITHIN, RATE_WEIGHT, FACTOR_WEIGHT = 2.0, 0.02, 0.05
 """`WITHIN` multiplies a configuration's error relative to its problem's mean error. The other two multiply the
 logarithms by which rates and factors differ from the start, so that those which records do not determine stay there."""
 
-START = cuda.model.rates.Rates(
+START = gpu_rates.Rates(
     launch=2500, further=1800, block=30, issue=4, access=1, mma=1, l2=48, latency=400, turn=4, power=2
 )
 """The rates that a fit of a GPU begins with, near the data sheet's of an H100."""
 
-CPU_START = cpu.model.rates.Rates(
+CPU_START = cpu_rates.Rates(
     call=2000,
     loop=4000,
     multiply=1,
@@ -76,8 +79,16 @@ class Model:
     """The modules of templates, by their algorithms."""
     alike: Mapping[str, str]
     """The modules of templates that have the factors of another one."""
+    row_of: Callable[[Any], Any]
+    """The function that returns the row of the device table for a target."""
     table: Callable[[], Table[Any]]
     """The function that returns the package's fitted table."""
+    shipped_rates: Callable[[Any], Any]
+    """The function that returns the rates that the package has for a row of the device table."""
+    rates_of: Callable[[Any], Any]
+    """The function that returns the rates that count for such a row: those of the user come first."""
+    user: UserRates[Any]
+    """The rates of the user."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,8 +102,30 @@ class Model:
         return names
 
 
-ON_GPU = Model(cuda.model.Counts, cuda.model.clocks, START, cuda.MODULES, {}, cuda.model.rates.table)
-ON_CPU = Model(cpu.model.Counts, cpu.model.clocks, CPU_START, cpu.MODULES, cpu.model.rates.ALIKE, cpu.model.rates.table)
+ON_GPU = Model(
+    cuda.model.Counts,
+    cuda.model.clocks,
+    START,
+    cuda.MODULES,
+    {},
+    gpu_of,
+    gpu_rates.table,
+    gpu_rates.shipped_rates,
+    gpu_rates.rates_of,
+    gpu_rates.USER,
+)
+ON_CPU = Model(
+    cpu.model.Counts,
+    cpu.model.clocks,
+    CPU_START,
+    cpu.MODULES,
+    cpu_rates.ALIKE,
+    cpu_of,
+    cpu_rates.table,
+    cpu_rates.shipped_rates,
+    cpu_rates.rates_of,
+    cpu_rates.USER,
+)
 
 MODELS = {"cuda": ON_GPU, "cpu": ON_CPU}
 """The models, by the first word of templates' names."""
@@ -202,8 +235,7 @@ class Fit:
             raise InvalidArgumentError("records", [], "several configurations of a problem of a template that counts")
         self.machine, *others = dict.fromkeys(each.machine for each in problems)
         if others:
-            other, first = (each.model if isinstance(each, Gpu) else each.name for each in (others[0], self.machine))
-            raise InvalidArgumentError("records", other, f"those of one row, as the {first} has")
+            raise InvalidArgumentError("records", others[0].model, f"those of one row, as the {self.machine.model} has")
         self.model = model_of(problems[0].template)
         start = self.model.start if start is None else start
         self.modules = sorted({counted_as(each.template) for each in problems})

@@ -1,4 +1,4 @@
-"""The calibration of this machine's GPU: its rates are measured in minutes, and kept in a file of the user."""
+"""The calibration of a GPU or a CPU of this machine: its rates are measured in minutes, and kept in a user's file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Protocol
 
+import msgspec
 import tvm
 
 from tvmconv.autotvm.measure.protocol import MeasureOption, never
@@ -19,20 +19,24 @@ from tvmconv.dispatch.record import Record, append
 from tvmconv.dispatch.trial import MeasureInput, MeasureResult
 from tvmconv.problem.errors import InvalidArgumentError, TvmconvError
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.schedules.cuda import MODULES
-from tvmconv.schedules.cuda.model.rates import (
-    Rates,
-    keep,
-    rates_of,
-    require_user_file,
-    shipped_rates,
-    table,
-)
-from tvmconv.targets import DeviceFacts, gpu_of
+from tvmconv.schedules.calibrated import require_user_file
+from tvmconv.targets import DeviceFacts, backend_of
 
-from .fit import FEWEST, Fit, Measured, chooses_by_counts, counts_work, geometric, measured, regret
+from .fit import (
+    FEWEST,
+    MODELS,
+    Fit,
+    Measured,
+    chooses_by_counts,
+    counted_as,
+    counts_work,
+    geometric,
+    measured,
+    model_of,
+    regret,
+)
 from .problems import SMALL
-from .steadiness import BUSY, Reading, disturbance
+from .steadiness import BUSY, Gauge, Reading, disturbance
 from .trials import key_of, keys_in, records_in, trials
 
 KERNELS = 200
@@ -51,15 +55,7 @@ LAST_SECONDS = 15.0
 """The time that the last measurement of the reference kernel and the fit may take."""
 
 REFERENCE = ConvWorkload.depthwise((32, 256, 28, 28), (256, 1, 7, 7))
-"""The workload of the kernel that tells how steady the GPU is."""
-
-
-class Clocked(Protocol):
-    """An object that reads the clock of a GPU, as `steadiness.Clock` does."""
-
-    mhz: int
-    highest: int
-    use: int
+"""The workload of the kernel that tells how steady the machine is."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +74,15 @@ class Calibration:
     """The result of a calibration."""
 
     device: str
-    """The name that the driver gives the GPU."""
+    """The name that the driver gives the GPU, or that of the CPU."""
     model: str
     """The model of the row of devices that the rates are kept for."""
     kernels: int
     """The number of kernels that were measured."""
-    before: Rates
-    after: Rates
+    before: msgspec.Struct
+    """The rates before."""
+    after: msgspec.Struct
+    """The fitted rates."""
     regrets: tuple[Regret, ...]
     """The regrets of the templates that choose by the model."""
     kept: str | None
@@ -95,25 +93,27 @@ class Calibration:
 
 def calibrate(
     option: MeasureOption,
-    clock: Clocked,
+    gauge: Gauge,
     target: tvm.target.Target,
     seconds: float,
     now: Callable[[], float] = time.monotonic,
 ) -> Calibration:
-    """Measure kernels of the GPU of a target, fit its rates to them, and keep these.
+    """Measure kernels of the machine of a target, fit its rates to them, and keep these.
 
     Trials that the log of an earlier call has are not measured again, unless that call ended with rates. Raise
-    `TvmconvError` where the GPU was disturbed, which keeps no trials, and where time was too short, which keeps them.
+    `TvmconvError` where the machine was disturbed, which keeps no trials, and where time was too short, which keeps
+    them.
     """
     end = now() + seconds - LAST_SECONDS
-    gpu, reference = gpu_of(target), create(REFERENCE, target)
+    model, reference = MODELS[backend_of(target).templates], create(REFERENCE, target)
+    row = model.row_of(target)
     device = option.device(reference)
     log = require_user_file(f"calibration-{re.sub(r'[^a-z0-9]+', '-', device.name.lower())}.part.jsonl")
     require_records_of(log, device)
-    if clock.use >= BUSY:
-        raise TvmconvError(f"{device} is busy: other programs use it {clock.use}% of the time; nothing was measured")
-    readings = _measure(option, clock, reference, log, lambda: now() > end)
-    if (why := disturbance(readings, clock.highest)) is not None:
+    if gauge.use >= BUSY:
+        raise TvmconvError(f"{device} is busy: other programs use it {gauge.use}% of the time; nothing was measured")
+    readings = _measure(option, gauge, reference, log, lambda: now() > end)
+    if (why := disturbance(readings, gauge)) is not None:
         log.unlink()
         raise TvmconvError(f"{device} is busy or throttled: {why}; nothing is kept")
     problems = measured([log])
@@ -122,12 +122,12 @@ def calibrate(
         raise TvmconvError(
             f"{kernels} kernels were measured in time, and rates take at least {LEAST}: the next call goes on"
         )
-    before, after = rates_of(gpu), fitted(problems, shipped_rates(gpu))
+    before, after = model.rates_of(row), fitted(problems, model.shipped_rates(row))
     regrets = regrets_of(problems, after)
     better = not regrets or _mean(regrets, "after") <= _mean(regrets, "before")
-    kept = str(keep(gpu, device.name, after)) if better else None
+    kept = str(model.user.keep(row.model, device.name, after)) if better else None
     ended = log.replace(log.with_name(log.name.replace(".part", "")))
-    return Calibration(device.name, gpu.model, kernels, before, after, regrets, kept, str(ended))
+    return Calibration(device.name, row.model, kernels, before, after, regrets, kept, str(ended))
 
 
 def require_records_of(log: Path, device: DeviceFacts) -> None:
@@ -137,14 +137,14 @@ def require_records_of(log: Path, device: DeviceFacts) -> None:
             raise InvalidArgumentError(f"device.name in {log}", record.device.name, f"{device.name!r} in each record")
 
 
-def fitted(problems: Sequence[Measured], start: Rates) -> Rates:
-    """Return the rates of a GPU that are fitted to problems, from those to begin with; factors are the package's."""
+def fitted(problems: Sequence[Measured], start: msgspec.Struct) -> msgspec.Struct:
+    """Return the rates that fit problems of a machine best, from those to begin with; factors are the package's."""
     fit = _fit(problems, start)
-    rates: Rates = fit.rows(fit.fitted(problems))[0]
+    rates: msgspec.Struct = fit.rows(fit.fitted(problems))[0]
     return rates
 
 
-def regrets_of(problems: Sequence[Measured], after: Rates) -> tuple[Regret, ...]:
+def regrets_of(problems: Sequence[Measured], after: msgspec.Struct) -> tuple[Regret, ...]:
     """Return the regrets of templates that choose by the model: with the present rates, and with those after."""
     fit, ratios = _fit(problems, after), defaultdict[str, list[tuple[float, float]]](list)
     for each in problems:
@@ -155,21 +155,22 @@ def regrets_of(problems: Sequence[Measured], after: Rates) -> tuple[Regret, ...]
     )
 
 
-def _fit(problems: Sequence[Measured], start: Rates) -> Fit:
-    return Fit(problems, start, table().templates)
+def _fit(problems: Sequence[Measured], start: msgspec.Struct) -> Fit:
+    return Fit(problems, start, model_of(problems[0].template).table().templates)
 
 
 def _measure(
-    option: MeasureOption, clock: Clocked, reference: ConvTask, log: Path, stop: Callable[[], bool]
+    option: MeasureOption, gauge: Gauge, reference: ConvTask, log: Path, stop: Callable[[], bool]
 ) -> list[Reading]:
     """Measure trials into a log, until it has enough or it is time to stop.
 
     Return the readings of the reference kernel between them, and those that the log had, without their clocks.
     """
     probe = MeasureInput(reference.target, reference, reference.space.default)
-    done, wanted = keys_in(log) - {key_of(probe)}, trials(_algorithms(), KERNELS, CONFIGS, 0, probe.target, SMALL, 0)
+    algorithms = _algorithms(backend_of(probe.target).templates)
+    done, wanted = keys_in(log) - {key_of(probe)}, trials(algorithms, KERNELS, CONFIGS, 0, probe.target, SMALL, 0)
     others = islice((trial for trial in wanted if key_of(trial) not in done), max(0, KERNELS - len(done)))
-    readings = [Reading(record.cost, 0) for record in records_in(log) if is_of(record, probe)]
+    readings = [Reading(min(record.costs), 0) for record in records_in(log) if is_of(record, probe)]
 
     def measure(some: Iterable[MeasureInput], stop: Callable[[], bool]) -> int:
         """Measure the reference kernel, and some trials; return the number of these."""
@@ -177,22 +178,23 @@ def _measure(
         for trial, result in option.measure(chain([probe], some), lambda trial: None, stop):
             append(log, [Record.of(trial, result)])
             if trial is probe:
-                readings.append(_reading(result, clock))
+                readings.append(_reading(result, gauge))
             else:
                 count += 1
         return count
 
     for _ in option.measure([probe], lambda trial: None):
-        pass  # the first call may find a GPU that has slept
+        pass  # the first call may find a machine that has slept
     while not stop() and measure(islice(others, BETWEEN), stop):
         pass
     measure((), never)
     return readings
 
 
-def _algorithms() -> list[str]:
-    """Return the algorithms whose templates count their work, and have factors."""
-    return [name for name, module in MODULES.items() if module in table().templates and counts_work(f"cuda/{name}")]
+def _algorithms(folder: str) -> list[str]:
+    """Return the algorithms whose templates, in a folder of `schedules/`, count their work and have factors."""
+    model, names = MODELS[folder], {name: f"{folder}/{name}" for name in MODELS[folder].modules}
+    return [name for name, of in names.items() if counted_as(of) in model.table().templates and counts_work(of)]
 
 
 def is_of(record: Record, trial: MeasureInput) -> bool:
@@ -201,10 +203,10 @@ def is_of(record: Record, trial: MeasureInput) -> bool:
     return same and record.knobs == trial.task.knobs(trial.config)
 
 
-def _reading(result: MeasureResult, clock: Clocked) -> Reading:
+def _reading(result: MeasureResult, gauge: Gauge) -> Reading:
     if result.reason is not None:
         raise TvmconvError(f"the reference kernel failed: {result.reason}")
-    return Reading(result.cost, clock.mhz)
+    return Reading(min(result.costs), gauge.mhz)
 
 
 def _mean(regrets: Sequence[Regret], when: str) -> float:

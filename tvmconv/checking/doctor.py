@@ -34,6 +34,7 @@ EXTRAS = {
 INSTALL_CUDA = "pip install 'tvmconv[cuda]'"
 INSTALL_DRIVER = "install the driver: https://www.nvidia.com/drivers"
 INSTALL_TOOLKIT = "install the CUDA toolkit: https://developer.nvidia.com/cuda-downloads"
+CORRECT = "correct the file, or remove it"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def diagnose() -> list[Check]:
     checks = [*check_required(), tvm, *check_extras()]
     checks.append(check_threads())
     if tvm.status == OK:
-        checks += [check_cpu(), check_cxx()]
+        checks += [check_cpu(), check_cpu_rates(), check_cxx()]
     checks += [check_nvrtc(), check_nvcc(), check_headers(), *check_gpus()]
     if tvm.status == OK:
         checks.append(check_cuda_runtime())
@@ -132,6 +133,27 @@ def check_cpu() -> Check:
 
     found = f"{codegen.llvm_get_system_cpu()}, LLVM {codegen.llvm_version_major()}"
     return Check("cpu", "CPU", OK, found, "the target llvm", "")
+
+
+def check_cpu_rates() -> Check:
+    """Check the rates of the CPU, by which configurations are chosen: missing are those that nobody has measured."""
+    from tvmconv.problem.errors import InvalidArgumentError
+    from tvmconv.schedules.calibrated import Origin
+    from tvmconv.schedules.cpu.model.rates import USER, origin_of
+    from tvmconv.targets import cpu_of, resolve_target
+
+    cpu = cpu_of(resolve_target("llvm"))
+    try:
+        origin = origin_of(cpu)
+    except InvalidArgumentError as error:
+        return Check("cpu", "rates of the CPU", WRONG, str(error), "choosing CPU kernels", CORRECT)
+    if origin is Origin.CALIBRATED:
+        status, found = OK, f"calibrated on {USER.rows()[cpu.model].device}"
+    elif origin is Origin.MEASURED:
+        status, found = OK, f"measured on a {cpu.model}"
+    else:
+        status, found = MISSING, f"none of {cpu.model}; those of its nearest relative, the {cpu.row}"
+    return Check("cpu", "rates of the CPU", status, found, "choosing CPU kernels", "tvmconv calibrate --target llvm")
 
 
 def check_threads() -> Check:
@@ -206,21 +228,22 @@ def check_rates() -> Iterator[Check]:
     """Check the rates of each GPU, by which configurations are chosen: missing are those that nobody has measured."""
     for index, (_, name, capability) in enumerate(_gpus_in(_gpu_report())):
         status, found = rates_for(name, f"sm_{capability.replace('.', '')}")
-        remedy = "tvmconv calibrate" if status == MISSING else "correct the file, or remove it"
+        remedy = "tvmconv calibrate" if status == MISSING else CORRECT
         yield Check("cuda", f"rates of GPU {index}", status, found, "choosing CUDA kernels", remedy)
 
 
 def rates_for(name: str, arch: str) -> tuple[str, str]:
     """Return the status of the rates of a GPU, by the driver's name and the architecture, and their origin in words."""
     from tvmconv.problem.errors import InvalidArgumentError
-    from tvmconv.schedules.cuda.model.rates import Origin, calibrated, origin_of
+    from tvmconv.schedules.calibrated import Origin
+    from tvmconv.schedules.cuda.model.rates import USER, origin_of
     from tvmconv.targets.devices import gpu_for, gpu_named, model_of
 
     gpu, of_targets = gpu_for(name, arch), gpu_for(model_of(name, arch) or "", arch)
     try:
         origin = origin_of(gpu)
         if origin_of(of_targets) is Origin.CALIBRATED:
-            return OK, f"calibrated on {calibrated()[of_targets.model].device}"
+            return OK, f"calibrated on {USER.rows()[of_targets.model].device}"
     except InvalidArgumentError as error:
         return WRONG, str(error)
     if gpu_named(name) is None:

@@ -13,35 +13,40 @@ from .options import JSON, command, option
 if TYPE_CHECKING:
     from tvmconv.calibration.session import Calibration
 
+KIND = click.Choice(["cuda", "llvm"])
+
 
 @command()
 def calibrate(
+    target: str = option("The kind of the machine: cuda, its GPU, or llvm, its CPU.", default="cuda", type=KIND),
     minutes: int = option("The most minutes that it takes.", default=5),
     as_json: bool = JSON,
 ) -> None:
-    """Measure some 200 kernels on this machine's GPU, and fit the rates that configurations are chosen by to them.
+    """Measure some 200 kernels on this machine, and fit the rates that configurations are chosen by to them.
 
     The rates are kept in the user's folder, and serve from then on. Kernels that were measured stay beside them: a call
-    that was ended goes on with the next one. Nothing is kept where other programs use the GPU, or its clock falls.
+    that was ended goes on with the next one. Nothing is kept where other programs use the GPU or the CPU, or its clock
+    falls.
     """
     from tvmconv.autotvm.measure import measure_option
     from tvmconv.autotvm.measure.builder import LocalBuilder
     from tvmconv.autotvm.measure.packages import importing
     from tvmconv.autotvm.measure.runner import LocalRunner
-    from tvmconv.calibration.steadiness import Clock
-    from tvmconv.targets import device_for, resolve_target
+    from tvmconv.calibration.steadiness import Clock, Processors
+    from tvmconv.targets import backend_of, device_for, resolve_target
 
     with importing():
         from tvmconv.calibration import session
 
-    device_for("cuda")  # without a GPU this fails, before processes are started
+    device_for(target)  # without a GPU this fails, before processes are started
+    resolved = resolve_target(target)
     runner = LocalRunner(number=5, repeat=3, min_repeat_ms=4, devices=[0])
     with (
         closing(measure_option(LocalBuilder(), runner)) as how,
-        closing(Clock()) as clock,
+        closing(Clock() if backend_of(resolved).on_gpu else Processors()) as gauge,
         progress(f"measuring kernels, {minutes} minutes at most"),
     ):
-        found = session.calibrate(how, clock, resolve_target("cuda"), 60.0 * minutes)
+        found = session.calibrate(how, gauge, resolved, 60.0 * minutes)
     if as_json:
         print_json(found)
     else:

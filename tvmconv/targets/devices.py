@@ -168,13 +168,14 @@ def _of_arch(arch: str) -> Gpu:
 class Cpu:
     """A kind of CPU: its vectors, and one core's units and caches."""
 
-    name: str
+    model: str
+    """The name of the CPU, or of the instructions that kinds of CPUs have in common."""
     lanes: int
     """Float32 elements of a vector."""
     registers: int
     """Vector registers."""
     row: str
-    """The row of `schedules/cpu/model/rates.json` that it counts with."""
+    """The row of `schedules/cpu/model/rates.json` that it counts with: its own one, if it was measured."""
     unit_lanes: int
     """Float32 elements that a unit multiplies, or that a load brings, in a cycle: wider vectors take several."""
     clock: float = 3.7e9
@@ -195,29 +196,47 @@ class Cpu:
     """Bytes of weights that stay in the last cache from one call of a network to the next; those of a larger network
     come from memory each time."""
 
+    @property
+    def unit_bytes(self) -> int:
+        """The bytes of a unit's vector."""
+        return 4 * self.unit_lanes
 
-AVX512 = Cpu("AVX-512", lanes=16, registers=32, row="Zen 4", unit_lanes=16)
-"""Cores with AVX-512 whose units are as wide as its vectors. Rates of Zen 4 were checked on Zen 5, by the records of
-`benchmarks/defaults-cpu-2-threads.jsonl.gz`, and on no CPU of Intel's."""
 
-ZEN4 = replace(AVX512, name="Zen 4", unit_lanes=8)
-"""Its units have half the lanes of a vector."""
+AVX512 = Cpu("AVX-512", lanes=16, registers=32, row="Zen 5", unit_lanes=16)
+"""Cores with AVX-512 whose units are as wide as its vectors."""
 
-AMX = replace(AVX512, name="AVX-512 and AMX", half_products=4.0, l2_bytes=1536 * 1024)
+AMX = replace(AVX512, model="AVX-512 and AMX", half_products=4.0, l2_bytes=1536 * 1024)
 """Intel's cores with AMX; the second cache is the 2 MB that all of them have."""
 
-AVX2 = Cpu("AVX2", lanes=8, registers=16, row="AVX2", unit_lanes=8)
-"""Measured on Zen 4, by code for AVX2. No multiply-add broadcasts an input by itself."""
+AVX2 = Cpu("AVX2", lanes=8, registers=16, row="Zen 4, AVX2", unit_lanes=8)
+"""No multiply-add broadcasts an input by itself. The rates are of code for AVX2 on a Zen 4."""
 
-SSE = replace(AVX2, name="SSE", lanes=4, unit_lanes=4)
+SSE = replace(AVX2, model="SSE", lanes=4, unit_lanes=4)
 
 NEON = Cpu("NEON", lanes=4, registers=32, row="Zen 4", unit_lanes=4, factors=4)
 """A multiply-add takes one element of a vector as its factor, so that inputs need no instruction of their own."""
 
-WIDE_NEON = replace(NEON, name="NEON with four units", fma_units=4, l1_bytes=64 * 1024)
-"""Large cores have two vector pipes more, as Arm's optimization guides say; nothing was measured on one."""
+WIDE_NEON = replace(NEON, model="NEON with four units", fma_units=4, l1_bytes=64 * 1024)
+"""Large cores have two vector pipes more."""
 
-FOUR_UNITS = ("neoverse-v1", "neoverse-v2", "neoverse-v3", "cortex-x1", "cortex-x2", "cortex-x3", "cortex-x4")
+ZEN2 = replace(AVX2, model="Zen 2", fma_latency=5, l2_bytes=384 * 1024)
+
+CPUS: Mapping[str, Cpu] = {
+    "znver2": ZEN2,
+    "znver3": replace(ZEN2, model="Zen 3", fma_latency=4),
+    "znver4": replace(AVX512, model="Zen 4", row="Zen 4", unit_lanes=8),
+    "znver5": replace(AVX512, model="Zen 5", clock=4.2e9),
+    "icelake-server": replace(AVX512, model="Ice Lake", l2_bytes=960 * 1024),
+    "neoverse-n1": replace(NEON, model="Neoverse N1", l1_bytes=64 * 1024),
+    **dict.fromkeys(
+        ("neoverse-v1", "neoverse-v2", "neoverse-v3", "cortex-x1", "cortex-x2", "cortex-x3", "cortex-x4"), WIDE_NEON
+    ),
+}
+"""The CPUs that have a row, by the names that LLVM knows them by; others have those of their instructions.
+
+Rates were measured on a Zen 4 and a Zen 5 (EPYC). Others are not measured: units, latencies and caches are those of
+AMD's and Arm's optimization guides for Zen 2 to 5, Neoverse N1 and larger cores, and of Intel's manual of optimization
+for Ice Lake and the cores with AMX, Sapphire and Granite Rapids. Rows count on three quarters of the second cache."""
 
 ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("haswell", "znver5"),
@@ -245,9 +264,9 @@ def cpu_of(target: tvm.target.Target) -> Cpu:
     from tvm.target import codegen
 
     if architecture(str(target.attrs.get("mtriple") or host_arch())) == "aarch64":
-        return WIDE_NEON if str(target.attrs.get("mcpu")) in FOUR_UNITS else NEON
-    if str(target.attrs.get("mcpu")) == "znver4":
-        return ZEN4
-    # llvm_get_vector_width answers 512 for every x86.
-    features = {"amx-tile": AMX, "avx512f": AVX512, "avx2": AVX2}
-    return next((cpu for feature, cpu in features.items() if codegen.target_has_features(feature, target)), SSE)
+        usual = NEON
+    else:  # llvm_get_vector_width answers 512 for every x86.
+        features = {"amx-tile": AMX, "avx512f": AVX512, "avx2": AVX2}
+        usual = next((cpu for feature, cpu in features.items() if codegen.target_has_features(feature, target)), SSE)
+    cpu = CPUS.get(str(target.attrs.get("mcpu")), usual)
+    return cpu if cpu.lanes == usual.lanes else usual  # a virtual machine may hide instructions that the CPU has

@@ -1,5 +1,5 @@
 """A digest of what makes code: sources of this library that kernels depend on, the versions of TVM's packages, and the
-user's rates of GPUs.
+user's rates of machines.
 
 What the store keeps by a digest of this is found again only where all of it is the same.
 """
@@ -23,8 +23,8 @@ BEGAN = time.time()
 ROOMS = ("problem", "targets", "compute", "schedules", "dispatch", "lowering", "network/passes")
 """The folders of the package whose files decide a kernel's code and the choice of its configuration."""
 
-RATES = "rates.json"
-"""The name of the user's file with the rates of GPUs, which decide configurations too."""
+RATES, CPU_RATES = "rates.json", "rates-cpu.json"
+"""The names of the user's files with the rates of GPUs and of CPUs, which decide configurations too."""
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -51,7 +51,7 @@ def digest(package: Path = PACKAGE) -> str | None:
     for file in sources:
         content = file.read_bytes()
         total.update(f"\n{file.relative_to(package)} {len(content)}\n".encode() + content)
-    rates = store.user_file(RATES)
-    if rates is not None and rates.is_file():
-        total.update(rates.read_bytes())
+    for rates in map(store.user_file, (RATES, CPU_RATES)):
+        if rates is not None and rates.is_file():
+            total.update(rates.read_bytes())
     return total.hexdigest()

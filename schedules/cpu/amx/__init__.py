@@ -10,7 +10,7 @@ Where a CPU has no tiles, tests run its code by an emulator of the instructions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ from ..model.rates import rates_of
 from ..template import CpuTemplate, Tests
 from . import tiles
 from .code import END, REQUEST, tile_code
-from .tiles import best_tile, computed, cycles, depth, instruction_of
+from .tiles import computed, cycles, depth, instruction_of
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,10 @@ class Amx(CpuTemplate[Config]):
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
         return tiles.heuristics(computed(problem, target), target)
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        return Config(**vars(best_tile(computed(problem, target), target)))
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield tiles in tasks; those with the fewest loads come first."""
+        found = tiles.tasks(computed(problem, target), target)
+        return (Config(**vars(tile)) for tile in sorted(found, key=lambda tile: tile.rows + tile.vectors))
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
         """Return the clocks that a call should take, by the model of tiles, with those of parallel loops."""

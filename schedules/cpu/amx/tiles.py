@@ -190,15 +190,6 @@ def tiles(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
                     yield TileConfig(vectors, instruction.lanes, rows, columns, channels, 1, 0, parallel)
 
 
-def best_tile(problem: Problem, target: tvm.target.Target) -> TileConfig:
-    """Return the tiles, and the number of them in a task, that should take least time; of such the fewest loads."""
-
-    def cost(config: TileConfig) -> tuple[float, int]:
-        return cycles(problem, config, target), config.rows + config.vectors
-
-    return min(tasks(problem, target), key=cost)
-
-
 def tasks(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
     """Yield all tiles with each number of them that a task may have, and each place for the input.
 

@@ -6,7 +6,7 @@ several pixels reads each vector of the weight once for several rows, and stores
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -81,10 +81,9 @@ class Direct(CpuTemplate[Config]):
 
         return register_tiles.heuristics(with_rows_as_pixels(problem).workload, target, estimate)
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         tiles = register_tiles.register_tiles(with_rows_as_pixels(problem).workload, target)
-        configs = [_with_tasks(problem, tile, target) for tile in tiles]
-        return min(configs, key=lambda config: self.estimate(problem, config, target))
+        return (_with_tasks(problem, tile, target) for tile in tiles)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         return counts(with_rows_as_pixels(problem), config, target, windows=False)

@@ -5,7 +5,7 @@ The windows are laid out in a band for each task, beside the weight in the secon
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,9 +59,8 @@ class Im2win(CpuTemplate[Config]):
 
         return register_tiles.heuristics(problem.workload, target, estimate)
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        configs = [_with_tasks(problem, tile) for tile in register_tiles.register_tiles(problem.workload, target)]
-        return min(configs, key=lambda config: self.estimate(problem, config, target))
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        return (_with_tasks(problem, tile) for tile in register_tiles.register_tiles(problem.workload, target))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         return counts(problem, config, target, windows=True)

@@ -253,11 +253,11 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     channels = innermost_channels(workload)
     height, width = workload.output_size
     lanes, registers = lanes_of(workload, target), cpu_of(target).registers
-    wide = ceil_div(lanes, cpu_of(target).lanes)  # registers of a vector
+    each = ceil_div(lanes, cpu_of(target).lanes)  # registers of a vector
     parallel = workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
-        sums = min(registers - 1 - wide * vectors, registers - SPARE[registers])
-        most = max(vectors == 1, sums // (wide * vectors))
+        sums = min(registers - 1 - each * vectors, registers - SPARE[registers])
+        most = max(vectors == 1, sums // (each * vectors))
         for columns in range(1, min(width, most) + 1):
             for rows in range(1, min(height, MOST_ROWS, most // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, lanes, rows, columns, channels, tiles=1, staged=0, parallel=parallel)

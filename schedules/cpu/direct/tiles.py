@@ -17,7 +17,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import Cpu, cpu_of
 
 from ...space import ceil_div
-from ..machine import LINE_BYTES, staged_bytes
+from ..machine import staged_bytes
 from ..model import Counts, Read, allocations, by_cache, converted, operands, packed_weight, pieces, spilled, threads_of
 
 
@@ -59,13 +59,13 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target, wind
     (height, width), (rows, _), nbytes = workload.output_size, workload.kernel, staged_bytes(workload)
     channels, vectors = workload.w_shape[1], config.vectors * pieces(config.vector, cpu)
     registers = config.vectors * ceil_div(config.vector, cpu.lanes)
-    taps, bands = channels * prod(workload.kernel), ceil_div(height, config.rows * config.tiles)
+    terms, bands = channels * prod(workload.kernel), ceil_div(height, config.rows * config.tiles)
     tasks = workload.batch * blocks(workload, config) * bands
     tiles = tasks * config.tiles * ceil_div(width, config.columns)
-    steps, sums = tiles * taps, vectors * config.outputs
+    steps, sums = tiles * terms, vectors * config.outputs
     stored_as_summed = has_channels_last(workload.out_layout)
 
-    block_bytes = taps * config.block * nbytes  # of the weight
+    block_bytes = terms * config.block * nbytes  # of the weight
     band_rows, _ = workload.read_by((config.rows * config.tiles, width))
     row_bytes = channels * workload.padded_input[1] * nbytes
     tile_bytes = channels * prod(workload.read_by((config.rows, config.columns))) * nbytes
@@ -78,7 +78,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target, wind
     return Counts(
         tasks=tasks if config.parallel else 1,
         threads=threads_of(target, config.parallel),
-        loops=(2 + (config.staged == 2)) * config.parallel,
+        loops=(1 + (not problem.constant_weight) + (config.staged == 2)) * config.parallel,
         multiplied=steps * sums,
         loaded=steps * vectors,
         broadcast=steps * config.outputs,
@@ -89,7 +89,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target, wind
         stored=tiles * (sums if stored_as_summed else row_pieces(config, cpu)),
         transposed=tiles * sums * (not stored_as_summed),
         paired=tiles * sums**2 * (not stored_as_summed),
-        copied=0.0 if windows else copied / LINE_BYTES,
+        copied=0.0 if windows else copied / cpu.unit_bytes,
         moved=copied / nbytes if windows else 0.0,
         packed=packed_weight(problem),
         **by_cache(

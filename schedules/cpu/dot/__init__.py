@@ -7,7 +7,7 @@ ahead, and 96 to 99% of that of `vdpbf16ps`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,9 +92,8 @@ class Dot(CpuTemplate[Config]):
 
         return tiles.heuristics(problem, target, estimate)
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        configs = [_with_tasks(problem, tile, target) for tile in tiles.register_tiles(problem, target)]
-        return min(configs, key=lambda config: self.estimate(problem, config, target))
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        return (_with_tasks(problem, tile, target) for tile in tiles.register_tiles(problem, target))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         return tiles.counts(problem, config, target)

@@ -7,7 +7,7 @@ shorter than the instruction's terms, the same ones serve neighbouring outputs, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -123,13 +123,13 @@ class DepthwiseDot(CpuTemplate[Config]):
             columns = wasted(width, config.columns) <= 1.5 or config.columns == side_by_side
             return wasted(height, config.rows * config.tiles) <= 1.5 and columns
 
-        def sums_on_the_stack(config: Config) -> bool:
+        def few_sums(config: Config) -> bool:
             return sum_bytes(instruction, config) <= STACK_BYTES
 
         def straight_line(config: Config) -> bool:
             return unrolled(workload, instruction, config) <= MOST_UNROLLED
 
-        return named(whole_neighbours, waste, sums_on_the_stack, straight_line)
+        return named(whole_neighbours, waste, few_sums, straight_line)
 
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
         least = self.estimate(problem, self.default_config(problem, target), target)
@@ -139,24 +139,17 @@ class DepthwiseDot(CpuTemplate[Config]):
 
         return named(promising_tile, threads_for_work(problem.workload))
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield tiles, in tasks of those that may be staged at once, and of one."""
         workload, instruction = problem.workload, instruction_of(problem, target)
         height, width = workload.output_size
         side_by_side = neighbours(workload, instruction.terms)
-        tiles = (
-            Config(1, rows, columns * side_by_side, workload.flops >= PARALLEL_FLOPS)
-            for rows in range(1, min(height, 16) + 1)
-            for columns in range(1, ceil_div(min(width, 16), side_by_side) + 1)
-        )
-        legal = self.constraints(problem, target).values()
-        best = min(
-            (config for config in tiles if all(holds(config) for holds in legal)),
-            key=lambda config: self.estimate(problem, config, target),
-        )
-        row_bytes = workload.padded_input[1] * instruction.lanes
-        most = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (best.rows * workload.stride[0]))
-        steps = ceil_div(height, best.rows)
-        return replace(best, tiles=evenly(steps, most))
+        staged_rows = STAGED_BYTES // (workload.padded_input[1] * instruction.lanes) - workload.window[0]
+        for rows in range(1, min(height, 16) + 1):
+            most = max(1, staged_rows // (rows * workload.stride[0]))
+            for columns in range(1, ceil_div(min(width, 16), side_by_side) + 1):
+                for tiles in dict.fromkeys((evenly(ceil_div(height, rows), most), 1)):
+                    yield Config(tiles, rows, columns * side_by_side, workload.flops >= PARALLEL_FLOPS)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, instruction, cpu = problem.workload, instruction_of(problem, target), cpu_of(target)
@@ -169,7 +162,7 @@ class DepthwiseDot(CpuTemplate[Config]):
         return Counts(
             tasks=tasks if config.parallel else 1,
             threads=threads_of(target, config.parallel),
-            loops=2 * config.parallel,
+            loops=(1 + (not problem.constant_weight)) * config.parallel,
             multiplied=tiles * unrolled(workload, instruction, config) * wide,
             loaded=tiles * workload.kernel[0] * steps * side_by_side,
             chained=tiles * workload.kernel[0] * steps,

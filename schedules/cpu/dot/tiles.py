@@ -19,7 +19,7 @@ from tvmconv.targets.devices import TURNS
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..direct.register_tiles import STAGED_BYTES, shape
 from ..direct.tiles import TileConfig, blocks, row_pieces
-from ..machine import LINE_BYTES, PARALLEL_FLOPS, STACK_BYTES
+from ..machine import PARALLEL_FLOPS, STACK_BYTES
 from ..model import Counts, Read, allocations, by_cache, operands, packed_weight, pieces, spilled, threads_of
 
 CHANNELS = 16
@@ -190,7 +190,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
     return Counts(
         tasks=tasks if config.parallel else 1,
         threads=threads_of(target, config.parallel),
-        loops=(2 + (config.staged == 2)) * config.parallel,
+        loops=(1 + (not problem.constant_weight) + (config.staged == 2)) * config.parallel,
         multiplied=steps * sums * instructions,
         loaded=steps * vectors,
         chained=steps,
@@ -200,7 +200,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
         stored=tiles * (row_pieces(config, cpu) if transposes else sums),
         transposed=tiles * sums * transposes,
         paired=tiles * sums**2,
-        copied=0.0 if in_planes else staged * 4 / instruction.terms / LINE_BYTES,
+        copied=0.0 if in_planes else staged * 4 / instruction.terms / cpu.unit_bytes,
         moved=staged * in_planes,
         packed=packed_weight(problem),
         **by_cache(cpu, *operands(problem), Read(tiles * block_bytes, block_bytes)),

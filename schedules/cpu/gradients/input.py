@@ -6,7 +6,7 @@ computed by phases of the stride, in vectors over neighbouring columns, and then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar
@@ -135,14 +135,11 @@ class InputGradient(CpuTemplate[Config]):
         threads = threads_for_work(workload)
         return named(little_waste, short_vectors_for_short_rows, quick_to_compile, threads)
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        """Return the tiles with the least estimate, in bands that are not too large to stage and keep threads busy."""
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        """Yield tiles, in bands that are not too large to stage and keep threads busy."""
         height, width = compute.phase_sizes(problem.workload)
         lanes = lanes_for(width, cpu_of(target).lanes)
-        legal = self.constraints(problem, target).values()
-        found = (_with_bands(problem, rows, lanes) for rows in range(1, min(height, 8) + 1))
-        fitting = [config for config in found if all(holds(config) for holds in legal)]
-        return min(fitting, key=lambda config: self.estimate(problem, config, target))
+        return (_with_bands(problem, rows, lanes) for rows in range(1, min(height, 8) + 1))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, cpu = problem.workload, cpu_of(target)
@@ -152,6 +149,7 @@ class InputGradient(CpuTemplate[Config]):
         steps = planes * bands * config.tiles * vectors * workload.multiplier * rows.taps * columns.taps
         wide = pieces(config.vector, cpu)
         sums = config.rows * sh * sw * wide
+        loaded = steps * (sums if config.unroll < 2 else sums / rows.taps + sh * sw * wide)
         window = rows.window(config.band) * columns.window(vectors * config.vector) * workload.multiplier
         results = planes * bands * config.band * sh * vectors * sw
         return Counts(
@@ -159,7 +157,7 @@ class InputGradient(CpuTemplate[Config]):
             threads=threads_of(target, config.parallel),
             loops=int(config.parallel),
             multiplied=steps * sums,
-            loaded=steps * (sums if config.unroll < 2 else sums / rows.taps + sh * sw * wide),
+            loaded=loaded,
             chained=steps,
             broadcast=steps * sh * sw,
             split=steps * sums,
@@ -170,7 +168,7 @@ class InputGradient(CpuTemplate[Config]):
             stored=results if sw == 1 else 0,
             copied=planes * bands * window / cpu.unit_lanes,
             moved=0.0 if sw == 1 else float(results * config.vector),
-            **by_cache(cpu, *operands(problem), Read(steps * sums * config.vector * SUM_BYTES, window * SUM_BYTES)),
+            **by_cache(cpu, *operands(problem), Read(loaded / wide * config.vector * SUM_BYTES, window * SUM_BYTES)),
         )
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:

@@ -117,7 +117,7 @@ class WeightGradient(CpuTemplate[Config]):
 
         return named(little_waste, short_vectors_for_short_rows, threads_for_work(workload))
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> tuple[Config]:
         """Return bands that are not too large to stage, in parts that keep threads busy.
 
         The rows of a step and of taps follow rules: some steps of more sums take LLVM's registers, at up to six times
@@ -130,7 +130,7 @@ class WeightGradient(CpuTemplate[Config]):
         most = max(2, (STAGED_BYTES - row_bytes * workload.window[0]) // (row_bytes * rows))
         steps = ceil_div(height, rows)
         parts = min(steps, least_tasks(problem, workload.out_channels))
-        return Config(
+        config = Config(
             parts=parts,
             bands=ceil_div(ceil_div(steps, parts), most),
             rows=rows,
@@ -138,6 +138,7 @@ class WeightGradient(CpuTemplate[Config]):
             vector=lanes_for(width, cpu_of(target).lanes),
             parallel=is_parallel(problem),
         )
+        return (config,)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, cpu = problem.workload, cpu_of(target)
@@ -156,7 +157,7 @@ class WeightGradient(CpuTemplate[Config]):
         return Counts(
             tasks=workload.out_channels * config.parts if config.parallel else 1,
             threads=threads_of(target, config.parallel),
-            loops=1 + config.parallel,
+            loops=int(config.parallel),
             multiplied=steps * taps * config.rows * wide,
             loaded=steps * loaded * wide,
             chained=steps * config.rows,

@@ -114,7 +114,7 @@ def pieces(lanes: int, cpu: Cpu) -> int:
 
 def allocations(tiles: float, sum_bytes: int) -> float:
     """Return the tiles that TVM takes memory for: all of them, if the sums of one have too many bytes."""
-    return tiles if sum_bytes > STACK_BYTES else 0.0
+    return tiles if sum_bytes >= STACK_BYTES else 0.0
 
 
 def converted(workload: ConvWorkload, elements: float, cpu: Cpu) -> float:

@@ -1,7 +1,8 @@
 """The rates of CPUs that the model counts with, and the factors of templates.
 
 `rates.json` has them as `python benchmarks/fit.py RECORDS... -o schedules/cpu/model/rates.json` has fitted them. A CPU
-that was not measured has those of the one that its row in `tvmconv/targets/devices.py` names.
+that was not measured has those of the one that its row in `tvmconv/targets/devices.py` names. `tvmconv calibrate`
+measures the CPU of a machine, and keeps its rates in a file of the user, which come first.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from importlib.resources import files
 import msgspec
 
 from tvmconv.targets.devices import Cpu
+from tvmconv.targets.sources import CPU_RATES
 
+from ...calibrated import Origin, UserRates
 from ...fitted import UNFITTED, Factors, Positive, Table
 
 ALIKE = {"direct.im2win": "direct"}
@@ -62,6 +65,10 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exponent p of the p-norm that combines bounds."""
 
 
+USER = UserRates(CPU_RATES, Rates)
+"""The rates of CPUs that the user has calibrated."""
+
+
 @cache
 def table() -> Table[Rates]:
     """Return the fitted table; raise `msgspec.ValidationError` where a number is missing or not positive."""
@@ -69,8 +76,21 @@ def table() -> Table[Rates]:
 
 
 def rates_of(cpu: Cpu) -> Rates:
-    """Return the rates of a CPU: the measured ones, or those of the measured CPU that its row names."""
+    """Return the rates of a CPU: the user's, else those that the package has."""
+    own = USER.rows().get(cpu.model)
+    return shipped_rates(cpu) if own is None else own.rates
+
+
+def shipped_rates(cpu: Cpu) -> Rates:
+    """Return the rates that the package has for a CPU: the measured ones, else those of the CPU that its row names."""
     return table().machines[cpu.row]
+
+
+def origin_of(cpu: Cpu) -> Origin:
+    """Return the origin of the rates that `rates_of` returns; those of another CPU count as of the data sheet."""
+    if cpu.model in USER.rows():
+        return Origin.CALIBRATED
+    return Origin.MEASURED if cpu.row == cpu.model else Origin.DATA_SHEET
 
 
 @cache

@@ -6,7 +6,7 @@ output channels; the sums of a block are transformed, finished and stored at onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -198,15 +198,13 @@ class Winograd(CpuTemplate[Config]):
         return named(promising_tile, threads_for_work)
 
     def _promising(self, problem: Problem, target: tvm.target.Target) -> list[Config]:
-        """Return the configurations that the model finds at most a third slower than the best, which comes first."""
-        legal = self.constraints(problem, target).values()
-        lanes = lanes_of(problem.workload, target)
-        found = [each for each in candidates(problem, target, lanes) if all(holds(each) for holds in legal)]
+        """Return the configurations that the model finds at most a third slower than the best."""
+        found = self.legal(self.candidates(problem, target), problem, target)
         costs = {each: self.estimate(problem, each, target) for each in found}
-        return sorted((each for each in found if costs[each] <= 4 / 3 * min(costs.values())), key=costs.__getitem__)
+        return [each for each, cost in costs.items() if cost <= 4 / 3 * min(costs.values())]
 
-    def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        return self._promising(problem, target)[0]
+    def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
+        return candidates(problem, target, lanes_of(problem.workload, target))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         return counts(problem, config, target)

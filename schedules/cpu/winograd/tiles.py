@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
@@ -138,7 +139,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
     return Counts(
         tasks=tasks_of(workload, config) if config.parallel else 1,
         threads=threads_of(target, config.parallel),
-        loops=(1 + (2 * bands if config.shared else 1)) * config.parallel,
+        loops=((not problem.constant_weight) + (2 * bands if config.shared else 1)) * config.parallel,
         multiplied=steps * vectors * config.tiles,
         loaded=steps * vectors,
         chained=steps,
@@ -159,27 +160,25 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
     )
 
 
-def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> list[Config]:
-    """Return the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes."""
+def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> Iterator[Config]:
+    """Yield the configurations whose cost is worth a comparison: all that fill registers, in bands of few sizes."""
     workload, cpu = problem.workload, cpu_of(target)
     parallel = workload.flops >= PARALLEL_FLOPS
-    wide = ceil_div(lanes, cpu.lanes)  # registers of a vector
-    found = []
+    registers = ceil_div(lanes, cpu.lanes)  # of a vector
     for outputs in INPUT_INSTRUCTIONS:
         rows, columns = tiles_of(workload, outputs)
         bands = [(1, height) for height in tile_sizes(rows)]
         bands += [(images, rows) for images in divisors(workload.batch, workload.batch) if images > 1]
         for images, height in bands:
             for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
-                most = max(1, (cpu.registers - 2) // (wide * vectors) - 1)
+                most = max(1, (cpu.registers - 2) // (registers * vectors) - 1)
                 if "width" in problem.open_sizes:
                     steps = {divisors(images * height * across, most)[-1] for across in range(1, MOST_ACROSS + 1)}
                 else:
                     count = images * height * columns
                     steps = {evenly(count, most)}  # as few as serve for as many products
                 for tiles, shared in product(sorted(steps), (False, True) if parallel else (False,)):
-                    found.append(Config(outputs, height, images, tiles, vectors, lanes, shared, parallel))
-    return found
+                    yield Config(outputs, height, images, tiles, vectors, lanes, shared, parallel)
 
 
 def tasks_of(workload: ConvWorkload, config: Config) -> int:

@@ -7,20 +7,15 @@ machine, and keeps its rates in a file of the user, which come first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from tvmconv.problem.errors import InvalidArgumentError, TvmconvError
-from tvmconv.support import store
 from tvmconv.targets.devices import H200, Gpu
 from tvmconv.targets.sources import RATES
 
+from ...calibrated import Origin, UserRates
 from ...fitted import UNFITTED, Factors, Positive, Table
 
 
@@ -49,20 +44,8 @@ class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exponent p of the p-norm that combines bounds."""
 
 
-class Calibrated(msgspec.Struct, frozen=True):
-    """The rates of a GPU that its user has calibrated."""
-
-    device: str
-    """The name that the driver gives the GPU."""
-    rates: Rates
-
-
-class Origin(Enum):
-    """The origin of a GPU's rates."""
-
-    CALIBRATED = "calibrated"
-    MEASURED = "measured"
-    DATA_SHEET = "data sheet"
+USER = UserRates(RATES, Rates)
+"""The rates of GPUs that the user has calibrated."""
 
 
 @cache
@@ -73,21 +56,18 @@ def table() -> Table[Rates]:
 
 def rates_of(gpu: Gpu) -> Rates:
     """Return the rates of a GPU: the user's, else the measured ones, else those that its data sheet tells."""
-    return _row(gpu)[0]
+    own = USER.rows().get(gpu.model)
+    return shipped_rates(gpu) if own is None else own.rates
 
 
 def origin_of(gpu: Gpu) -> Origin:
     """Return the origin of the rates that `rates_of` returns."""
-    return _row(gpu)[1]
+    if gpu.model in USER.rows():
+        return Origin.CALIBRATED
+    return Origin.MEASURED if gpu.model in table().machines else Origin.DATA_SHEET
 
 
 @cache
-def _row(gpu: Gpu) -> tuple[Rates, Origin]:
-    if (own := calibrated().get(gpu.model)) is not None:
-        return own.rates, Origin.CALIBRATED
-    return shipped_rates(gpu), Origin.MEASURED if gpu.model in table().machines else Origin.DATA_SHEET
-
-
 def shipped_rates(gpu: Gpu) -> Rates:
     """Return the rates that the package has for a GPU: the measured ones, else those that its data sheet tells."""
     measured = table().machines
@@ -112,66 +92,3 @@ def scaled(rates: Rates, measured: Gpu, gpu: Gpu) -> Rates:
 def factors_of(module: str) -> Factors:
     """Return the factors of the template in a module, such as "tvmconv.schedules.cuda.gradients.input"."""
     return table().templates.get(module.rpartition("schedules.cuda.")[2], UNFITTED)
-
-
-@cache
-def calibrated() -> Mapping[str, Calibrated]:
-    """Return the rates in the user's file, by the models of GPUs: none where there is no file.
-
-    Raise `InvalidArgumentError`, with the file, the key and its value, where one is not as `tvmconv calibrate` writes.
-    """
-    path = store.user_file(RATES)
-    return {} if path is None or not path.is_file() else _read(path)
-
-
-def keep(gpu: Gpu, device: str, rates: Rates) -> Path:
-    """Write the rates of a GPU, of a driver's name, to the user's file, beside those of others; return its path."""
-    path = require_user_file(RATES)
-    rows = {**calibrated(), gpu.model: Calibrated(device, rates)}
-    store.write_whole(path, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
-    forget()
-    return path
-
-
-def require_user_file(name: str) -> Path:
-    """Return the path of a file of the user; raise `TvmconvError` where nothing is to be kept."""
-    path = store.user_file(name)
-    if path is None:
-        raise TvmconvError(f"there is no folder to keep {name} in: TVMCONV_CACHE_DIR names one")
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
-
-
-def forget() -> None:
-    """Forget the user's file, so that it is read again."""
-    calibrated.cache_clear()
-    _row.cache_clear()
-
-
-def _read(path: Path) -> dict[str, Calibrated]:
-    try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(str(path), str(error), "JSON, as `tvmconv calibrate` writes it") from None
-    rows = _object(path, "", content)
-    return {model: _calibrated(path, model, _object(path, model, row)) for model, row in rows.items()}
-
-
-def _calibrated(path: Path, model: str, row: dict[str, Any]) -> Calibrated:
-    device, rates = row.get("device"), _object(path, f"{model}.rates", row.get("rates"))
-    if not isinstance(device, str):
-        raise InvalidArgumentError(f"{model}.device in {path}", device, "the name of a GPU")
-    for name in Rates.__struct_fields__:
-        value = rates.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise InvalidArgumentError(f"{model}.rates.{name} in {path}", value, "a positive number")
-    if unknown := rates.keys() - {*Rates.__struct_fields__}:
-        name = min(unknown)
-        raise InvalidArgumentError(f"{model}.rates.{name} in {path}", rates[name], "no such rate")
-    return Calibrated(device, msgspec.convert(rates, Rates))
-
-
-def _object(path: Path, key: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{key} in {path}" if key else str(path), value, "an object")
-    return value

@@ -17,7 +17,7 @@ from tvmconv.schedules.cpu.model.rates import Rates, factors_of, rates_of, table
 from tvmconv.schedules.cpu.template import CpuTemplate
 from tvmconv.schedules.fitted import UNFITTED, Factors
 from tvmconv.targets import cpu_of, resolve_target
-from tvmconv.targets.devices import AMX, AVX2, AVX512, NEON, SSE, WIDE_NEON, ZEN4
+from tvmconv.targets.devices import AMX, AVX2, AVX512, CPUS, NEON, SSE
 
 RATES = Rates(
     call=100,
@@ -46,7 +46,7 @@ COUNTING = [name for name in MODULES if type(template_named(f"cpu/{name}")).coun
 
 
 def clocks_of(rates: Rates = RATES, factors: Factors = UNFITTED, **counts: float) -> float:
-    return clocks(replace(COUNTS, **counts), ZEN4, rates, factors)
+    return clocks(replace(COUNTS, **counts), CPUS["znver4"], rates, factors)
 
 
 def test_two_threads_share_the_multiply_adds() -> None:
@@ -105,7 +105,7 @@ def test_arrays_are_counted_one_by_one() -> None:
 
 def test_data_come_from_the_smallest_cache_that_holds_them() -> None:
     reads = Read(1.0, 1e3), Read(20.0, 1e5), Read(300.0, 1e7), Read(4000.0, 1e9)
-    assert by_cache(ZEN4, *reads) == {"second": 20.0, "last": 300.0, "memory": 4000.0}
+    assert by_cache(CPUS["znver4"], *reads) == {"second": 20.0, "last": 300.0, "memory": 4000.0}
 
 
 def test_sums_beyond_the_registers_are_spilled() -> None:
@@ -136,7 +136,7 @@ def test_what_a_template_counts(name: str) -> None:
         assert template.estimate(larger, config, TARGET) > template.estimate(problem, config, TARGET)
 
 
-@pytest.mark.parametrize("cpu", [AVX512, ZEN4, AMX, AVX2, SSE, NEON, WIDE_NEON], ids=lambda cpu: cpu.name)
+@pytest.mark.parametrize("cpu", {AVX512, AMX, AVX2, SSE, NEON, *CPUS.values()}, ids=lambda cpu: cpu.model)
 def test_every_cpu_has_rates(cpu: Any) -> None:
     assert rates_of(cpu) is table().machines[cpu.row]
 
@@ -155,4 +155,4 @@ def test_a_row_with_a_wrong_number_is_refused(change: dict[str, float]) -> None:
 
 
 def test_znver4_has_a_row_of_its_own() -> None:
-    assert cpu_of(TARGET) is ZEN4
+    assert cpu_of(TARGET) is CPUS["znver4"]

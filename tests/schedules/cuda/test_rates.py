@@ -11,19 +11,9 @@ import msgspec
 import pytest
 
 from tvmconv.problem.errors import InvalidArgumentError, TvmconvError
+from tvmconv.schedules.calibrated import Origin, require_user_file
 from tvmconv.schedules.cuda import MODULES
-from tvmconv.schedules.cuda.model.rates import (
-    Origin,
-    Rates,
-    factors_of,
-    forget,
-    keep,
-    origin_of,
-    rates_of,
-    require_user_file,
-    scaled,
-    table,
-)
+from tvmconv.schedules.cuda.model.rates import USER, Rates, factors_of, origin_of, rates_of, scaled, table
 from tvmconv.schedules.fitted import UNFITTED, Table
 from tvmconv.support import store
 from tvmconv.targets.devices import GPUS, H100, H200, RTX_4090, gpu_named
@@ -90,9 +80,9 @@ def test_the_rates_of_the_user_come_first(user_folder: Path) -> None:
     mine, other = (msgspec.structs.replace(rates_of(H200), latency=latency) for latency in (700.0, 900.0))
     l4 = gpu_named("NVIDIA L4")
     assert l4 is not None
-    assert keep(l4, "NVIDIA L4", mine) == user_folder / "rates.json"
-    keep(RTX_4090, "NVIDIA GeForce RTX 4070", other)
-    forget()
+    assert USER.keep(l4.model, "NVIDIA L4", mine) == user_folder / "rates.json"
+    USER.keep(RTX_4090.model, "NVIDIA GeForce RTX 4070", other)
+    USER.forget()
     assert (rates_of(l4), origin_of(l4)) == (mine, Origin.CALIBRATED)
     assert rates_of(RTX_4090) == other
     assert origin_of(H200) is Origin.MEASURED
@@ -104,7 +94,7 @@ def test_the_rates_of_the_user_come_first(user_folder: Path) -> None:
         ("{", r"rates.json is '.*'; expected JSON"),
         ("[]", r"rates.json is \[\]; expected an object"),
         ({"L4": 3}, "^L4 in .*rates.json is 3; expected an object"),
-        ({"L4": {"rates": ROW}}, "^L4.device in .*rates.json is None; expected the name of a GPU"),
+        ({"L4": {"rates": ROW}}, "^L4.device in .*rates.json is None; expected the name of a machine"),
         ({"L4": {"device": "NVIDIA L4"}}, "^L4.rates in .*rates.json is None; expected an object"),
         (
             {"L4": {"device": "NVIDIA L4", "rates": ROW | {"l2": -4}}},
