@@ -19,7 +19,7 @@ Few tiles divide all of them, so that one is chosen that wastes little on any.
 """
 
 LITTLE_WASTE = 1.1
-"""The largest mean waste, as a multiple of the rows there are, of the rows of a task."""
+"""The largest mean ratio of computed rows to the rows of a plane, for the rows of a task."""
 
 
 def least_planes(workload: ConvWorkload) -> dict[str, int]:
@@ -42,7 +42,7 @@ def samples(problem: Problem) -> tuple[ConvWorkload, ...]:
 
 
 def few_rows(problem: Problem, rows: int, most: int) -> int:
-    """Return how many times so many rows a task has: `most`, or less where planes are open and that wastes much."""
+    """Return the number of times `rows` rows of a task: `most`, or fewer where planes are open and more waste much."""
     if not problem.has_open_planes:
         return most
     heights = [workload.output_size[0] for workload in samples(problem)]
@@ -55,7 +55,7 @@ def few_rows(problem: Problem, rows: int, most: int) -> int:
 
 @lru_cache(maxsize=64)
 def of_several_sizes(problem: Problem) -> tuple[Problem, ...]:
-    """Return the problems by which a configuration for planes of any size is chosen; of known planes, the one alone."""
+    """Return the problems by which a configuration for open planes is chosen; for known planes, the problem alone."""
     if not problem.has_open_planes:
         return (problem,)
     return tuple(msgspec.structs.replace(problem, workload=workload) for workload in samples(problem))

@@ -21,8 +21,8 @@ class Space(Generic[C]):
     """The combinations of knob values that are worth a trial, and the test of whether any configuration is legal.
 
     `constraints` are what a configuration must meet; `heuristics` and `promising` say which of the legal ones are worth
-    building. The first two are named, so that what prunes a configuration can be told. Each is a test by itself, asked
-    of any combination of the values. The default configuration always belongs to the space.
+    building. The first two have names, which tell why a configuration is left out. Each is a separate test, asked of
+    any combination of the values. The default configuration always belongs to the space.
     """
 
     default: C
@@ -55,7 +55,7 @@ class Space(Generic[C]):
 
     @cached_property
     def index(self) -> Mapping[C, int]:
-        """The place of each configuration in `configs`."""
+        """The index of each configuration in `configs`."""
         return {config: number for number, config in enumerate(self.configs)}
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Space(Generic[C]):
         return "\n".join([f"space of {len(self)} configurations", *knobs])
 
     def number(self, config: C) -> int | None:
-        """Return the place of a configuration in `configs`, which a log holds beside it; None for one outside."""
+        """Return the index of a configuration in `configs`, which logs store with it; None for one outside."""
         return self.index.get(config)
 
     def values(self, config: C) -> Mapping[str, Any]:
@@ -94,7 +94,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def evenly(count: int, most: int) -> int:
-    """Return how many of a count each part has, at most so many, if there are as few parts as can be, nearly alike."""
+    """Return the size of a part, if a count is cut into as few parts of at most `most` as possible, nearly equal."""
     return ceil_div(count, ceil_div(count, most))
 
 
@@ -193,9 +193,9 @@ def _reads_of(test: Test[C], config: C, knobs: Mapping[str, Sequence[Any]]) -> s
 
 
 def _recorder(config: C, knobs: Mapping[str, Sequence[Any]]) -> tuple[C, dict[str, Any], set[str]]:
-    """Return a copy of a configuration, its values, which may be changed, and the names of knobs that are read from it.
+    """Return a copy of a configuration, its values, which may be changed, and the names of knobs read from it.
 
-    Who asks for all its values at once has read them all.
+    Asking for all values at once counts as reading all of them.
     """
     config_type, read, value_of = type(config), set[str](), object.__getattribute__
 

@@ -30,15 +30,15 @@ class Layouts(NamedTuple):
     x: tuple[str, ...] = ("NCHW",)
     w: tuple[str, ...] = ("KCRS",)
     output: tuple[str, ...] = ("NCHW",)
-    """The residual has the output's."""
+    """The layouts of the output and the residual."""
     dtypes: tuple[str, ...] = FLOATS
     strided_x: tuple[str, ...] = ()
     """The layouts in which kernels can read x as neighbouring channels of a tensor that has more."""
     strided_output: tuple[str, ...] = ()
-    """The layouts in which kernels can store the output as such channels; of a CPU's templates in any."""
+    """The layouts in which kernels can store the output as such channels; templates for CPUs can in any."""
 
     def obstacle(self, workload: Workload) -> str | None:
-        """Return which operand of a workload is in none of them, as `Template.obstacle` does; None without one."""
+        """Return which operand of a workload has a layout that is not taken, as `Template.obstacle` does; else None."""
         if not isinstance(workload, ConvWorkload):
             return "is for convolutions"
         if workload.dtype not in self.dtypes:
@@ -59,7 +59,7 @@ class Fused(NamedTuple):
     dtypes: tuple[str, ...] = FLOATS
 
     def obstacle(self, workload: Workload) -> str | None:
-        """Return why a workload is none of these, as `Template.obstacle` does; None where it is one."""
+        """Return why a workload is not of this kind or type, as `Template.obstacle` does; None where it is."""
         if not isinstance(workload, self.kind):
             return f"is for {self.kind.__struct_config__.tag}"
         return None if workload.dtype in self.dtypes else f"takes {one_of(self.dtypes)}, not {workload.dtype}"
@@ -79,9 +79,9 @@ class Template(Protocol):
     """Raised when old configurations would mean something else: records of another version are left out."""
 
     Config: type[Any]
-    """The knobs, a frozen dataclass. A knob that is added later has a default that means what was before it, so that
-    older records stay true. For one that gets another name it has a `FORMER_NAMES`, a class variable: the present names
-    by the former ones, so that records that have these are read."""
+    """The knobs, a frozen dataclass. A knob that is added later has a default with which kernels are as they were
+    before, so that older records stay true. For a knob that gets another name there is a class variable `FORMER_NAMES`:
+    the present names by the former ones, so that records with the former names are read."""
 
     LAYOUTS: Layouts | Fused
     """The layouts of x, w and the output, and the types of x, that it takes: problems in others never come to it.
@@ -130,7 +130,7 @@ class Template(Protocol):
 
     @abstractmethod
     def features(self, problem: Problem, config: Any, target: Target) -> Mapping[str, float]:
-        """Return numbers that the tuner's cost model should know of a configuration on a target, beside its knobs.
+        """Return numbers that the tuner's cost model should know of a configuration on a target, besides its knobs.
 
         On a CPU "tasks" is the number of pieces that a configuration whose knob `parallel` is set shares out.
         """
@@ -143,7 +143,7 @@ class Template(Protocol):
 
     @abstractmethod
     def ablations(self, config: Any) -> Mapping[str, Any]:
-        """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
         ...
 
 

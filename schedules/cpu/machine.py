@@ -11,7 +11,7 @@ LINE_BYTES = 64
 """The bytes of a line of a cache."""
 
 STACK_BYTES = 1024
-"""The largest bytes of a tile's sums on the stack, and so in registers alone; TVM takes memory for larger ones."""
+"""The bytes of a tile's sums from which on TVM takes memory for them; fewer are on the stack, and so in registers."""
 
 
 def staged_bytes(workload: ConvWorkload) -> int:

@@ -9,28 +9,29 @@ SHARED_ALIGNMENT = 64
 """The bytes to which TVM aligns each buffer in shared memory."""
 
 REUSED = 16
-"""The size of a buffer in shared memory, as a multiple of what is wanted later, up to which TVM reuses its place."""
+"""The largest size of a buffer in shared memory, as a multiple of that of a later one, for which TVM reuses its
+memory."""
 
 QUARTERS = 4
-"""The parts of a multiprocessor, each of which has a quarter of the registers and every fourth warp of a block."""
+"""The number of parts of a multiprocessor, each with a quarter of the registers and every fourth warp of a block."""
 
 PRODUCTS = 16 * 8 * 16
-"""The multiply-adds of an `mma` of half precision, which takes as long as one of TF32, of half as many."""
+"""The multiply-adds of an `mma` of half precision, which takes as long as one of TF32 with half the multiply-adds."""
 
 REGISTERS = 65536
-"""The 32-bit registers of a multiprocessor, which its blocks share."""
+"""The number of 32-bit registers of a multiprocessor, which its blocks share."""
 
 MOST_REGISTERS = 255
-"""The registers that a thread may have."""
+"""The number of registers that a thread may have."""
 
 BLOCK_BYTES = 1024
-"""The bytes of shared memory that each block takes beside its own."""
+"""The bytes of shared memory that each block takes besides those that its kernel asks for."""
 
 SUM_BYTES = 4
 """The bytes of a float32 sum; numbers of fewer bytes are converted to it."""
 
 SECTOR = 32
-"""The bytes that a cache gets from memory at least."""
+"""The least number of bytes that a cache gets from memory."""
 
 LINE = 128
 """The bytes of a line of a cache, of four sectors."""
@@ -39,16 +40,17 @@ WORD = 4
 """The bytes of a word, of which a bank of shared memory gives one at a time."""
 
 CODE = 4096
-"""The instructions that the caches of code hold."""
+"""The number of instructions that the caches of code hold."""
 
 
 def bank_reads(words: Set[int]) -> int:
-    """Return how many times the banks of shared memory are read for different words, by their places."""
+    """Return the number of reads of the busiest bank of shared memory, for different words given by their addresses."""
     return max(Counter(word % BANKS for word in words).values())
 
 
 def fetched_code(instructions: float) -> float:
-    """Return the instructions of a thread that follow each other without a loop, of which those that caches of code do
-    not hold count twice: each warp fetches them from memory.
+    """Return the instructions of a thread that has no loops, counting those twice that caches of code do not hold.
+
+    Each warp fetches these from memory.
     """
     return instructions + max(0.0, instructions - CODE)

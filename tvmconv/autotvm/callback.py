@@ -45,9 +45,9 @@ def log_to_file(path: str | PathLike[str]) -> Callback:
 class progress_bar:  # noqa: N801 (AutoTVM's name)
     """A callback that shows on stderr how a task's tuning goes: a bar on a terminal, elsewhere a line now and then.
 
-    `n_trial` is what `tune` was given, and `si_prefix` the unit of FLOPS. `later` trials of other tasks follow, and all
-    ends at the time `until` of `time.monotonic`: both matter to the time left alone. It ends with a line that stays,
-    when its `with` block does, or else when nothing refers to it any more.
+    `n_trial` is the number that `tune` was given, and `si_prefix` the unit of FLOPS. `later` trials of other tasks
+    follow, and all ends at the time `until` of `time.monotonic`: both only affect the time left that is shown. It ends
+    with a line that stays, when its `with` block does, or else when nothing refers to it any more.
     """
 
     def __init__(

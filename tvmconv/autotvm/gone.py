@@ -40,7 +40,7 @@ NAMES = {
     "util": "nothing: it had functions for AutoTVM's inside",
     "utils": "nothing: it had functions for AutoTVM's inside",
 }
-"""The thing to use instead of a name, by the name."""
+"""The replacement of each name of AutoTVM that tvmconv lacks."""
 
 ARGUMENTS = {
     "build_func": "no such argument: TVM's compiler builds for the target of the task",
@@ -56,7 +56,7 @@ ARGUMENTS = {
     "range_idx": "no such argument: all of the space is searched",
     "runtime": "no such argument: TVM's runtime is the one that tvmconv uses",
 }
-"""The words behind "expected" for an argument that is gone, by its name."""
+"""The words behind "expected" in the error for an argument that tvmconv lacks, by its name."""
 
 
 def refuse_arguments(owner: str, options: Mapping[str, object]) -> None:

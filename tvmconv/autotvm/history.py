@@ -47,10 +47,10 @@ class DispatchContext(ABC):
 
 
 class ApplyHistoryBest(DispatchContext):
-    """Uses the best records of a log, or of several, for what is compiled and built in the block, before any other's.
+    """Uses the best records of logs for whatever is compiled and built in the block, before any other logs.
 
-    They have to come from the device that is there, and from this version of TVM and of the template; those that do
-    not are left out with a warning. Where a CUDA kernel is built on a machine without a GPU, records of any GPU of the
+    They have to come from the device that is there, and from this version of TVM and of the template; those that do not
+    are left out with a warning. Where a CUDA kernel is built on a machine without a GPU, records of any GPU of the
     target's architecture are used.
     """
 
@@ -79,7 +79,7 @@ apply_history_best = ApplyHistoryBest
 
 
 class FallbackContext(DispatchContext):
-    """A context without logs but those that tvmconv ships: templates get their default configurations."""
+    """A context without logs except those that tvmconv ships: templates get their default configurations."""
 
     def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
         return ()

@@ -16,7 +16,7 @@ __getattr__ = names_of(__name__, NAMES)
 
 
 def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> None:
-    """Write the best records of a log, which are worth applying, to another log, whose own compete with them.
+    """Write the best records of a log, which are worth applying, to another log; records that it has compete with them.
 
     There is a best configuration for each problem, target, device and version; the records that decide on it are kept.
     """

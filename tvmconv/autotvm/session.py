@@ -40,7 +40,7 @@ class Summary:
     task: Task
     default_cost: float
     best_cost: float
-    """The cost of the best configuration, the confirmed one if there is one: never above that of the default."""
+    """The cost of the best configuration, the confirmed one if there is one: at most that of the default."""
     best_config: Any
     """The best configuration; None where nothing works."""
     spread: float | None
@@ -126,7 +126,7 @@ def tune_tasks(
 
 
 def shares(trials: int, sizes: Sequence[int]) -> list[int]:
-    """Return equal shares of trials for spaces of these sizes; trials that a small one leaves over go to the others.
+    """Return equal shares of trials for spaces of these sizes; trials that a small space leaves over go to the others.
 
     >>> shares(100, [20, 1000, 1000])
     [20, 40, 40]

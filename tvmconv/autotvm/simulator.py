@@ -83,7 +83,7 @@ class Simulator:
 
 
 def _config(record: Record) -> Any:
-    """Return the record's configuration; knobs that its template got later have the values that mean the old way."""
+    """Return the record's configuration; knobs that are newer than it have the values that keep its meaning."""
     try:
         return template_named(record.template).Config(**record.knobs)
     except (InvalidArgumentError, TypeError):

@@ -1,6 +1,6 @@
 """Tasks to tune, made from workloads, suites and models.
 
-`ConvTask` is the task of one of tvmconv's own kernels; `templates.TemplateTask` that of a template of one's own.
+`ConvTask` is the task of one of tvmconv's own kernels; `templates.TemplateTask` that of a user-defined template.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OP_LAYOUTS = {"nn.conv1d": "NCW", "nn.conv2d": "NCHW", "nn.dense": "NC"}
 
 @dataclass(frozen=True)
 class ConvTask(Task):
-    """A workload to tune for a target, by a schedule of tvmconv's: a convolution, or several layers in one kernel."""
+    """A workload to tune for a target, by a template of tvmconv: a convolution, or several layers in one kernel."""
 
     workload: Workload
     target: tvm.target.Target
@@ -56,7 +56,8 @@ class ConvTask(Task):
     algorithm: str = "auto"
     """The algorithm to tune; "auto" is the one that dispatch takes where nothing has been measured."""
     sparsity: float | None = None
-    """The share of zeros in the weight of a sparse kernel, at random places, always the same; None for a dense one."""
+    """The share of zeros, at random indices that are always the same, in the weight of a sparse kernel; None for a
+    dense one."""
     precision: str = DEFAULT
     """The precision of the problem, as for `tvmconv.compile`."""
     direction: str = FORWARD
@@ -129,7 +130,7 @@ def create(*what: Any, **options: Any) -> Task:
     the `direction` "input_gradient" or "weight_gradient" it is that gradient of a depthwise workload, or where a
     convolution computes it, that: see `Problem.as_convolution`.
 
-    `create(task_name, args, target)`: the task of a template of one's own that has that name, called with `args`:
+    `create(task_name, args, target)`: the task of the user-defined template that has that name, called with `args`:
     numbers, strings, True, False, None, and tuples of them.
     """
     named = options.get("task_name", what[0] if what else None)
@@ -208,7 +209,7 @@ def extract_from_program(
     """Run `extract_from_model` under AutoTVM's name, on the result of `relay.frontend` or its function "main".
 
     `ops` are the operators to tune, of `OP_LAYOUTS`, as `relay.op.get` returns them or by their names.
-    Parameters are in the model: `params` are what the frontend returned, which are none.
+    Parameters are in the model: `params` are those that the frontend returned, an empty mapping.
     """
     if params:
         raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")
@@ -250,9 +251,9 @@ def _extracted(
 
 
 def _task(problem: Problem, target: tvm.target.Target, algorithm: str, sparsity: float | None) -> ConvTask:
-    """Return a task by the algorithm or, where that is one for other problems, by the one that dispatch takes.
+    """Return a task by the algorithm or, where that is for other problems, by the one that dispatch takes.
 
-    Of a network, whose weights are constants, that may be another one than for the operator that is measured.
+    In a network, whose weights are constants, dispatch may take another one than for the operator that is measured.
     """
     others = {"auto", *dense_algorithms()}.difference(algorithms_for(problem, target))
     if algorithm in others:

@@ -25,7 +25,7 @@ from .templates import VERSION
 
 
 class Made(NamedTuple):
-    """The key of records that compare: their kernel's making and device. One configuration is best for each key."""
+    """The key of comparable records: how their kernel was made, and the device. Each key has one best configuration."""
 
     problem: Problem | Call
     template: str
@@ -78,7 +78,7 @@ def unknown(records: Iterable[Record]) -> Counter[str]:
 
 
 def compacted(log: Log) -> list[Record]:
-    """Return the records that decide: those of the best configuration, and beside them those of the default."""
+    """Return the records that decide: those of the best configuration, and in addition those of the default."""
     kept: list[Record] = []
     for records in by_making(log.records).values():
         if (best := best_record(records)) is not None:
@@ -138,7 +138,7 @@ def rewrite(path: str | PathLike[str], edit: Callable[[Log], Sequence[Record]]) 
             with written.open("wb") as file:
                 file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
                 file.flush()
-                os.fsync(file.fileno())  # before it takes the place of what is on the disk
+                os.fsync(file.fileno())  # before it replaces the file on the disk
             written.replace(path)
     return records
 

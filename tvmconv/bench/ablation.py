@@ -41,7 +41,7 @@ class Ablation:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The speed that is left without each, as a share of the whole."""
+        """The speed without each optimization, as a share of the speed with all."""
         return {name: self.whole.median / timing.median for name, timing in self.times.items()}
 
 

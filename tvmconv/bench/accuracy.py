@@ -33,7 +33,7 @@ WORKLOADS = {
     "": ConvWorkload.conv2d((1, 128, 14, 14), (32, 128, 3, 3)),
     ", long sums": ConvWorkload.conv2d((1, 16384, 8, 8), (32, 16384, 1, 1)),
 }
-"""The workloads, by what they add to the name of the data: sums of 1152 products, and long ones."""
+"""The workloads, by the suffix of the data's name: sums of 1152 products, and long ones."""
 
 BEYOND_PROMISES = ("with_denormals", "tiny")
 """The data with numbers so small that the precision "strict" alone promises something: errors are told, not judged."""
@@ -153,9 +153,10 @@ def _contenders(workload: ConvWorkload, target: tvm.target.Target, twin: bool) -
 
 
 def _fma(workload: ConvWorkload, operands: Operands, bits: int | None = None) -> np.ndarray:
-    """Compute a workload of one image and one group, with a stride and a dilation of 1, of factors with so many bits.
+    """Compute a workload of one image and one group, with a stride and a dilation of 1, by float32 multiply-adds.
 
-    It adds up float32 products term after term, each in one rounding, and rounds to the type at the end.
+    It rounds factors to `bits` bits behind the point, adds up products term after term, each in one rounding, and
+    rounds to the type at the end.
     """
     x, w = (operands[name] if bits is None else rounded(operands[name], bits) for name in ("x", "w"))
     top, left, bottom, right = workload.padding

@@ -32,7 +32,7 @@ def normal(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> Factors:
 
 
 def positive(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> Factors:
-    """Return factors whose sums only grow: what is rounded toward zero adds up."""
+    """Return factors whose sums only grow, so that the errors of rounding toward zero add up."""
     return rng.random(x), rng.random(w)
 
 
@@ -45,7 +45,7 @@ def wide(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> Factors:
 
 
 def scattered(rng: np.random.Generator, x: Shape, w: Shape, dtype: str) -> Factors:
-    """Return factors of 1e-15 to 1e15, each with an exponent of its own: a few products outweigh the others."""
+    """Return factors of 1e-15 to 1e15, with a random exponent for each: a few products outweigh the others."""
     reach = decades(dtype) / 2
     one, other = (each * 10 ** rng.uniform(-reach, reach, each.shape) for each in normal(rng, x, w, dtype))
     return one, other
@@ -85,7 +85,7 @@ def fma_sums(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def rounded(array: np.ndarray, bits: int, up: bool = True) -> np.ndarray:
-    """Return float32 numbers with so many bits behind the point, rounded to the nearest, or with the others cut off."""
+    """Return float32 numbers with `bits` bits behind the point: rounded to nearest, or with `up` false cut off."""
     dropped = 23 - bits
     patterns = array.view(np.uint32) + np.uint32(up << (dropped - 1))
     return np.asarray((patterns & np.uint32(-1 << dropped & 0xFFFFFFFF)).view(np.float32))

@@ -1,7 +1,7 @@
 """The memory that convolutions take beside their operands and output: by formula, and measured.
 
 The formulas are those of the im2win thesis, chapter 2.3, in the bytes of the workload's dtype. The measured memory is
-all that a library takes: data laid out anew, scratch memory, weights in another order.
+all that a library takes: data in another layout, scratch memory, weights in another order.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def can_measure(on_gpu: bool) -> bool:
 def workspace_on_gpu(call: Call) -> int:
     """Return the most bytes that a call has from torch's allocator at once, without its output.
 
-    It is a call that is not the first. tvmconv, cuDNN and all of PyTorch take their workspaces there; not counted is
-    what was taken once for all calls, such as the 32 MiB of cuBLAS, and what TVM's own kernels take.
+    The call is not the first one. tvmconv, cuDNN and all of PyTorch take their workspaces there; memory that was taken
+    once for all calls, such as the 32 MiB of cuBLAS, and memory that TVM's own kernels take are not counted.
     """
     import torch
 
@@ -88,7 +88,7 @@ def workspace_on_gpu(call: Call) -> int:
     output = call()
     torch.cuda.synchronize()
     requested = torch.cuda.memory_stats()
-    # With the output there is now what was there before: what the call took beside it has been given back.
+    # Now the memory is as before, plus the output: the call has given back its workspace.
     taken = int(requested["requested_bytes.all.peak"]) - int(requested["requested_bytes.all.current"])
     del output
     return taken

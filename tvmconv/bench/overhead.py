@@ -32,7 +32,7 @@ PYTORCH = "torch.conv2d"
 KERNEL = "the kernel itself"
 """The name of the call of the kernel alone, as TVM makes it, with arrays that need no conversion.
 
-Nothing is checked but by the kernel, and nothing is allocated.
+Only the kernel checks anything, and nothing is allocated.
 """
 
 

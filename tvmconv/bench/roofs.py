@@ -23,7 +23,7 @@ STEPS = 2**18
 """The multiply-adds of each sum in registers: all sums take about a millisecond."""
 
 SPARE = 4
-"""The sums beside those that keep all units busy, as latencies differ: 12 of AVX2's 16 registers hold sums."""
+"""The sums in addition to those that keep all units busy, as latencies differ: 12 of AVX2's 16 registers hold sums."""
 
 SECONDS, ROUNDS = 0.02, 5
 """The seconds of each round of a measurement, and their number, of which the fastest counts."""
@@ -54,7 +54,7 @@ def _product(size: int, device: str) -> tuple[int, Call]:
 def _multiply_adds(target: tvm.target.Target) -> tuple[int, Call]:
     """Return the operations of a kernel that does nothing but multiply and add in registers, and a call of it.
 
-    So the rate is that of lanes, units and clock of the threads that kernels run on, whatever each of them is.
+    So the rate depends on the lanes, units and clock of those cores that kernels run on, even if these differ.
     """
     kernel = build(tvm.IRModule({KERNEL_NAME: multiply_adds(target)}), target)
     factor, results = (np.full(shape, 0.5, "float32") for shape in shapes(target))

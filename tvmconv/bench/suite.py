@@ -47,10 +47,10 @@ class How:
 
     rounds: int
     cold: bool = False
-    """True for other arrays in each call, none of which is in a cache."""
+    """True for other arrays in each call, so that none is in a cache."""
     memory: bool = False
     sparsity: float | None = None
-    """The share of zeros in the weight, with which tvmconv is its sparse kernel; None for its dense one."""
+    """The share of zeros in the weight, for tvmconv's sparse kernel; None for its dense one."""
     precision: str = DEFAULT
     """The precision of tvmconv."""
 

@@ -48,7 +48,7 @@ def times_as_long(times: Mapping[str, Timing], peer: str, ours: str) -> float | 
 
 
 def use_threads_of_tvm(target: tvm.target.Target) -> None:
-    """Give PyTorch as many threads on a CPU as TVM has on the target."""
+    """Give PyTorch the number of threads on a CPU that TVM has on the target."""
     import torch
 
     device = device_facts(target.kind.name)
@@ -71,9 +71,9 @@ Timer = Callable[[], float]
 
 
 def timer(calls: Sequence[Call], on_gpu: bool, seconds: float) -> Timer:
-    """Return a function that times a contender for about `seconds`; its calls, each on its own arrays, take turns.
+    """Return a function that times a contender for about `seconds`, with its calls, on different arrays, by turns.
 
-    With as many as `sets_beyond_cache` says, no call finds its arrays in a cache.
+    With `sets_beyond_cache` calls, no call finds its arrays in a cache.
     """
     return (_GraphTimer if on_gpu else _WallTimer)(calls, seconds).sample
 
@@ -117,7 +117,7 @@ def last_level_cache(on_gpu: bool) -> int:
 class _InTurn:
     """A call that makes the next of several calls each time.
 
-    All outputs but the oldest are kept, so that they change places too.
+    All outputs but the oldest are kept, so that each call has its output in other memory, too.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:

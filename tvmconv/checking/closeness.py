@@ -14,7 +14,7 @@ from tvmconv.problem.dtypes import FLOAT32_UNIT, NARROW, STORAGE_TYPES
 
 
 class Rounded(NamedTuple):
-    """Errors that results may have since factors of their products were rounded."""
+    """Further errors that results may have because factors of their products were rounded."""
 
     most: np.ndarray | float
     """The largest error of each element."""
@@ -37,14 +37,13 @@ def assert_close(
     """Assert that `got` is the float64 `reference`, computed in float32 and stored in the dtype of `got`.
 
     `magnitude` is the reference of the absolute values of all operands, without an activation but times its steepest
-    slope; `terms` is the number of products in a sum, and `evaluation` what the activation's own expression may be
-    wrong by, element by element. On top of that an element may be wrong by `terms + 4` float32 roundings of its
-    magnitude (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale,
-    shift, residual and the store), and the root mean square over all elements by what the square root of that many
-    gives. NaN and infinity have
-    to be where the reference has them. By `rounding`, a share of the magnitude, an element may be wrong on top of that:
-    where operands, or results between two operations, are rounded to less than float32. What `operands` allows comes on
-    top of both bounds.
+    slope; `terms` is the number of products in a sum, and `evaluation` the error of the activation's expression, for
+    each element. On top of that an element may be wrong by `terms + 4` float32 roundings of its magnitude (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 3.1: any order of summation, then scale, shift, residual and
+    the store), and the root mean square over all elements by the square root of that number of roundings. NaN and
+    infinity have to be where the reference has them. `rounding`, a share of the magnitude, is allowed further where
+    operands, or results between two operations, are rounded to less than float32. The errors in `operands` are added to
+    both bounds.
     """
     storage = STORAGE_TYPES[str(got.dtype)]
     if got.shape != reference.shape:
@@ -83,7 +82,7 @@ def assert_rounded(
 ) -> None:
     """Assert that `got` holds the integers that `stored` makes of the float64 `reference`.
 
-    Each has to be exactly that, but where the reference is no further from the middle between two integers than the
+    Each integer has to be exact, except where the reference is no further from the middle between two integers than the
     `error` that float32 arithmetic may make before it is rounded: there it may be either. An error of 0 allows nothing.
     """
     if got.shape != reference.shape:

@@ -29,7 +29,7 @@ class Draw:
         return values[self.uniform(0, len(values) - 1)]
 
     def by_name(self, values: Sequence[T]) -> T:
-        """Return one of several values, by their texts: with a further value, only the draws that return it change."""
+        """Return one of several values, chosen by their texts: a further value changes only draws that return it."""
         number = self._random()
         return max(values, key=lambda value: sha256(f"{number} {value}".encode()).digest())
 

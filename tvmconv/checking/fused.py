@@ -11,7 +11,7 @@ from .closeness import assert_close
 
 
 class FusedSample:
-    """The expected result of several layers of finite operands, in some elements or in all, as their kind chooses."""
+    """The expected result of several layers for finite operands, in some elements or in all, as their kind chooses."""
 
     def __init__(
         self, problem: FusedProblem, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
@@ -20,7 +20,7 @@ class FusedSample:
         self._reference = fused_row(problem.workload).reference(problem, operands, rng, outputs)
 
     def check(self, got: np.ndarray) -> None:
-        """Assert that `got` is right in the sample, and written where it should be: it was filled with NaN."""
+        """Assert that `got`, filled with NaN before, is right in the sample, and written exactly where it should be."""
         shape, dtype = self._operand
         if (got.shape, str(got.dtype)) != (shape, dtype):
             raise AssertionError(f"{got.shape} {got.dtype}, expected {shape} {dtype}")

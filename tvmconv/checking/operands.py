@@ -39,8 +39,8 @@ CHECKED_OUTPUTS = 2**16
 DISTINCT = 4_000_037
 """The number of elements of an operand before they repeat: to draw more takes longer than to time a kernel.
 
-It is prime, so that no stride of an array is a multiple of it, and an element that is read in the place of another one
-is another number.
+It is prime, so that no stride of an array is a multiple of it, and an element that is read by mistake differs from the
+right one.
 """
 
 
@@ -69,7 +69,7 @@ def random_operands(workload: Workload, seed: int = 0, direction: str = FORWARD)
 def random_operand(problem: Problem, name: str, rng: np.random.Generator, count: int) -> np.ndarray:
     """Return `count` elements of an operand.
 
-    Behind sums of integers the scale is such that outputs are about as large as numbers of their type, by half.
+    With sums of integers the scale is such that outputs are about half as large as the numbers of their type.
     """
     workload, (_, dtype) = problem.workload, problem.operands[name]
     if bounds := STORAGE_TYPES[dtype].bounds:
@@ -82,11 +82,11 @@ def random_operand(problem: Problem, name: str, rng: np.random.Generator, count:
 
 
 TYPICAL = 74.0
-"""The standard deviation of integers of one byte."""
+"""The standard deviation of random integers of one byte."""
 
 
 def unwritten(dtype: str) -> float:
-    """Return what outputs of a type are filled with ahead: NaN, or the largest integer, which few elements are."""
+    """Return the number that fills outputs of a type before a kernel runs: NaN, or the largest integer."""
     bounds = STORAGE_TYPES[dtype].bounds
     return np.nan if bounds is None else bounds[1]
 
@@ -117,9 +117,9 @@ def layouts_of(problem: Problem) -> dict[str, Layout]:
 
 
 class Expected:
-    """The result of a problem in float64, with the error that a kernel's may have with the problem's precision.
+    """The result of a problem in float64, with the error that a kernel's result may have with the problem's precision.
 
-    Sums of integers have none, and what comes behind them that of its own operations.
+    Sums of integers have no error, and operations on them only their own errors.
     """
 
     def __init__(self, problem: Problem, operands: dict[str, np.ndarray]) -> None:
@@ -154,7 +154,7 @@ class Expected:
             self._rounded = Rounded(unit * self._nearby, unit / 4 * self._nearby)
 
     def _set_gradient(self, problem: Problem, operands: dict[str, np.ndarray]) -> None:
-        """Set what a gradient is compared with: sums of products alone."""
+        """Set the reference of a gradient: sums of products alone."""
         layouts, reference = layouts_of(problem), GRADIENTS[problem.direction]
         inputs = [to_logical(array, layouts[name]) for name, array in operands.items() if name != "output"]
         self._reference, self._magnitude = (
@@ -171,7 +171,7 @@ class Expected:
             return np.asarray(np.abs(got.astype(np.float64) - self._reference) / self._magnitude)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
-        """Assert that `got` is close to it; for `rounding` see `assert_close`."""
+        """Assert that `got` is close to the reference; for `rounding` see `assert_close`."""
         output, workload = self._workload.output_storage, self._workload
         if output.bounds is None:
             assert_close(got, self._reference, self._nearby, self._terms, rounding, self._evaluation, self._rounded)
@@ -182,7 +182,7 @@ class Expected:
 
 
 def _largest_nearby(workload: ConvWorkload, x: np.ndarray, w: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each output's sum of products (N, K, H, W), and the largest within so many rows and columns of it.
+    """Return each output's sum of products (N, K, H, W), and the largest within `reach` rows and columns of it.
 
     Planes go on beyond their edges, as tiles do, as far as windows still meet pixels.
     """
@@ -203,7 +203,7 @@ def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float,
     """Return the errors of products whose two factors are each rounded to the nearest number, by at most a unit.
 
     They add up like the steps of a random walk, whose lengths are the products. Rounding to the nearest gives a root
-    mean square of 0.6 units of its distance, and cutting bits off one of 1.57: one unit is allowed. (By rounding a
+    mean square of 0.6 units of the walk's distance, and truncation one of 1.57: one unit is allowed. (By rounding a
     mantissa between 1 and 2, in which small ones are more frequent, a factor is wrong by 0.42 units in the root mean
     square.) Few factors may all have large errors, and so may few sums: a single one is allowed two units.
     """
@@ -218,9 +218,10 @@ def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float,
 class Sample:
     """The expected result of a problem with finite operands, in some `outputs` elements or in all.
 
-    Of a depthwise convolution and of its gradient by the input these are the first, the last and random planes, of its
-    gradient by the weight likewise channels; of another convolution all channels at the corners of the first and the
-    last image and at random positions, half of them on the edges. The reference is computed once, for all results.
+    For a depthwise convolution and for its gradient by the input these are the first, the last and random planes; for
+    its gradient by the weight the first, the last and random channels; for another convolution all channels at the
+    corners of the first and the last image and at random positions, half of them on the edges. The reference is
+    computed once, for all results.
     """
 
     def __init__(
@@ -241,9 +242,9 @@ class Sample:
         self._expected = Expected(msgspec.structs.replace(problem, workload=part), operands)
 
     def check(self, got: np.ndarray, rounding: float = 0.0) -> None:
-        """Assert that `got` is right in the sample, and written everywhere: it was filled with what is `unwritten`.
+        """Assert that `got`, filled with `unwritten` before, is right in the sample, and written everywhere.
 
-        Of integers that shows in the sample alone.
+        For integers only elements of the sample show that they were not written.
         """
         is_ = (got.shape, str(got.dtype))
         if is_ != self._operand:
@@ -264,7 +265,7 @@ def _everything(array: np.ndarray) -> np.ndarray:
 def _planes(
     workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
-    """Return a sample of the planes of a depthwise convolution, as one of a single image, or of its gradient."""
+    """Return a sample of planes of a depthwise convolution, or of its gradient, as a workload of a single image."""
     channels, m = workload.in_channels, workload.multiplier
     planes, is_gradient = workload.batch * channels, "dy" in operands
     count = outputs // (workload.height * workload.width if is_gradient else m * prod(workload.output_size))
@@ -293,7 +294,7 @@ def _planes(
 def _channels(
     workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
-    """Return a sample of the channels of a gradient by the weight, as one of fewer channels."""
+    """Return a sample of the channels of a gradient by the weight, as a workload of fewer channels."""
     channels, m = workload.in_channels, workload.multiplier
     count = outputs // prod(workload.w_shape[1:])
     chosen = np.unique([0, channels - 1, *rng.choice(channels, max(0, count - 2), replace=False)])
@@ -307,7 +308,7 @@ def _channels(
 def _positions(
     workload: ConvWorkload, operands: dict[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> tuple[ConvWorkload, dict[str, np.ndarray], Choice]:
-    """Return a sample of the positions of any convolution, as one whose images are the patches that are read there."""
+    """Return a sample of positions of any convolution, as a workload whose images are the patches read there."""
     ends = [(0, size - 1) for size in (workload.batch, *workload.output_size)]
     chosen = rng.integers(0, [[last + 1] for _, last in ends], (3, max(16, outputs // workload.out_channels)))
     for axis in (1, 2):

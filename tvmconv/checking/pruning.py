@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
-    """Return the weight with a share of zeros at random places; a larger share keeps the zeros of a smaller one."""
+    """Return the weight with a share of zeros at random indices; a larger share keeps the zeros of a smaller one."""
     zeros = np.random.default_rng(seed).permutation(weight.size)[: round(sparsity * weight.size)]
     left: Array = weight.copy()
     left.flat[zeros] = 0
@@ -28,7 +28,7 @@ def pruned(weight: Array, sparsity: float, seed: int = 0) -> Array:
 def random_constants(workload: ConvWorkload, sparsity: float) -> Constants:
     """Return random constants for a sparse kernel, always the same, with a share of zeros in the weight.
 
-    They are drawn without the images that are to meet them.
+    They do not depend on the images that they are used with.
     """
     rng, operands = np.random.default_rng(0), workload.operands
     wanted = ((name, *operands[name]) for name in COMPILED_IN if name in operands)
@@ -37,7 +37,7 @@ def random_constants(workload: ConvWorkload, sparsity: float) -> Constants:
 
 
 def operands_for(problem: Problem) -> dict[str, Array]:
-    """Random operands by name, see `random_operands`, with `random_constants` for a sparse kernel."""
+    """Return random operands by name, see `random_operands`, with `random_constants` for a sparse kernel."""
     arrays = random_operands(problem.workload, direction=problem.direction)
     if problem.sparsity is not None:
         arrays.update(random_constants(problem.workload, problem.sparsity))

@@ -29,7 +29,7 @@ def load_suite(name: str, kind: str, batch: int | None = None, dtype: str = "flo
 
 
 def _workload(row: dict[str, Any], batch: int, dtype: str) -> ConvWorkload:
-    """Return the workload of a row, which adds its own values to those that all rows of the suite share."""
+    """Return the workload of a row, which adds values to those that all rows of the suite share."""
     channels, kernel = row["in_channels"], (row["kernel"], row["kernel"])
     x_shape = (batch, channels, row["height"], row["width"])
     how = {"stride": row["stride"], "padding": row["padding"], "dtype": dtype}

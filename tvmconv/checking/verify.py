@@ -23,19 +23,19 @@ A network sums in another order than its reference. Integers and booleans have t
 
 
 FACTORS = {name: STORAGE_TYPES[name].network for name in NARROW} | {"tf32": STORAGE_TYPES["float16"].network}
-"""The same for floating-point outputs of networks that multiply smaller types of factors than float32.
+"""The errors allowed to floating-point outputs of networks that multiply smaller types of factors than float32.
 
-A TF32 number has as many bits as one of float16.
+A TF32 number has the bits of precision of a float16 number.
 """
 
 STEPS = 2
-"""The steps of 8 bits that outputs of a network may be wrong by that computes in integers.
+"""The steps of 8 bits that outputs of a network that computes in integers may be wrong by.
 
-Runtimes round sums of integers between layers in float32, and those near the middle between two differ.
+Runtimes round sums of integers between layers in float32, and those near the middle between two integers differ.
 """
 
 QUANTIZED_SHARE = STEPS / 64
-"""The same as a share of the largest output in floating point, whose range may go both ways, half of it unused."""
+"""`STEPS` as a share of the largest output in floating point, whose range may go both ways, half of it unused."""
 
 EXACT_SUMS = "session.x64quantprecision", "1"
 """The option of a session of ONNX Runtime for exact sums of integers.
@@ -52,7 +52,7 @@ class Comparison:
     error: float
     bound: float
     ratio: float
-    """The ratio of signal to noise in dB, of the elements that are finite in both."""
+    """The ratio of signal to noise in dB, over elements that are finite in both."""
 
     @property
     def agrees(self) -> bool:
@@ -64,8 +64,8 @@ def compare(
 ) -> list[Comparison]:
     """Compare each output with the reference of the same name. Infinity and NaN agree with themselves alone.
 
-    `multiplied` are the types of the factors of the network's convolutions and linear layers: with those of half
-    precision, TF32 numbers and integers of one byte, more is allowed.
+    `multiplied` are the types of the factors of the network's convolutions and linear layers: factors of half
+    precision, TF32 numbers and integers of one byte allow larger errors.
     """
     return [_compare(name, outputs[name], expected, multiplied) for name, expected in reference.items()]
 

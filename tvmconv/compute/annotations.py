@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MIN_BLOCKS = "tvmconv.min_blocks"
-"""The annotation of a loop of CUDA threads: so many blocks are to share a multiprocessor and its registers."""
+"""The annotation of a loop of CUDA threads: the number of blocks that are to share a multiprocessor and its
+registers."""
 
 CHANNELS_LAST = "tvmconv.channels_last"
-"""The attribute of a function: the names of parameters in NHWC or KRSC that are given in the shape of NCHW or KCRS."""
+"""The attribute of a function: the names of parameters in NHWC or KRSC that callers pass in the shape of NCHW or
+KCRS."""
 
 MOST_COLUMNS = "tvmconv.most_columns"
-"""The attribute of a function for outputs of any width: the most columns for which it counts bytes in 32 bits."""
+"""The attribute of a function for outputs of any width: the largest width for which it counts bytes in 32 bits."""
 
 TO_THE_END = "tvmconv.to_the_end"
-"""The annotation of the loop over a row's tiles, with a tile's columns: the last one ends where the row does.
+"""The annotation of the loop over a row's tiles, with a tile's columns: the last tile is moved to end where the row
+does.
 
-In a row of open width of at least one tile, that is: columns that two tiles have are computed twice, alike.
+That is for a row of open width with at least one tile: columns in two tiles are computed twice, with the same results.
 """
 
 UNROLLED = "tvmconv.unrolled"
@@ -27,61 +30,62 @@ UNROLLED = "tvmconv.unrolled"
 """
 
 SHARES = "tvmconv.shares"
-"""The annotation of the parallel loop of a CPU: the number of tasks for each turn, with a share of the blocks each."""
+"""The annotation of the parallel loop of a sparse kernel on a CPU: the number of tasks for each iteration, each with an
+equal share of the blocks of output channels."""
 
 COPIED = "tvmconv.copied"
 """The annotation of a loop over staged channels: the number of chunks in shared memory, which are copied ahead."""
 
 COPY = "tvmconv.copy"
-"""The annotation of a block that copies 16, 8 or 4 bytes to shared memory, or zeros.
+"""The annotation of a block that copies 16, 8 or 4 bytes to shared memory, or stores zeros there.
 
-An asynchronous copy takes its place. Its value is true where the places of a row's eight vectors are permuted.
+An asynchronous copy replaces it. Its value is true where the eight vectors of a row are swizzled.
 """
 
 PRODUCT = "tvmconv.product"
 """The annotation of a block that adds the product of two chunks in shared memory to sums in registers.
 
-Its value is the name and the CUDA source of the function that takes its place, which gets the addresses of the sums and
-of both chunks; with a number behind them, of the first place of a chunk in so many of its last dimensions, whatever the
-block reads.
+Its value is the name and the CUDA source of the function that replaces it, which gets the addresses of the sums and of
+both chunks. With a third item, a number n, the addresses of chunks have index 0 in their last n dimensions, whichever
+elements the block reads.
 """
 
 MATRICES = "tvmconv.matrices"
-"""The annotation of a block that stores what a thread has in registers in the rows of a tile in shared memory.
+"""The annotation of a block that stores the registers of a thread in the rows of a tile in shared memory.
 
-Its value is the name and the CUDA source of the function that takes its place, which all threads of a warp call, each
-with the address of its own first place in the tile, and of its registers.
+Its value is the name and the CUDA source of the function that replaces it, which all threads of a warp call, each with
+the address of its first element in the tile, and of its registers.
 """
 
 STORE = "tvmconv.store"
-"""The annotation of a block that stores its part of outputs in memory, from shared memory.
+"""The annotation of a block that stores a part of the outputs, from shared memory to global memory.
 
-Its value is the name and the CUDA source of the function that takes its place, which gets the address of the block's
-first output, that of the same one in the next image, if the block has one, and that of what it stores.
+Its value is the name and the CUDA source of the function that replaces it, which gets the address of the block's first
+output, that of the same output in the next image, if the block has one, and that of the outputs in shared memory.
 """
 
 TILE_TASK = "tvmconv.tile_task"
 """The annotation of a loop of a CPU whose body multiplies tiles of AMX.
 
-Its value is the code of `TILE_PRODUCT` in LLVM's language, and in it the names of a function that asks Linux for tiles,
-of one that begins to use them and of one that ends it. The first returns 0, or the number of an error.
+Its value is LLVM code, which has the function of `TILE_PRODUCT`, and the names in it of a function that asks Linux for
+tiles, of one that begins to use them and of one that ends it. The first returns 0, or the number of an error.
 """
 
 TILE_PRODUCT = "tvmconv.tile_product"
 """The annotation of a block in such a loop, which sums the products of windows in tiles.
 
-Its value is what `TileProduct.to_list` returns.
+Its value is a list of `TileProduct.to_list`.
 """
 
 
 class TileProduct(NamedTuple):
-    """A function in the place of a block that adds up (chunk, row, column) of windows, for tiles of pixels.
+    """A function that replaces a block, which adds up (chunk, row, column) of windows for tiles of pixels.
 
-    It gets the addresses of the sums, of the first factor and of the second one, each with the bytes from one step to
-    the next of what it goes along: tiles and pixels of the sums; tiles, pixels, chunks, rows and columns of the first
-    factor. The second factor lies in the order of the steps. Then come the numbers of chunks, rows and columns.
+    It gets the addresses of the sums, of the first factor and of the second one, each followed by the bytes of its
+    steps: to the next tile and pixel of the sums; to the next tile, pixel, chunk, row and column of the first factor.
+    The second factor lies in the order of the steps. Then come the numbers of chunks, rows and columns.
 
-    A step is a dimension of the array, and so many of its elements.
+    A step is given by a dimension of the array and the number of elements along it.
     """
 
     name: str
@@ -114,50 +118,51 @@ CLUSTER_AXIS = "clusterCtaIdx.y"
 FETCH = "tvmconv.fetch"
 """The annotation of a loop that reads neighbouring elements in the shared memory of a block of the cluster.
 
-The first index of what it reads is the number of that block. Each block has a part of its own of what is read.
+The first index of the array that it reads is the number of that block: each block stores one part of the array.
 """
 
 RING = "tvmconv.ring"
 """The annotation of the loop over chunks that `COPY` and `PRODUCT` are in.
 
-Its value is the number of chunks that are copied ahead, 0 where there is one chunk alone, 1 if the products are of
-`wgmma`, which reads shared memory in a way of its own, and 1 if they go on while the next chunks are copied.
+Its value is the number of chunks that are copied ahead, 0 where there is a single chunk; 1 if the products are of
+`wgmma`, which reads shared memory by another way, else 0; and 1 if products continue while the next chunks are copied,
+else 0.
 """
 
 SPECIALIZED = "tvmconv.specialized"
 """The annotation, in place of `RING`, of the loop over chunks of a block whose warps have roles.
 
-Its value is the number of chunks in shared memory, that of the blocks that stay on a GPU, that of the teams that
-multiply a tile each, that of the threads of a team, those of the registers of a thread that copies and of one that
-multiplies, and 1 if products go on when their function returns, or 0.
+Its value is the number of chunks in shared memory, the number of blocks that stay on a GPU, the number of teams that
+multiply a tile each, the number of threads of a team, the registers of a thread that copies and of one that multiplies,
+and 1 if products continue after their function has returned, else 0.
 """
 
 ROLE = "tvmconv.role"
-"""The annotation of a role's loop, of one turn for the warps that have the role and of none for the others."""
+"""The annotation of a role's loop, which has one iteration for the warps with the role and none for the others."""
 
 LAST_PRODUCT = "tvmconv.last_product"
-"""The annotation of a loop with `SPECIALIZED` where the last one of every so many chunks has less to multiply.
+"""The annotation of a loop with `SPECIALIZED` where the last chunk of each tap has less to multiply.
 
-Its value is the number of these chunks, and the value of `PRODUCT` for the last one, whose rows may be narrower: see
+Its value is the number of chunks of a tap, and the value of `PRODUCT` for the last one, whose rows may be narrower: see
 `BulkCopy.last_lanes`.
 """
 
 SETTLED = "tvmconv.settled"
 """The annotation of a loop with `SPECIALIZED` whose complete sums go through a function before they are stored.
 
-Its value is that of `PRODUCT` for a function of the sums and of the last chunk's factors, which it does not read. It
-keeps the compiler from using sums before they are complete.
+Its value is like that of `PRODUCT`, for a function of the sums and of the last chunk's factors, which it does not read.
+It keeps the compiler from using sums before they are complete.
 """
 
 COPYING_THREADS = 128
-"""The threads of the warps that copy in such a block: as many as change their registers together."""
+"""The number of threads that copy in such a block: four warps, which change their registers together."""
 
 BARRIER_BYTES = 1024
-"""The shared memory of the barriers of such a block: chunks behind them begin where they have to."""
+"""The bytes of shared memory for the barriers of such a block; the chunks behind the barriers are then aligned."""
 
 TILE_ROWS = 64
 """The pixels of a tile that goes through shared memory in such a block are rounded up to a multiple of this number, so
-that chunks behind it begin where they have to, too."""
+that the chunks behind it are aligned, too."""
 
 BULK = "tvmconv.bulk"
 """The annotation of a block with `COPY` in such a loop: the copy engine of sm_90 brings the whole chunk.
@@ -167,9 +172,9 @@ Its value is a `BulkCopy`.
 
 
 class BulkCopy(NamedTuple):
-    """Chunks of windows in an array (N, H, W, C): pixels follow one another, and the channels under a tap are a row.
+    """The copy of a chunk of windows in an array (N, H, W, C): for each pixel a row of channels, under one tap.
 
-    An array without a width has all of its pixels in one row.
+    An array with a width of 0 has all of its pixels in one row.
     """
 
     axes: int
@@ -180,7 +185,7 @@ class BulkCopy(NamedTuple):
     lanes: int
     """The number of channels in a chunk."""
     last_lanes: int
-    """The number of channels in the last chunk under a tap, whose rows are no longer than that in shared memory."""
+    """The number of channels in the last chunk of a tap, whose rows in shared memory are no longer than that."""
     channels: int
     """The number of channels in the array, C."""
     height: int = 1
@@ -190,22 +195,25 @@ class BulkCopy(NamedTuple):
     stride_h: int = 1
     stride_w: int = 1
     lower_h: int = 0
-    """The first row of the first window; like the next three numbers it is 0, or less where there is padding."""
+    """The first row of the first window, which is negative with padding; `lower_w` is its first column."""
     lower_w: int = 0
     upper_h: int = 0
-    """The first row of the last window, from the last row of the image."""
+    """The first row of the last window, counted from the last row of the image; `upper_w` is its first column,
+    likewise."""
     upper_w: int = 0
     kernel_w: int = 1
     dilation_h: int = 1
     dilation_w: int = 1
     group_channels: int = 0
-    """The number of channels of a group, or under a tap, from one to the next; chunks begin with the first one."""
+    """The number of channels from a group, or from a tap, to the next; the first chunk of each begins at its first
+    channel."""
     group_tiles: int = 1
-    """The number of tiles after which pixels are counted from `group_pixels` more on."""
+    """The number of tiles in a group of pixels: tile t begins at t // group_tiles * group_pixels + t % group_tiles *
+    pixels."""
     group_pixels: int = 0
-    """See `group_tiles`: it is `pixels` where tiles are of all pixels."""
+    """The number of pixels in such a group; it is `pixels` where tiles are of all pixels."""
     first_pixel: int = 0
     """The first pixel of the first tile."""
     groups_apart: int = 0
-    """1 where there is one image, in which the channels of each group are an array of their own; 0 where a pixel has
-    those of all groups."""
+    """1 where there is one image, and the channels of each group are a separate array; 0 where a pixel has the channels
+    of all groups."""

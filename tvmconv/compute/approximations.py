@@ -1,8 +1,8 @@
-"""Functions that a GPU has in hardware, to about 2**-22: for numbers that are rounded to half precision afterwards.
+"""exp2 and reciprocal by approximate GPU instructions, to about 2**-22: for results that are rounded to half precision.
 
-Schedules and passes of TVM see them as operators, of which they make vectors as of any other. CUDA code has the
-instructions, without what functions of CUDA do for denormal numbers beside (PTX ISA, `ex2` and `rcp`); all other code
-has what they approximate.
+Schedules and passes of TVM see them as operators, of which they make vectors as of any other. CUDA code calls the PTX
+instructions `ex2` and `rcp` without the handling of denormal numbers that CUDA's own functions add; all other targets
+compute the exact functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXP2, RECIPROCAL = "tvmconv.exp2", "tvmconv.reciprocal"
 """The names of the operators."""
 
 LARGEST = 2.0**126
-"""The largest divisor with a reciprocal that is no denormal number, for which the instruction has 0."""
+"""The largest divisor whose reciprocal is a normal float32 number: above it the instruction returns 0."""
 
 ROUNDING = frozenset(("ceil", "floor", "nearbyint", "round", "trunc"))
 """The names of functions that round to integers."""
@@ -31,7 +31,7 @@ COMPARISONS = tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE
 """The kinds of expressions that compare two numbers."""
 
 LOG2_E = log2(e)
-"""The powers of two in one of e."""
+"""The base-2 logarithm of e."""
 
 PURE = 1
 """The number of TVM's `CallEffectKind` for a call that just computes a value."""
@@ -58,7 +58,7 @@ def quotient(a: Expr, b: Expr) -> Expr:
 
 
 def approximated(value: Expr) -> Expr:
-    """Return an expression with these functions in the place of exponentials and quotients of float32.
+    """Return an expression with float32 `exp` and division replaced by `tvmconv.exp2` and `tvmconv.reciprocal`.
 
     Before: `exp(x - m) / s`. After: `tvmconv.exp2((x - m) * log2(e)) * tvmconv.reciprocal(s)`.
     """
@@ -78,9 +78,9 @@ def _function(call: Call) -> str:
 
 
 def with_reciprocals(value: Expr) -> Expr:
-    """Return an expression with these functions in the place of float32 quotients by integers and by most numbers.
+    """Return an expression with float32 divisions by integers, and by most constants, replaced by reciprocals.
 
-    Such a number and its reciprocal are in the range where `quotient` is the quotient.
+    A constant divisor is replaced if its absolute value is from 2**-126 to 2**126, where `quotient` is the quotient.
 
     Before: `s / 9.0`. After: `s * tvmconv.reciprocal(9.0)`.
     """
@@ -96,7 +96,7 @@ def with_reciprocals(value: Expr) -> Expr:
 
 
 def is_approximated(value: Expr) -> bool:
-    """Return whether an expression has a quotient or an exponential, which these functions may stand for."""
+    """Return whether an expression has a division or an exponential, which `approximated` may replace."""
     found = list[Expr]()
 
     def of_call(each: Call) -> None:
@@ -108,9 +108,10 @@ def is_approximated(value: Expr) -> bool:
 
 
 def stepped_in(value: Expr) -> list[Expr]:
-    """Return what an expression rounds to integers, casts to them, or compares with other numbers than 0.
+    """Return the subexpressions that are rounded to integers, cast to integers, or compared with other numbers than 0.
 
-    The least error of such a number may become a whole step: 41 times the reciprocal of 41 is less than 1.
+    A tiny error of such a subexpression may become a whole step: 41 times the approximate reciprocal of 41 is less than
+    1.
     """
     found = list[Expr]()
 
@@ -139,7 +140,7 @@ def register_pure(name: str) -> None:
 
 
 def _register(name: str, otherwise: Callable[[Expr], Expr]) -> None:
-    """Register an operator that is a function of `approximations.cuh` in CUDA, and something else elsewhere."""
+    """Register an operator: in CUDA a function of `approximations.cuh`, on other targets the expression `otherwise`."""
     named, source = function(name.removeprefix("tvmconv.")), included("compute/approximations.cuh")
 
     def in_cuda(call: tirx.Call) -> Expr:

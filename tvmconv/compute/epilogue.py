@@ -19,7 +19,7 @@ from .open_sizes import COLUMNS, ROWS
 def epilogue_operands(workload: ConvWorkload, along_pixels: bool = False) -> dict[str, te.Tensor]:
     """Return placeholders for the epilogue's operands: vectors (K,) in float32, and the residual, like the output.
 
-    Vectors may be along the pixels of one row instead.
+    With `along_pixels` the vectors have a number for each pixel of a row instead.
     """
     pixels = (workload.output_size[1],)
     return {
@@ -30,9 +30,9 @@ def epilogue_operands(workload: ConvWorkload, along_pixels: bool = False) -> dic
 
 
 def in_a_row(workload: ConvWorkload) -> ConvWorkload:
-    """Return a workload with the same output, but for the pixels in one row, of all images where they are neighbours.
+    """Return a workload with the same output, whose pixels are one row for each image; in NHWC one row for all images.
 
-    It is for the epilogue, which does not ask how an output was computed.
+    It is for the epilogue, which does not depend on how an output was computed.
     """
     batch, pixels = workload.batch, prod(workload.output_size)
     if workload.out_layout == "NHWC":
@@ -55,9 +55,9 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
 def epilogue(
     accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor], along_pixels: bool = False
 ) -> te.Tensor:
-    """Return the stage "output": what `finished` makes of sums, (N, K, H, W) or (N, groups, K / groups, H, W).
+    """Return the stage "output": `finished` of sums, (N, K, H, W) or (N, groups, K / groups, H, W).
 
-    Vectors are (K,), or along the pixels of one row in NCHW.
+    Vectors are (K,), or with `along_pixels` have a number for each pixel of a row in NCHW.
     """
 
     def value(y: tirx.PrimExpr, k: tirx.PrimExpr, place: Sequence[tirx.Var]) -> tirx.PrimExpr:
@@ -73,11 +73,11 @@ def in_layout(
     workload: ConvWorkload,
     value: Callable[[tirx.PrimExpr, tirx.PrimExpr, Sequence[tirx.Var]], tirx.PrimExpr] = lambda y, *_: y,
 ) -> te.Tensor:
-    """Return the stage "output", of a value of each element of planes, its channel and its place in the output.
+    """Return the stage "output": `value(sum, channel, index in the output)` for each element of planes.
 
     It has the workload's exact shape and layout, also where the planes were rounded up to whole tiles; a height and a
-    width that are known only when the kernel runs stay in whole tiles, and lowering cuts them off. The planes are
-    (N, K, H, W) or (N, groups, K / groups, H, W).
+    width that are known only when the kernel runs stay in whole tiles, and lowering cuts them off. The planes are (N,
+    K, H, W) or (N, groups, K / groups, H, W).
     """
 
     def element(*place: tirx.Var) -> tirx.PrimExpr:
@@ -92,7 +92,7 @@ def in_layout(
 
 
 def finished(y: tirx.PrimExpr, workload: ConvWorkload, given: Mapping[str, tirx.PrimExpr]) -> tirx.PrimExpr:
-    """Return a sum as it is stored: `activation(y * scale + shift + residual) * factor`, of those that are given.
+    """Return a sum as it is stored: `activation(y * scale + shift + residual) * factor`, of operands that are given.
 
     It is computed in float32, then has the type of the workload's output. Sums in int32 that are the output are stored
     as they are.
@@ -116,11 +116,12 @@ def finished(y: tirx.PrimExpr, workload: ConvWorkload, given: Mapping[str, tirx.
 
 
 def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: int | tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return y as an integer of a type: the nearest, or even, one, plus the zero point, between the type's bounds.
+    """Return y rounded to the nearest integer, ties to even, plus the zero point, limited to the bounds of a type.
 
-    The bounds come first, which are integers themselves. A sum with `ROUNDING`, or another even integer near it, then
-    has the integer in its last bits. Of the last byte something has to be subtracted: LLVM 22 stores four bytes where
-    one is wanted of a number that it takes from a vector of float32 as it is. All of them are below 2**21.
+    The limits come first, since the bounds are integers themselves. After the addition of `ROUNDING`, or another even
+    integer near it, the integer is in the last bits. The constant that is subtracted from these bits must not end with
+    a byte of 0: LLVM 22 would take the byte from a vector of float32 as it is, and store four bytes instead of one. The
+    integers here are below 2**21.
     """
     low, high = (tirx.const(bound, "int32") - zero_point for bound in bounds)
     y = tirx.min(tirx.max(y, low.astype("float32")), high.astype("float32"))  # NaN on its left is the other number
@@ -131,13 +132,13 @@ def rounded(y: tirx.PrimExpr, dtype: str, bounds: tuple[int, int], zero_point: i
 
 
 def zero_point_of(workload: ConvWorkload) -> int:
-    """Return the number of the output that stands for zero."""
+    """Return the integer that stands for zero in the output."""
     given = workload.epilogue.zero_point
     return 0 if given is msgspec.UNSET else given
 
 
 def rounded_reference(y: np.ndarray, workload: ConvWorkload) -> np.ndarray:
-    """Return y in float64 as it is stored in an output of integers, times the epilogue's factor."""
+    """Return float64 results as an output of integers stores them: times the epilogue's factor, rounded and limited."""
     low, high = workload.output_storage.bounds or (-np.inf, np.inf)
     if workload.epilogue.factor is not msgspec.UNSET:
         y = y * workload.epilogue.factor
@@ -151,7 +152,7 @@ def epilogue_reference(
     shift: np.ndarray | None = None,
     residual: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Apply the epilogue in float64 NumPy, all but what `rounded_reference` does.
+    """Apply the epilogue in float64 NumPy, except what `rounded_reference` does.
 
     y and residual are (N, K, H, W), scale and shift (K,).
     """

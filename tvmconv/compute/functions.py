@@ -2,7 +2,7 @@
 
 The expressions have nothing but additions, multiplications, divisions and comparisons in them, so that LLVM makes
 vectors of them, where it calls a scalar function of the C library for each lane of its own `exp` and `erf`. CUDA code
-computes the same, but for outputs in half precision, of which the hardware's functions have all digits.
+computes the same, except for outputs in half precision, for which the hardware's functions are exact enough.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """Two numbers whose sum is ln 2; the product of the first with an integer below 2**15 is exact."""
 
 ROUNDING, ROUNDING_BITS = 1.5 * 2.0**23, 0x4B400000
-"""A number that rounds one below 2**22 to an integer when added, which is in the last bits of the sum, and its bits."""
+"""A float32 number, and its bits: added to a number below 2**22 it leaves the nearest integer in the last bits of the
+sum."""
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 """The coefficients of (exp(f) - 1 - f) / f**2 for |f| <= ln(2) / 2.
@@ -36,7 +37,8 @@ They are from S. L. Moshier, Cephes Math Library 2.2, expf, 1992.
 """
 
 EXP_RANGE, EXP2_RANGE = (-88.0, 89.0), (-127.0, 128.0)
-"""The ranges of exp and exp2: below, they are less than every normal float32 number, exp2 0; above, more than any."""
+"""The ranges of the arguments of exp and exp2: below them results are less than every normal float32 number (0 for
+exp2), above them more than any float32 number."""
 
 ERF_NUMERATOR = (
     -2.72614225801306e-10,
@@ -67,9 +69,9 @@ TANH_END = 10.0
 
 
 def activated(epilogue: Epilogue, y: tirx.PrimExpr, to_half: bool) -> tirx.PrimExpr:
-    """Apply the epilogue's activation to a float32 expression, which is then rounded to half precision or is not."""
+    """Apply the epilogue's activation to a float32 expression; `to_half` if the result is rounded to half precision."""
     arithmetic = Approximate() if to_half else Float32()
-    # Schedules of bounds, of which records tell, have no variables.
+    # No variable for a clip: the schedules in tuning records have none.
     y = y if epilogue.row.definition is clip else arithmetic.bound(y)
     return arithmetic.with_variables(epilogue.activate(arithmetic, y, to_half))
 
@@ -77,8 +79,8 @@ def activated(epilogue: Epilogue, y: tirx.PrimExpr, to_half: bool) -> tirx.PrimE
 class Float32:
     """Arithmetic of float32 expressions; values used more than once are bound to variables, so expressions stay short.
 
-    Each variable more doubles the time of some of TVM's passes: what is a few operations is written out again instead,
-    which LLVM and CUDA's compiler find.
+    Each further variable doubles the time of some of TVM's passes, so a value of a few operations is written out again
+    instead, and LLVM and CUDA's compiler find the repetition.
     """
 
     def __init__(self) -> None:
@@ -91,7 +93,7 @@ class Float32:
         return variable
 
     def with_variables(self, expression: tirx.PrimExpr) -> tirx.PrimExpr:
-        """Return an expression with the values of the variables in it."""
+        """Return an expression inside the definitions (`let`) of all variables that it may use."""
         for variable, value in reversed(self._bindings):
             expression = tirx.Let(variable, value, expression)
         return expression
@@ -118,10 +120,10 @@ class Float32:
         return power, polynomial(EXP, f) * f * f + f
 
     def _power(self, y: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
-        """Return 2**n and n, the integer next to y."""
-        # The integer is in the last bits. Of a difference of float32 numbers TVM would say that it is y.
+        """Return 2**n and n, the integer nearest to y."""
+        # The integer is in the last bits. TVM would simplify (y + ROUNDING) - ROUNDING in float32 to y.
         n = self.bound(tirx.reinterpret("int32", y + ROUNDING) - tirx.const(ROUNDING_BITS, "int32"), "int32")
-        # The exponent of float32 is in the bits from 23 on, and of 1 it is 127.
+        # The exponent of a float32 number is in the bits from 23 on; that of 1.0 is 127.
         power = tirx.reinterpret("float32", (n + tirx.const(127, "int32")) << 23)
         return power, n.astype("float32")
 
@@ -167,10 +169,10 @@ class Approximate(Float32):
 
 
 def without_approximations(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function with the formulas of `Float32` in the place of what a GPU has in hardware.
+    """Return a function with the approximate operators of a GPU replaced by the formulas of `Float32`.
 
-    Their variables follow the activation's own in front of the whole expression: TVM binds one within another one's
-    value twice, which it refuses where the second time finds a constant.
+    The variables of a formula are defined after the activation's, in front of the whole expression: a definition inside
+    the value of another one TVM makes twice, and refuses where the second time finds a constant.
 
     Before: `let t = ...: t * tvmconv.reciprocal(tvmconv.exp2(-t) + 1.0)`.
     After: `let t = ...: let n = ...: let f = ...: t * (1.0 / (... + 1.0))`, with the polynomial of `Float32.exp2`, of

@@ -1,4 +1,4 @@
-"""The float64 reference of several layers in one kernel, in the form in which each kind of them gives it."""
+"""The float64 reference of several layers in one kernel, in the form that each kind of fused problem returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Part(NamedTuple):
     """The index of each result in the output as it lies in memory."""
     result: np.ndarray
     error: np.ndarray
-    """The error that each result may have beside the roundings of the sum that it is."""
+    """The error that each result may have beside the rounding errors of its sum."""
     magnitude: np.ndarray
     """The sum of absolute products of each result."""
     terms: int

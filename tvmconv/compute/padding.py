@@ -8,22 +8,22 @@ from tvmconv.problem.workload import ConvWorkload
 
 
 def _reaches_beyond(end: int | tirx.PrimExpr, input_end: int | tirx.PrimExpr, is_exact: bool, after: int) -> bool:
-    """Return whether reads up to an end reach beyond the input's; for an exact output they end with its padding."""
+    """Return whether reads up to `end` pass the input's end; for open sizes, whether padding or rounding makes them."""
     return end > input_end if isinstance(end, int) and isinstance(input_end, int) else not is_exact or after > 0
 
 
 def padded_input(
     x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int], lanes: int = 1, dtype: str | None = None
 ) -> tuple[te.Tensor, int]:
-    """Return the stage "pad": x with zeros around it, as many rows and columns as `output_size` outputs read.
+    """Return the stage "pad": x with zeros around it, in the rows and columns that `output_size` outputs read.
 
     Schedules inline it, or stage a tile of it, so that no padded tensor is ever stored. x has shape (N, C, H, W), or
     that in the workload's layout, and so has the stage. An `output_size` beyond the workload's makes the stage read as
     zero there too. Rows and columns come in whole strides, so that a schedule can lay them out by their phase.
 
-    With more than one of `lanes`, which have to divide the width of an input in NCHW, the stage has shape (N, C, H,
-    W / lanes, lanes): each of its vectors is all input, and aligned as the input is, or all zeros. For that it may
-    begin some columns further left; they are the second result.
+    With more than one of `lanes`, which have to divide the width of an input in NCHW, the stage has shape (N, C, H, W /
+    lanes, lanes): each of its vectors is all input, and aligned as the input is, or all zeros. For that the stage may
+    begin some columns further left; their number is the second result.
 
     With a `dtype` elements are in that type, less the zero point of x.
     """
@@ -49,7 +49,7 @@ def padded_input(
             tests.append(h - top < workload.height)
         if left:
             tests.append(w >= left // lanes)
-        # Rows are read by outputs alone, but columns in whole strides by windows.
+        # Only outputs read rows, but the stage "windows" reads columns in whole strides.
         if _reaches_beyond(vectors * lanes - left, workload.width, is_exact[1], right + stride - 1):
             tests.append(w - left // lanes < workload.width // lanes)
         source = list(place[: len(x.shape)])
@@ -65,11 +65,12 @@ def padded_input(
 
 
 def nearest_input(x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, int]) -> te.Tensor:
-    """Return the stage "pad" behind "nearest" and "wide": x with zeros around it, without a branch to read it.
+    """Return the stage "pad", after "nearest" and "wide": x with zeros around it, read without branches.
 
-    Where "pad" is zero, "nearest" has the nearest element of the input, which is there to be read; "wide" is that in
-    the type of sums, and one instruction selects it or zero. A GPU's compiler makes a branch of an element that may
-    only be read on a condition, and reads nothing ahead over it. Its shape is in no whole strides.
+    "nearest" reads the input at indices that are clamped into it, "wide" is its elements in the type of sums, and "pad"
+    selects an element of "wide", or zero outside the input, by one instruction. A GPU's compiler makes a branch of an
+    element that may only be read on a condition, and reads nothing ahead over it. Rows and columns are not rounded up
+    to whole strides.
     """
     top, left, bottom, right = workload.padding
     sums, layout = workload.storage.sums, workload.x_layout

@@ -39,13 +39,13 @@ def barrier() -> tirx.Stmt:
 
 
 def tested(tests: list[Expr], body: tirx.Stmt) -> tirx.Stmt:
-    """Return a statement that is run where all tests hold."""
+    """Return a statement that is run if all tests hold; tests that are constants other than 0 are dropped."""
     left = [test for test in tests if not (isinstance(test, tirx.IntImm) and int(test))]
     return tirx.IfThenElse(tirx.all(*left), body, None) if left else body
 
 
 def sequence(steps: list[tirx.Stmt]) -> tirx.Stmt:
-    """Return statements as one."""
+    """Return one statement that runs several in order."""
     return steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
 
 
@@ -85,10 +85,10 @@ def halves(count: int) -> list[int]:
 
 
 def exchange(register: Any, join: Callable[[Any, Any], Any], distance: int, place: Expr = ZERO) -> tirx.Stmt:
-    """Return the statement that joins a thread's value with that of the lane whose number differs in one bit."""
+    """Return the statement that joins an element of a register with that of the lane at `distance` (by XOR)."""
     return tirx.BufferStore(register, join(register[place], exchanged(register[place], distance)), [place])
 
 
 def exchanged(value: Expr, distance: int) -> Expr:
-    """Return the value that the lane has whose number differs in one bit."""
+    """Return the value of the lane whose number is that of this lane XOR `distance`."""
     return tirx.op.tvm_warp_shuffle_xor(tirx.const(ALL_LANES, "uint32"), value, distance, WARP, WARP)

@@ -1,4 +1,4 @@
-"""Replacement of variables in what TVM has of a program."""
+"""Replacement of variables in statements and expressions of TVM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHOICE = tvm.ir.Op.get("prim.if_then_else")
 
 
 def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
-    """Return a statement, an expression or another node with expressions, or integers, for some of its variables.
+    """Return a statement, an expression or another node with some variables replaced by expressions or integers.
 
     Before: `x[i + j] = y`. After, with 1 for i and `k * 2` for j: `x[1 + k * 2] = y`.
     """
@@ -30,12 +30,12 @@ def substitute(node: Any, values: Mapping[tvm.ir.Var, Any]) -> Any:
 
 
 def evaluated(size: Any, values: Mapping[tvm.ir.Var, int]) -> int:
-    """Return the number that an expression is with numbers for all of its variables."""
+    """Return the value of an integer expression, given numbers for all of its variables."""
     return int(Analyzer().simplify(tvm_ffi.structural_map(substitute(size, values), (tvm.ir.Call, _folded))))
 
 
 def _folded(call: tvm.ir.Call) -> Any:
-    """Return the number that a rounding of a number in floating point is; other calls as they are."""
+    """Return the value of ceil, floor or trunc of a constant; other calls as they are."""
     rounding = ROUNDINGS.get(getattr(call.op, "name", ""))
     value = Analyzer().simplify(call.args[0]) if rounding else None
     return (

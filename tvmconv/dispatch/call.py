@@ -1,4 +1,4 @@
-"""Templates of one's own: functions by name, calls of them, and messages to processes that build and run kernels."""
+"""User-defined templates: functions by name, calls of them, and messages to processes that build and run kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 class Call(NamedTuple):
-    """The problem of a template of one's own: the template's name, and the arguments of its call."""
+    """The problem of a user-defined template: the template's name, and the arguments of its call."""
 
     template: str
     arguments: str
@@ -78,7 +78,7 @@ def to_message(name: str, template: Any) -> str:
 
 @lru_cache(maxsize=16)
 def from_message(text: str) -> tuple[str, Any]:
-    """Return the name and the object that `to_message` was given, the same object for the same text.
+    """Return the name and the object that `to_message` was given; equal texts return the same object.
 
     The text comes from the process that began this one, or from the client of an RPC server: it is code.
     """
@@ -90,14 +90,14 @@ def from_message(text: str) -> tuple[str, Any]:
 
 
 def define(name: str, function: Callable[..., Any]) -> None:
-    """Make a function that of the template with a name; refuse a name that another function has."""
+    """Make a function the one of the template with a name; refuse a name that another function has."""
     if (known := _functions.get(name)) is not None and _where(known) != _where(function):
         raise InvalidArgumentError("task_name", name, f"a name that no other has; {_where(known)} has it")
     _functions[name] = function
 
 
 def redefine(name: str, function: Callable[..., Any]) -> None:
-    """Make a function that of the template with a name, whatever it was before: the client of this process knows."""
+    """Make a function the one of the template with a name, whatever it was before: this process's client decides."""
     _functions[name] = function
 
 
@@ -110,6 +110,6 @@ def function_named(name: str) -> Callable[..., Any]:
 
 
 def _where(function: Callable[..., Any]) -> str:
-    """Return the file and line of a function, which are the same when its file runs a second time."""
+    """Return the file and line of a function, which stay the same when its file runs a second time."""
     code = function.__code__
     return f"{function.__qualname__} in {code.co_filename}, line {code.co_firstlineno}"

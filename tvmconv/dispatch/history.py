@@ -1,4 +1,4 @@
-"""The records of logs that may be used, those of devices that are alike among them, and the choice of the best one."""
+"""The records of logs that may be used, among them those of similar devices, and the choice of the best one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .task import Entity, Maker, Task
 from .trial import Stage, Status
 
 LEAST_GAIN = 1.02
-"""The least ratio of the default's time to that of a sibling's record that serves; less is noise."""
+"""The least expected speedup over the default for which a similar device's record is used; less is noise."""
 
 NEAR = 1.5
-"""The largest ratio of non-zeros of two weights of which one may use the other's records."""
+"""The largest ratio of the non-zeros of two weights for which one may use the other's records."""
 
 FAMILIES = (("NVIDIA H100 80GB HBM3", "NVIDIA H200"),)
-"""The families of GPUs with the same multiprocessors, as many of them, and other memory.
+"""Families of GPUs whose multiprocessors are the same, and equal in number, and whose memory differs.
 
 docs/tuning.md has the gains from records of one on the other.
 """
@@ -82,8 +82,8 @@ def objection(record: Record, target: tvm.target.Target, maker: Maker, device: D
 def serves(measured: float | None, sparsity: float | None) -> bool:
     """Return whether records of one share of zeros choose for a weight with another; None stands for dense kernels.
 
-    The best configuration weighs code, which is as long as there are non-zeros, against staging, which is the same for
-    all. So the ratio of non-zeros has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but from 50% to 25% or
+    The best configuration weighs code, whose length grows with the non-zeros, against staging, which does not depend on
+    them. So the ratio of non-zeros has to be near, at most `NEAR`: from 90% zeros to 85% or 93%, but from 50% to 25% or
     67%.
     """
     if measured is None or sparsity is None:
@@ -93,10 +93,10 @@ def serves(measured: float | None, sparsity: float | None) -> bool:
 
 
 def best_record(records: Iterable[Record]) -> Record | None:
-    """Return the record to use of those that apply to one problem; its costs are all those of its configuration.
+    """Return the record to use, of those that apply to one problem; its costs are all costs of its configuration.
 
     Configurations that were measured again at the end of a tuning run, the default among them, come before those that
-    were measured in the search alone. One that has failed is out.
+    were measured in the search alone. A configuration that has failed is left out.
     """
     trials = defaultdict[tuple[Stage, Entity], list[Record]](list)
     failed = set()
@@ -120,7 +120,7 @@ def _pooled(records: Sequence[Record]) -> Record:
 
 
 _Key = tuple[Workload, str, str]
-"""The workload, the precision and the direction of problems, which differ in sparsity alone."""
+"""The workload, the precision and the direction: problems that share these differ in sparsity alone."""
 
 
 def _key(problem: Problem) -> _Key:
@@ -182,7 +182,7 @@ class History:
     ) -> bool:
         """Return whether a sibling's record should beat the default on a device, by measurements of both there.
 
-        The default is that of what was measured, which for a network or for open sizes may be another one.
+        The default is that of the measured problem, which for a network or for open sizes may be another one.
         """
         measured = problem_of(problem.workload, record.sparsity, problem.precision, problem.direction)
         config = default_config(template, measured, str(target))
@@ -200,7 +200,7 @@ class History:
         return sorted(shares, key=lambda share: abs((share or 0.0) - (problem.sparsity or 0.0)))
 
     def best_of_task(self, task: Task, device: DeviceFacts | None) -> tuple[Record | None, Counter[str]]:
-        """Return `best` for a task of a template of one's own."""
+        """Return `best` for a task of a user-defined template."""
         records = self._calls.get(task.problem, []) if isinstance(task.problem, Call) else []
         usable, left_out = sifted(records, task.target, task.maker, device)
         return best_record(usable), left_out
@@ -232,7 +232,7 @@ def device_here(target: tvm.target.Target) -> DeviceFacts | None:
 def processor(target: str) -> str:
     """Return the processor of a target, given as JSON: an architecture of GPU, or a CPU and its features.
 
-    For a CPU that is not of the x86 kind the architecture comes first, as "generic" is a name on each.
+    For a CPU that is not an x86 the architecture comes first, as CPUs of several architectures are called "generic".
     """
     config = json.loads(target)
     arch = backend_named(config["kind"]).arch(config)
@@ -261,10 +261,11 @@ def expected_gain(
     measured_on: DeviceFacts,
     device: DeviceFacts,
 ) -> float:
-    """Return the ratio of the default's time to a configuration's on a device, expected from both on its sibling.
+    """Return the expected ratio of the default's time to a configuration's on a device, from both on its sibling.
 
-    Both are given with seconds of a call. On a CPU each takes as long as the thread with the most tasks, so what has
-    too few tasks for many threads, or does not divide well among them, loses what it has won on few.
+    Both are given with seconds of a call. On a CPU each takes as long as the thread with the most tasks, so a
+    configuration with too few tasks for many threads, or that does not divide well among them, loses its gain on few
+    threads.
     """
 
     def seconds(config: Any, cost: float) -> float:

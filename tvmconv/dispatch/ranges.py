@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 ASSUMED_BATCHES = (1, 8, 64)
 """The batches that kernels for a GPU are chosen for where the batch alone is open: one image, a few, and many.
 
-What is fast there depends on the number of blocks. Each is code of its own, so they are few.
+The fastest kernel depends on the number of blocks. Each kernel is separate code, so they are few.
 """
 
 ASSUMED_SIDES = (35, 100, 300)
-"""The heights and widths that they are chosen for where planes are open, in percent of those in the workload.
+"""The heights and widths that kernels are chosen for where planes are open, in percent of those in the workload.
 
-Each has some eight times as many pixels as the one before, as the batches have. By estimates, 14 layers of a U-Net and
-a ResNet at 23 sizes take 1.02 times as long in the mean as kernels for the size, and at worst 1.22 times; with one
-kernel 1.07 and 1.72 times.
+Each has some eight times the pixels of the one before, as the batches have. By estimates, 14 layers of a U-Net and a
+ResNet at 23 sizes take 1.02 times as long in the mean as kernels for the size, and at worst 1.22 times; with one kernel
+1.07 and 1.72 times.
 """
 
 LEAST_GAIN = 1.1
@@ -57,8 +57,9 @@ Choose = Callable[[Problem, "tvm.target.Target"], Selection]
 def select_ranges(problem: Problem, target: tvm.target.Target) -> tuple[Range, ...]:
     """Return the kernels for a problem, by ascending sizes; a single one for known sizes, and on a CPU.
 
-    There a network would have each weight once more in the layout of each kernel. A range begins where the estimate of
-    its kernel is below that of the one before. A kernel that is not worth its code has no range: the one before serves.
+    On a CPU a network would have each weight once more in the layout of each kernel. A range begins where the estimate
+    of its kernel is below that of the kernel before. A kernel that is not worth its code has no range: the one before
+    serves.
     """
     if not backend_of(target).kernels_by_batch:
         return (Range(1, problem, select(problem, target)),)
@@ -98,7 +99,7 @@ def at_assumed_sizes(problem: Problem) -> list[Problem]:
 
 
 def _assumed(problem: Problem) -> list[tuple[int, Problem]]:
-    """Return the problem with each of the assumed sizes that a workload may have, by the step that `_at` takes."""
+    """Return the problem with each of the assumed sizes that a workload may have, with the step given to `_at`."""
     problems = []
     for step in ASSUMED_SIDES if problem.has_open_planes else ASSUMED_BATCHES:
         try:
@@ -109,7 +110,7 @@ def _assumed(problem: Problem) -> list[tuple[int, Problem]]:
 
 
 def _at(problem: Problem, step: int) -> Problem:
-    """Return the problem with open sides of so many percent of the workload's, or with this batch."""
+    """Return the problem with its open height and width at `step` percent of the workload's, or with batch `step`."""
     workload = problem.workload
     sizes = {"batch": step}
     if problem.has_open_planes:

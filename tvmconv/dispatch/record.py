@@ -40,13 +40,13 @@ from .trial import MeasureInput, MeasureResult, Stage, Status
 LAYOUT = 0.2
 REASON_CHARACTERS = 300
 KINDS = frozenset({"sp", "re", "an", "ot"})
-"""The kinds of knobs that a template of one's own may have; tvmconv's own have "ot" alone."""
+"""The kinds of knobs that a user-defined template may have; tvmconv's own have "ot" alone."""
 
 Result = tuple[tuple[float, ...], int, float, float]
 
 
 class Keywords(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The arguments of a template beside the workload, such as `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
+    """Arguments of a template besides the workload, such as `{}`, `{"sparsity": 0.9}` or `{"precision": "tf32"}`."""
 
     sparsity: float | None = None
     precision: str = DEFAULT
@@ -66,16 +66,16 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """The versions of the software that made the kernel, beside TVM itself."""
+    """The versions of the software that made the kernel, besides TVM itself."""
 
     tvmconv: str
     ffi: str
     template: int
-    """The `VERSION` of the template: its knobs mean the same as long as it is the same."""
+    """The `VERSION` of the template: while it is the same, the knobs mean the same."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One line of a log; `Record.of` makes it from a trial."""
+    """A line of a log; `Record.of` makes it from a trial."""
 
     input: Input
     config: Config
@@ -178,7 +178,7 @@ class Log:
     records: list[Record] = field(default_factory=list)
     """The trials that ended, in the order of the file."""
     under_way: list[Record] = field(default_factory=list)
-    """The trials that began, and of which no end was written."""
+    """The trials that began, and whose end was not written."""
     skipped: Counter[str] = field(default_factory=Counter)
     """The number of lines that are no records: "torn" ones, of a writer that was killed, and "foreign" ones."""
 

@@ -42,7 +42,7 @@ TEMPLATES: dict[str, Template] = {
 _registered = dict(TEMPLATES)
 
 changes = 0
-"""The number of times that the registered templates have changed: results that depend on them are kept for one."""
+"""The number of changes of the registered templates: results that depend on templates are cached by it."""
 
 
 def register(name: str, template: Template) -> None:
@@ -113,7 +113,7 @@ def is_for_fused(name: str) -> bool:
 
 
 def fused_row(workload: FusedWorkload) -> Fused:
-    """Return the row of a kind of workload of several layers, as a template has it."""
+    """Return the `Fused` of the template for a kind of workload of several layers."""
     rows = (template.LAYOUTS for template in _registered.values() if isinstance(template.LAYOUTS, Fused))
     return next(row for row in rows if isinstance(workload, row.kind))
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MUCH_FASTER = 1.5
-"""The least ratio of estimates for which a template that our log knows nothing of is taken instead of what was tuned.
+"""The least ratio of estimates for which a template without records in our log is taken instead of the tuned one.
 
 It is more than a configuration gains by tuning, in most cases.
 """
@@ -69,7 +69,7 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
 
 
 def _untried(found: Found, problem: Problem, target: tvm.target.Target, algorithm: str) -> Selection | None:
-    """Return the default of a template that tvmconv's own log, if that has the best, knows nothing of, if much faster.
+    """Return the default of a template without records in tvmconv's own log, if that has the best, if much faster.
 
     What users have tuned themselves is theirs to choose.
     """
@@ -102,7 +102,7 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
     found = found or question.of_sibling()
     if found is None and (others := problem.in_other_words):
         question = _Question(problem, target, templates, device, others)
-        if any(question.places()):  # estimates take long, and most workloads have no records
+        if any(question.places()):  # estimates are slow, and most workloads have no records
             question = replace(question, templates=(template_for(problem, target, algorithm),))
             found, more = question.of_device()
             found, complaints = found or question.of_sibling(), {**complaints, **more}
@@ -123,10 +123,10 @@ class _Question:
     device: DeviceFacts | None
     """The device of the target; None where it is not here."""
     measured: Sequence[Problem]
-    """The problem itself, or it with other precisions: those whose records are asked for, the best first."""
+    """The problems whose records are used, the best first: the problem itself, or with other precisions."""
 
     def of_device(self) -> tuple[Found | None, dict[History, str]]:
-        """Return a log's best for the device itself, and complaints about applied logs before it that have nothing.
+        """Return a log's best for the device itself, and complaints about applied logs before it that have none.
 
         A log is complained about where it has records of the workload, and all of them are left out.
         """

@@ -1,4 +1,4 @@
-"""Quantization of a float32 ONNX model by ONNX Runtime, with samples of its inputs, and what it costs in accuracy."""
+"""Quantization of a float32 ONNX model by ONNX Runtime, with samples of its inputs, and the loss of accuracy."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _prepare(source: Path, prepared: Path) -> None:
 
 
 def split(arrays: Mapping[str, Array], model: onnx.ModelProto) -> list[dict[str, Array]]:
-    """Return the samples in arrays whose first axis goes through images: as many in each as the model's batch has.
+    """Return the samples in arrays whose first axis counts images, with the model's batch of images in each.
 
     A batch that the model leaves open is of one image.
     """
@@ -143,7 +143,7 @@ def _refusing(what: str, source: Path) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back warnings of ONNX Runtime's quantizer, which are about its own speed."""
+    """Hold back warnings of ONNX Runtime's quantizer about the time that it takes."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -189,7 +189,7 @@ def _noise(model: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence
 
 
 def _layers(model: onnx.ModelProto, quantized: onnx.ModelProto) -> Iterator[_Watched]:
-    """Yield the layers, each at the integers of its output, or of the clip behind it."""
+    """Yield the layers, each with the integers of its output, or of the clip after it."""
     import onnx
 
     made = {name for node in quantized.graph.node for name in node.output}

@@ -43,10 +43,10 @@ def compile_graph(
     """Compile a graph that torch.compile has found in a model; for inference alone.
 
     A network is built when the graph is first run with inputs of certain shapes, and again after weights have changed.
-    Where torch leaves the batch open, and each convolution has a kernel for any batch, and no products of matrices
-    depend on it, it is for all of them; other sizes are those of these inputs, so that its kernels are tvmconv's
-    whatever torch leaves open. Weights are constants in it. Tensors of torch go in and come out without a copy. A graph
-    with operators that cannot be imported is split: torch runs these, which a warning says.
+    Where torch leaves the batch open, the network is for any batch, provided that each convolution has a kernel for any
+    batch, and no products of matrices depend on it. Other sizes are those of these inputs, so that its kernels are
+    tvmconv's whatever torch leaves open. Weights are constants in it. Tensors of torch go in and come out without a
+    copy. A graph with operators that cannot be imported is split: torch runs these, which a warning says.
 
     `options` are "precision" and "sparse", as for `tvmconv.build`, and "records", the path of a log of `tvmconv tune`
     or several of them. `mode` is None, "default" or "reduce-overhead", which make no difference: on a GPU networks
@@ -160,10 +160,10 @@ def _is_number(placeholder: torch.fx.Node) -> bool:
 
 
 def _open_batches(examples: Sequence[Any]) -> dict[int, int]:
-    """Return the places of inputs with a batch that torch leaves open, each with that of a tensor that has this batch.
+    """Return the indices of inputs with a batch that torch leaves open, each with the index of a tensor that has it.
 
-    Such inputs are tensors, and integers that are the batch. It is a size that is the first one of some tensors, and in
-    no other one.
+    Such inputs are tensors, and integers that are the batch. A batch is a size that is the first one of some tensors,
+    and no other size depends on it.
     """
     first: dict[Any, int] = {}
     others = set()
@@ -187,7 +187,7 @@ def _symbol(size: Any) -> Any:
 
 
 def _kind(inputs: Mapping[int, Any], batches: Mapping[int, int]) -> Inputs:
-    """Return what decides on the network for inputs, by their places: all but their elements and their open batch."""
+    """Return a key for the network that inputs need: shapes without open batches, dtypes, devices and numbers."""
     return tuple(
         (value.shape[i in batches :], value.dtype, value.device) if _is_tensor(value) else i in batches or value
         for i, value in inputs.items()
@@ -197,7 +197,7 @@ def _kind(inputs: Mapping[int, Any], batches: Mapping[int, int]) -> Inputs:
 class _Built:
     """A network built from a graph for its present weights and for the sizes and shapes of its tensors.
 
-    It is for any batch of the inputs in `batches`, where the convolutions have kernels for that.
+    It is for any batch of the inputs in `batches`, where convolutions and products have kernels for that.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class _Built:
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
 
         class Bound(torch.nn.Module):  # type: ignore[misc]
-            """The graph as a module whose inputs and outputs are its tensors alone."""
+            """The graph as a module whose inputs and outputs are tensors only."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -265,7 +265,7 @@ class _Built:
 
 
 def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
-    """Return whether these inputs of a model have an open batch, and all convolutions and products kernels for any."""
+    """Return whether these inputs of a model have an open batch that all convolutions and products have kernels for."""
     resolved = resolve_target(target)
     if is_slow_of_open_sizes(model.mod, resolved) or _has_open_weights(model.mod):
         return False
@@ -277,7 +277,7 @@ def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
 
 
 def _has_open_weights(mod: tvm.IRModule) -> bool:
-    """Return whether a convolution has a weight whose sizes are open, as one that is an input may have."""
+    """Return whether a convolution has a weight with open sizes, such as a weight that is an input."""
     found = []
 
     def visit(value: relax.Expr) -> None:

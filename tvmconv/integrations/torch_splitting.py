@@ -28,12 +28,12 @@ def split_graph(
     compile_part: Callable[..., Run],
     error: UnsupportedModelError,
 ) -> Run:
-    """Return the function that runs a graph on inputs like these, its operators that can be imported by `compile_part`.
+    """Return the function that runs a graph on inputs like these, with parts that `compile_part` compiles.
 
-    `weights` are the indices of inputs that are weights; `compile_part` gets a part of the graph, and as `weights`
-    those of its inputs. The graph's operators are first brought into a form in which none changes a tensor, but for
-    those that write to inputs at the end, so that parts do not share memory. Raises the `error` where no operator is
-    supported.
+    `weights` are the indices of inputs that are weights; `compile_part` gets a part of the graph whose operators can be
+    imported, and the indices of the weights among its inputs. The graph's operators are first brought into a form in
+    which no operator changes a tensor, except for those at the end that write to inputs, so that parts do not share
+    memory. Raises the `error` where no operator is supported.
     """
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -137,7 +137,7 @@ def _unsupported(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
             alike.setdefault(_description(node), []).append(node)
     for first, reason in _refused([nodes[0] for nodes in alike.values()]).items():
         reasons |= dict.fromkeys(alike[_description(first)], reason)
-    # One result of several goes with the operator that makes them.
+    # One result of several is refused together with the operator that computes them.
     for node in graph.graph.nodes:
         if node.target is getitem and node.args[0] in reasons:
             reasons[node] = reasons[node.args[0]]
@@ -145,7 +145,7 @@ def _unsupported(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
 
 
 def _description(node: torch.fx.Node) -> str:
-    """Return what an operator computes: its name, its numbers, and shapes and types in the place of tensors."""
+    """Return a key for what an operator computes: its name, its numbers, and the shapes and types of its tensors."""
     import torch
 
     def described(value: Any) -> Any:
@@ -158,7 +158,7 @@ def _description(node: torch.fx.Node) -> str:
 
 
 def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
-    """Return those of some operators that cannot be imported by themselves, with the reason."""
+    """Return the operators that cannot be imported, with the reason for each; the search halves the list."""
     if not nodes:
         return {}
     try:
@@ -172,7 +172,7 @@ def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
 
 
 def _alone(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    """Return a module of these operators, side by side, whose inputs are their arguments, and inputs for it."""
+    """Return a module of these operators, none of which reads another, and inputs for it: their arguments."""
     import torch
 
     graph, results = torch.fx.Graph(), []

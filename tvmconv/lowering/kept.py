@@ -1,9 +1,9 @@
-"""Functions of networks that are kept on disk as they were compiled, and found again before they are scheduled.
+"""Compiled functions of networks, which are kept on disk and found again before they are scheduled.
 
-Each is known by what decides its code: problems and configurations, the target, and the sources of this library. What
-is found is declared in a module, as any function is, and its code is put in where others are compiled. A function that
-others have scheduled is known by its content, and is found when it is to be lowered. The machine code of its CUDA
-source is what `kernel_cache` has by that source.
+The name of each is a hash of all that decides its code: problems and configurations, the target, and the sources of
+this library. A function that is found is declared in a module, without a body, and its code is added where others are
+compiled. A function that was scheduled elsewhere is named by its content, and is looked up when it is to be lowered.
+Machine code is not kept here: `kernel_cache` has it by the CUDA source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tvmconv.targets import sources
 from .workspace import Workspace
 
 KEEP, CODE = "tvmconv.keep_as", "tvmconv.code"
-"""The attributes of a function that is to be kept, with the name, and of a declared one, with its code."""
+"""The attributes of functions: the name to keep a function under, and the code of a declared function."""
 
 HOOK = "tvm_callback_cuda_postproc"
 """The global function that TVM's generator of CUDA source passes each source through."""
@@ -48,7 +48,7 @@ class Declared(NamedTuple):
     function: tirx.PrimFunc
     workspace: Workspace
     packings: tuple[Any, ...]
-    """The functions that lay a weight out, as `declare` was given them."""
+    """The functions that lay a weight out, as they were given to `declare`."""
 
 
 class _Signature(msgspec.Struct, frozen=True):
@@ -73,9 +73,9 @@ class _Code(msgspec.Struct, frozen=True):
 
 
 def name_for(*content: object) -> str | None:
-    """Return the name to keep a function by that such content decides, whose text has all of it.
+    """Return the name to keep a function under: a hash of the text of `content`, the library's sources and passes.
 
-    None where sources have changed while they are in use, and where TVM's source goes through a hook of someone else.
+    None where sources have changed while they are in use, and where TVM's CUDA source goes through someone else's hook.
     """
     digest = sources.digest()
     if digest is None or not _has_hook():
@@ -102,9 +102,9 @@ def found(name: str) -> Declared | None:
 
 
 def name_of(func: tirx.PrimFunc, target: tvm.target.Target) -> str | None:
-    """Return the name that a function's code is kept by: the one that it was given, or else one for its content.
+    """Return the name that a function's code is kept under: the one that it was given, or else one for its content.
 
-    None for one that was found, and for those that `name_for` has none for.
+    None for a function that was found, and where `name_for` returns None.
     """
     if CODE in func.attrs:
         return None
@@ -157,7 +157,7 @@ def _json(node: Any) -> str:
 
 
 def _without_body(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with a body that TVM cannot build for a CPU either, where it computes what is constant."""
+    """Return the function with a body that TVM cannot build for a CPU, as it would do there to fold constants."""
     kernel = tirx.IterVar(None, tirx.Var("blockIdx.x", "int32"), tirx.IterVar.ThreadIndex, "blockIdx.x")
     body = tirx.Evaluate(tirx.call_extern("int32", "declared"))
     launch = tirx.For(tirx.Var("b", "int32"), 0, 1, tirx.ForKind.THREAD_BINDING, body, kernel)
@@ -165,7 +165,7 @@ def _without_body(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _unit(unit: _Unit) -> Module:
-    """Return a CUDA module of a source that was kept, which TVM makes of its functions without bodies."""
+    """Return the CUDA module of a source that was kept; TVM builds it from functions without bodies."""
     _this_thread.source = unit.source
     try:
         module = codegen_build(tvm.ir.load_json(unit.functions), tvm.target.Target(unit.target))

@@ -49,16 +49,16 @@ class Folded(NamedTuple):
 
     func: tirx.PrimFunc
     pixels: int
-    """The number of pixels of a thread, which has so many multiply-adds for each weight."""
+    """The number of pixels of a thread: its multiply-adds for each weight."""
     blocks: int
-    """The number of blocks of output channels, each with code of its own."""
+    """The number of blocks of output channels, each with separate code."""
 
 
 class Kernel(NamedTuple):
-    """A problem's kernel, compiled: it is called with the operands, but for its constants, and the workspace."""
+    """A problem's kernel, compiled; it is called with the operands that are not compiled in, then the workspace."""
 
     executable: Executable
-    """With the kernel alone."""
+    """The module that has the kernel and no other."""
     workspace: Workspace
     folded: Folded | None = None
     """The lowered function of a sparse kernel; None for a dense one."""
@@ -71,7 +71,7 @@ def build_kernel(
     constants: Constants | None = None,
     name: str = KERNEL_NAME,
 ) -> Kernel:
-    """Build the problem's kernel, in a module of its own, with the constants of a sparse one in it.
+    """Build the problem's kernel, in a separate module, with the constants of a sparse problem in it.
 
     `name` is that of the function: functions of one network need different ones. Threads may build several side by
     side. Raises `InvalidArgumentError` for a weight of another shape, or with NaN or infinity in it, and
@@ -100,7 +100,7 @@ def build_twin(
 ) -> Kernel:
     """Build the serial twin of the kernel that `build_kernel` makes, for the CPU of this machine.
 
-    Where the problem leaves sizes open it is for those of a workload.
+    Where the problem leaves sizes open the twin is for the sizes of `workload`.
     """
     func = lower(problem, selection, target, KERNEL_NAME)
     if workload is not None:
@@ -158,13 +158,13 @@ def _bound(skeleton: Skeleton, problem: Problem, selection: Selection, constants
 
 @lru_cache(maxsize=64)
 def kept_skeleton(problem: Problem, selection: Selection, target: str) -> Skeleton:
-    """Return the lowered function that kernels of a problem share, whatever their weights, made once."""
+    """Return the lowered function that kernels of a problem share, whatever their weights; it is cached."""
     resolved = resolve_target(target)
     return make_skeleton(lower(problem, selection, resolved, KERNEL_NAME), resolved)
 
 
 def _with_mirrored_taps(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
-    """Return the function of a mirrored problem, from that of the convolution, which reads its weight elsewhere.
+    """Return the function with the taps of its weight read in reverse along both axes, if the problem is mirrored.
 
     Loops, staging and vectors of the schedule stay: lanes along a filter are then read one by one, backwards.
 

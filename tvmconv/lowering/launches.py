@@ -14,14 +14,14 @@ from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, kernel_ca
 from .gpu.side_by_side import finished, import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
-"""LLVM's option against moving what is constant out of loops: it would read thousands of weights ahead, and put them, a
-whole vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
+"""LLVM's option against moving constants out of loops: it would read thousands of weights ahead, and put them, a whole
+vector each, into memory until they are used. Machine code that is loaded at run time was twice as slow for it."""
 
 
 def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) -> Executable:
-    """The module with a function that `folding.bind` made, named.
+    """Return the module with a function that `folding.bind` made, named.
 
-    Each of its launches is a CUDA module of its own, since compilers take longer over one large function than over two
+    Each of its launches is a separate CUDA module, since compilers take longer over one large function than over two
     halves, and can compile them side by side.
     """
     kernel_cache.use_fast_compiler()
@@ -53,12 +53,12 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
 
 
 def machine_code(executable: Executable, target: tvm.target.Target) -> list[bytes]:
-    """The images of a module's launches, compiled side by side and kept for the next use; none for a CPU."""
+    """Return the machine code of a module's launches, compiled in parallel and cached; none for a CPU."""
     sources = cuda.sources(executable.mod)
     return kernel_cache.compile_all(sources, cuda_arch(target)) if sources else []
 
 
 def _as_written(target: tvm.target.Target) -> tvm.target.Target:
-    """Return the same processor with `AS_WRITTEN`."""
+    """Return the target with `AS_WRITTEN` among its options."""
     config = json.loads(str(target))
     return tvm.target.Target({**config, "cl-opt": [*config.get("cl-opt", ()), AS_WRITTEN]})

@@ -75,7 +75,7 @@ def _build_network(mod: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.t
 
 
 def _with_alignment_of_inputs(mod: tvm.IRModule, target: tvm.target.Target, called: set[str]) -> tvm.IRModule:
-    """Return the module whose functions with the names `called` read arrays of users, aligned to just an element."""
+    """Return the module with parameters of the functions `called` aligned no more than the arrays of users are."""
     mod = mod.clone()
     for var, func in mod.functions.items():
         if var.name_hint in called:

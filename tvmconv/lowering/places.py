@@ -18,41 +18,41 @@ from .signatures import with_alignment
 
 
 class Span(NamedTuple):
-    """The place of a tensor in one that is longer along an axis."""
+    """The position of a tensor in one that is longer along an axis."""
 
     axis: int
     """The axis, counted from the first one."""
     size: int
-    """The size of the larger tensor along it."""
+    """The size of the larger tensor along the axis."""
     first: int
-    """The place there that the tensor begins with."""
+    """The index along the axis in the larger tensor where the smaller one begins."""
 
     def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the shape of the larger tensor, given that of the one in it."""
+        """Return the shape of the larger tensor, given that of the smaller one."""
         return (*own[: self.axis], self.size, *own[self.axis + 1 :])
 
     def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
-        """Return the indices of an element there, which has no test to pass."""
+        """Return the indices of an element in the larger tensor, and None: there is no test that it has to pass."""
         return [index + self.first if axis == self.axis else index for axis, index in enumerate(indices)], None
 
 
 class Interleaved(NamedTuple):
-    """The place of a tensor (N, H, W, phases of rows and of columns and channels) as (N, rows, columns, width)."""
+    """The position of a tensor (N, H, W, row phases * column phases * channels) in one of (N, rows, columns, width)."""
 
     plane: tuple[int, int]
-    """The H and the W of the tensor."""
+    """The height and the width of the smaller tensor."""
     phases: tuple[int, int]
-    """The rows and the columns that each of its pixels becomes."""
+    """The numbers of rows and of columns that each of its pixels becomes."""
     channels: Span
-    """The place of the channels of a phase."""
+    """The position of the channels of a phase in the last dimension."""
 
     def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the shape of the larger tensor, given that of the one in it."""
+        """Return the shape of the larger tensor, given that of the smaller one."""
         rows, columns = (size * count for size, count in zip(self.plane, self.phases, strict=True))
         return own[0], rows, columns, self.channels.size
 
     def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
-        """Return the indices of an element there, which has no test to pass; the first is that of all rows."""
+        """Return the indices of an element in the larger tensor, its row counted over all images, and None: no test."""
         (height, width), (rows, columns), channels = self.plane, self.phases, int(own[3]) // prod(self.phases)
         n, h, w, place = indices
         pixel = (n * height + h) * width + w  # some templates take all pixels as one row
@@ -65,7 +65,7 @@ AnyPlace: TypeAlias = Span | Interleaved | Place
 
 
 def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return a scheduled function with some of its parameters, by name, as tensors that they lie in.
+    """Return a scheduled function in which some parameters, by name, are the larger tensors that they lie in.
 
     Before: `x: T.Buffer((1, 6, 197, 1, 64))`, `x[0, g, p, 0, c]`. After: `x: T.Buffer((226944,))`,
     `x[384 + p * 1152 + c + g * 64]`.
@@ -78,7 +78,7 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
     }
 
     def found(old: Any, indices: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the indices of an element, and the test that it is there."""
+        """Return the indices of an element in the larger tensor, and the test that it is there, or None."""
         return places[names[old]].found(old.ty.shape, indices)
 
     def loaded(load: TensorLoad) -> Any:
@@ -89,7 +89,7 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
         return value if test is None else tirx.if_then_else(test, value, tirx.const(0, load.ty.dtype))
 
     def chosen(call: tvm.ir.Call) -> tvm.ir.Call:
-        """Return a choice of a choice as one, as copies take it."""
+        """Return a choice inside a choice, with one alternative in common, as a single choice, as copies expect it."""
         if not call.op.same_as(CHOICE) or not isinstance(inner := call.args[1], tvm.ir.Call):
             return call
         if not inner.op.same_as(CHOICE) or not tvm_ffi.structural_equal(call.args[2], inner.args[2]):
@@ -102,7 +102,7 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
         return tirx.BufferStore(fresh[store.buffer], store.value, found(store.buffer, store.indices)[0])
 
     def covered(region: TensorRegion) -> TensorRegion:
-        """Return the region of the larger tensor: all of it where what a region covers is none there."""
+        """Return the region of the larger tensor: the whole tensor, except for a `Span`."""
         new = fresh.get(region.source)
         if new is None:
             return region

@@ -1,4 +1,4 @@
-"""Rounding to bfloat16 on CPUs: by the bits of float32 numbers, or vectors of them by an instruction that some have."""
+"""Rounding to bfloat16 on CPUs: by integer arithmetic on float32 bits, or a vector instruction that some CPUs have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
 
 FEW = 3
-"""The least number of roundings inside a value that are stored one by one: TVM builds three in 50 ms, eight in 25 s.
+"""The number of roundings inside a value from which each is stored separately: TVM builds three in 50 ms, eight in 25
+s.
 
 Measured on a Xeon with AMX, by building chains of `x * y + 1.5` in bfloat16.
 """
@@ -37,10 +38,10 @@ ROUND = "tvmconv.bits_of_bfloat16"
 
 
 def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return the function, on a CPU with our own rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
+    """Return the function, for a CPU with explicit rounding of float32 to bfloat16: to nearest even, and NaN for NaN.
 
-    TVM would write out four times what is rounded, which its vectorizer refuses where that has variables in it, and
-    make zero of a NaN whose bits are all ones.
+    TVM's own rounding repeats the rounded value four times, which its vectorizer refuses where the value has variables
+    in it, and makes zero of a NaN whose bits are all ones.
 
     Before: `output[i] = T.Cast("bfloat16", y)`. After, with b for the bits of y, where that is no NaN:
     `output[i] = T.reinterpret("bfloat16", T.Cast("uint16", (b + 32767 + (b >> 16 & 1)) >> 16))`. With an instruction:
@@ -50,7 +51,7 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
         return func
     rounded = partial(_rounded, by_instruction=has_rounding(target))
     body = _with_wide_buffers(func.body)
-    if _computes_in_bfloat16(body):  # no kernel of a schedule, of whose vectors TVM's pass cannot make float32
+    if _computes_in_bfloat16(body):  # never a kernel of a template, whose vectors TVM's pass could not make float32
         bound = func.with_body(body).with_attr("target", target)
         body = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": bound}))["main"].body
     if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _found(tirx.For, body)):
@@ -68,9 +69,9 @@ def _computes_in_bfloat16(body: tirx.Stmt) -> bool:
 
 
 def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
-    """Return a statement whose own buffers of bfloat16 are of float32, as TVM makes them on a CPU.
+    """Return a statement whose allocated buffers of bfloat16 are of float32, as TVM makes them on a CPU.
 
-    It overlooks loads of them in what is rounded.
+    TVM overlooks loads of these buffers inside a rounded value.
 
     Before: `near = T.alloc_buffer(..., "bfloat16")`, `near[i] = x[i]`, `T.Cast("float32", near[i]) + y`.
     After: `near = T.alloc_buffer(..., "float32")`, `near[i] = T.Cast("float32", x[i])`, `near[i] + y`.
@@ -177,7 +178,7 @@ def _found(kinds: type | Sequence[type], value: Any) -> list[Any]:
 def _rounded(cast: tirx.Cast, by_instruction: bool) -> tirx.PrimExpr:
     if _types(cast) != ("float32", "bfloat16"):
         return cast
-    # TVM leaves what is below the reinterpretation as it is, and so would read a residual's bits as an integer.
+    # TVM changes nothing inside the reinterpretation, and so would read a residual's bits as an integer.
     value = tvm_ffi.structural_map(cast.value, (tirx.Cast, _widened))
     bindings = []
     while isinstance(value, tirx.Let):  # TVM simplifies no variable of integers that has other variables in it
@@ -197,19 +198,19 @@ def _nearest(value: tirx.PrimExpr) -> tirx.PrimExpr:
     constant = partial(_bits, dtype=wide)
     bits = tirx.Var("bits", wide)
     is_nan = (bits & constant(MAGNITUDE)) > constant(INFINITY)
-    # Half of the last place that stays, or just less than that where the place is even.
+    # Add half of the last bit that stays, or just less than half where that bit is 0: ties go to even.
     nearest = (bits + constant(0x7FFF) + (bits >> constant(16) & constant(1))) >> constant(16)
     stored = tirx.Select(is_nan, constant(NAN), nearest).astype(narrow)
     return tirx.Let(bits, tirx.reinterpret(wide, value), stored)
 
 
 def _rounding(call: tirx.Call) -> tirx.PrimExpr:
-    """Return what computes the operator `ROUND` where TVM has made vectors: the instruction, if it takes such a one."""
+    """Return the code for operator `ROUND` on a vector: the instruction where it takes that length, else arithmetic."""
     (value,) = call.args
     if value.ty.dtype.lanes != ROUNDING_INSTRUCTION.lanes:
         return _nearest(value)
     rounded = tirx.call_llvm_pure_intrin(call.ty.dtype, ROUNDING_INSTRUCTION.intrinsic, value)
-    # To LLVM these are numbers, which it makes integers of here.
+    # The intrinsic returns numbers of bfloat16, whose bits are read as integers here.
     return tirx.reinterpret(call.ty.dtype, tirx.reinterpret(f"int16x{ROUNDING_INSTRUCTION.lanes}", rounded))
 
 
@@ -218,10 +219,10 @@ def _widened(cast: tirx.Cast) -> tirx.PrimExpr:
 
 
 def _wide(value: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return a number of bfloat16 as one of float32: its bits, of each choice where it is one of several.
+    """Return a number of bfloat16 as float32, by its bits; of a choice both alternatives.
 
-    TVM makes choices themselves float32, which have no 16 bits. LLVM dies of the bits of a constant among the choices
-    of a vector, for CPUs without AVX-512.
+    TVM makes the choice itself float32, which has no 16 bits to read. For CPUs without AVX-512 LLVM crashes on the bits
+    of a constant among the alternatives of a vector.
     """
     if isinstance(value, tirx.FloatImm):
         return tirx.const(float(STORAGE_TYPES["bfloat16"].numpy.type(value.value)), "float32")

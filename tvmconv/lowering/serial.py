@@ -19,12 +19,12 @@ ASYNCHRONOUS = "software_pipeline_async_stages"
 
 
 def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same scheduled function with its thread bindings, vthreads and unrolled loops as serial loops.
+    """Return the scheduled function with its thread bindings, vthreads and unrolled loops as serial loops.
 
     It builds for the CPU and gives the same numbers, shared and local buffers included. It cannot show a missing
     barrier or a race. To unroll its loops would take a third of the time that it takes to build.
 
-    Copies that are asynchronous on a GPU are made on the spot, still in the order of their software pipeline.
+    Copies that are asynchronous on a GPU are synchronous here, still in the order of their software pipeline.
 
     Before: `for tx in T.thread_binding(32, thread="threadIdx.x")`. After: `for tx in range(32)`.
     """
@@ -41,15 +41,15 @@ def serial_twin(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def of_sizes(func: tirx.PrimFunc, operands: Operands) -> tirx.PrimFunc:
-    """Return a function with the sizes of its operands for its open sizes."""
+    """Return a function whose open sizes are the sizes of operands."""
     return with_shapes(func, {name: shape for name, (shape, _) in operands.items() if name in ("dy", "x", "output")})
 
 
 def with_shapes(func: tirx.PrimFunc, shapes: Mapping[str, Sequence[int]]) -> tirx.PrimFunc:
-    """Return a function with numbers for its open sizes: of serial twins without TVM makes no code for a CPU.
+    """Return a function with numbers for its open sizes, without which TVM builds no serial twin for a CPU.
 
-    TVM estimates the size of a thread's memory, and where threads are loops this goes past 32 bits. The
-    shapes are by the names of parameters.
+    TVM estimates the size of a thread's memory, and where threads are loops this goes past 32 bits. `shapes` are by the
+    names of parameters.
     """
     return func.specialize(
         {

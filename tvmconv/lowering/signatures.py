@@ -26,15 +26,15 @@ def as_scheduled(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
 
 
 def is_scheduled(func: tirx.PrimFunc) -> bool:
-    """Return whether a function is marked as scheduled, as those of TVM's own are not at first."""
+    """Return whether a function is marked as scheduled; TVM's own functions are not at first."""
     return "tirx.is_scheduled" in (func.attrs or {})
 
 
 def with_operands(func: tirx.PrimFunc, operands: Operands) -> tirx.PrimFunc:
     """Return the function with parameters in the shapes of a problem's operands.
 
-    Some templates take planes as rows. An index beyond the end of a row then is one in the next, which is where it
-    lies. Others take images of one pixel as the pixels of one image.
+    Some templates take all rows of a plane as one: an index past the end of an operand's row then means an element of
+    the next row, and has the right address. Others take images of one pixel as the pixels of one image.
 
     Before: `x: T.Buffer((1, 8, 1, 196), "float32")`. After: `x: T.Buffer((1, 8, 14, 14), "float32")`.
     Before: `x: T.Buffer((1, 197, 1, 8), "float32")`, `x[0, row, 0, channel]`.
@@ -50,7 +50,7 @@ def with_operands(func: tirx.PrimFunc, operands: Operands) -> tirx.PrimFunc:
 
 
 def _is_one_image(old: tvm.ir.Var, new: tvm.ir.Var) -> bool:
-    """Return whether a parameter has the pixels of one image in NHWC in the place of images of one pixel."""
+    """Return whether a parameter has the pixels of one image in NHWC where the operand has images of one pixel."""
     if len(new.ty.shape) != 4:
         return False
     rows, channels, height, width = new.ty.shape
@@ -59,7 +59,7 @@ def _is_one_image(old: tvm.ir.Var, new: tvm.ir.Var) -> bool:
 
 
 def _with_images(func: tirx.PrimFunc, images: Mapping[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
-    """Return the function with images of one pixel in the place of parameters that have pixels of one image in NHWC."""
+    """Return the function with operands of one-pixel images instead of parameters with the pixels of one NHWC image."""
 
     def place(indices: Sequence[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
         image, row, column, channel = indices
@@ -82,9 +82,9 @@ def given_in_channels_last(func: tirx.PrimFunc, names: Sequence[str]) -> tirx.Pr
 
 
 def with_channels_last(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with the parameters that `CHANNELS_LAST` names as torch has a tensor in channels_last.
+    """Return the function whose parameters in `CHANNELS_LAST` have the shape and strides of torch's channels_last.
 
-    The stride of an axis of one element, and that of images, may be any, as it may be in torch.
+    The stride of an axis of one element, and that of images, may be any, as in torch.
     Before: `x: T.Buffer((2, 14, 14, 8), "float32")`.
     After: `x: T.Buffer((2, 8, 14, 14), "float32", strides=(any, 1, 112, 8))`, whose memory has a second name,
     `x_1 = T.decl_buffer((2, 14, 14, 8), "float32", data=x.data)`.
@@ -103,7 +103,7 @@ def with_channels_last(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _in_channels_last(old: tvm.ir.Var) -> tvm.ir.Var:
-    """Return the parameter in the shape of NCHW for one in NHWC."""
+    """Return the parameter in the shape of NCHW, with strides, for one in NHWC."""
     images, rows, columns, channels = old.ty.shape
     known = {"channel": (channels, 1), "row": (rows, columns * channels), "column": (columns, channels)}
     strides = [tirx.Var("image_stride", "int32")]

@@ -55,7 +55,7 @@ class Workspace:
 
     @classmethod
     def passed(cls, arrays: Iterable[Spec]) -> Workspace:
-        """Return the workspace of arrays that a call passes, all of it; sizes may be expressions of TVM."""
+        """Return a workspace whose arrays are all passed by a call; their sizes may be expressions of TVM."""
         known = list(arrays)
         parameters = tuple((tuple(map(_parameter, shape)), dtype) for shape, dtype in known)
         return cls(_bytes_of_an_image(known), parameters)
@@ -92,7 +92,7 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
 
 
 def _parameter(size: Any) -> int | str:
-    """Return a size of an array as a file can hold it."""
+    """Return a size of an array as an integer, or an expression as text."""
     if isinstance(size, (int, tirx.IntImm)):
         return int(size)
     return str(str(Analyzer().simplify(size)))  # the inner one is of a class of TVM's own
@@ -103,7 +103,7 @@ def _evaluated(size: int | str, sizes: Mapping[str, Any]) -> Any:
 
 
 def _bytes_of_an_image(arrays: Iterable[Spec]) -> int:
-    """Return the bytes of arrays for a batch of one, of those with sizes that depend on nothing else."""
+    """Return the bytes, for a batch of one, of the arrays whose sizes depend on nothing but the batch."""
     nbytes = 0
     for shape, dtype in arrays:
         if {var for size in shape if not isinstance(size, int) for var in undefined_vars(size)} <= {VARIABLES["batch"]}:
@@ -126,7 +126,7 @@ def steps(root: SBlock) -> list[tirx.Stmt]:
 
 
 def left_to_others(root: SBlock) -> list[tvm.ir.Var]:
-    """Return the buffers that one step leaves to another.
+    """Return the buffers that more than one step uses.
 
     Those of a single step are registers, shared memory, or a task's.
     """

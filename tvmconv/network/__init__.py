@@ -1,4 +1,4 @@
-"""Import whole models from ONNX and torch through Relax, put in kernels of tvmconv, compile and run them.
+"""Import whole models from ONNX and torch through Relax, call kernels of tvmconv in them, compile and run them.
 
 Names are loaded on first use: running a network that was exported needs nothing of TVM's compiler.
 """

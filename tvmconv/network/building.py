@@ -79,7 +79,7 @@ def _context(
 def modules_behind_passes(
     model: Model, target: tvm.target.Target, precision: str = DEFAULT
 ) -> list[tuple[str, tvm.IRModule]]:
-    """Return the module of a model, and that behind each pass of a build up to its scheduled functions, by name.
+    """Return the module of a model, and the module after each pass of a build up to its scheduled functions, by name.
 
     Raises what `build` raises.
     """
@@ -109,11 +109,11 @@ def _tell_of_slow_layers(layers: Sequence[Layer], kind: str) -> None:
 
 
 def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution], kind: str) -> str:
-    """Say how many of the convolutions of a kind some are, and which part of the FLOPs they have."""
+    """Say how many of the convolutions of a kind some are, and their share of the FLOPs."""
     text = f"{len(some)} of {len(convolutions)} {kind}"
     if any(each.flops is None for each in convolutions):
         return text
     flops, total = (sum(each.flops or 0 for each in group) for group in (some, convolutions))
-    if not total:  # those of no images
+    if not total:  # an empty batch takes no operations
         return text
     return f"{text}, with {100 * flops / total:.3g}% of their FLOPs,"

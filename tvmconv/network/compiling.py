@@ -58,8 +58,8 @@ def operator_at_fault(
 ) -> tuple[str, str]:
     """Return an operator of "main" that TVM cannot compile alone either, in words, and the reason.
 
-    Where each of them compiles alone, or where none that fails was found in so many seconds, that is the model with
-    its own problem. Equal ones are tried once; those of open sizes come first, and kernels, which TVM has only to
+    If each operator compiles alone, or if none that fails was found in `MOST_SECONDS`, return the model with its own
+    problem. Equal operators are tried once; operators of open sizes come first, and kernels, which TVM has only to
     translate, last.
     """
     end, tried = monotonic() + seconds, set[int]()
@@ -73,7 +73,7 @@ def operator_at_fault(
         try:
             _compiled(alone, target)
         except Refused as refusal:
-            # What importers give no name belongs to the next node that has one.
+            # A variable without an importer's name belongs to the next node that has one.
             variables = list(block.values)
             behind = variables[variables.index(var) :]
             named = next((each for each in behind if not UNNAMED.fullmatch(each.name)), var)
@@ -82,7 +82,7 @@ def operator_at_fault(
 
 
 def _unlikelihood(mod: tvm.IRModule, value: relax.Expr) -> int:
-    """Return a number that is the larger the less a value is likely to be what TVM cannot compile."""
+    """Return a rank by which values are tried: the lower, the likelier it is that TVM cannot compile the value."""
     function = _function_of(mod, value)
     if function is not None and lowering.is_scheduled(function):
         return 2

@@ -33,9 +33,9 @@ def import_model(
     `source` is the path or the bytes of an ONNX file, an `onnx.ModelProto`, a `torch.export.ExportedProgram` or the
     path of the .pt2 file in which `torch.export.save` keeps one, which may hold code: load only what you trust; or a
     `torch.nn.Module` together with `inputs`, a tuple of example tensors that it is exported with, in eval mode.
-    `shapes` gives inputs of an ONNX model other shapes than it has by itself: numbers, and names of sizes that are left
-    open, bounded or not, such as `{"x": ("n<=64", 3, 224, 224)}` or "2<=n<=64". Sizes of one name are equal. Those that
-    a model leaves open by itself stay so, with the bounds that `torch.export` was given.
+    `shapes` replaces shapes of an ONNX model's inputs, by name: with numbers, and with names of sizes that are left
+    open, bounded or not, such as `{"x": ("n<=64", 3, 224, 224)}` or "2<=n<=64". Sizes of one name are equal. Sizes that
+    a model leaves open stay open, with the bounds that `torch.export` was given.
 
     Raises `InvalidArgumentError` for a source that is none of these or is damaged, `UnsupportedModelError` for a
     model that Relax cannot import, with the operator, `MissingPackageError` where onnx is needed and not installed.
@@ -81,7 +81,7 @@ def _refuse_shapes(shapes: object) -> None:
 
 
 def _finish(imported: Imported) -> Model:
-    """Return the model for what an importer made; sizes that have to be one number are that number in its module."""
+    """Return the model of an importer's module; sizes that can have one value only are numbers in it."""
     specs = tuple(map(_spec, imported.inputs, [parameter.ty for parameter in imported.mod["main"].params]))
     sizes = dict.fromkeys(size for spec in specs for size in spec.shape if isinstance(size, str))
     mod = passes.run(passes.IMPORTING, imported.mod, imported)
@@ -97,7 +97,7 @@ def _finish(imported: Imported) -> Model:
 
 
 def _with_identifiers(imported: Imported) -> Imported:
-    """Return what an importer made with C identifiers as names of parameters, which CUDA source contains unchanged.
+    """Return an importer's module with C identifiers as names of parameters, which CUDA source contains unchanged.
 
     Before: `def main(gpu_0/data_0: ...)`. After: `def main(input_0_gpu_0_data_0: ...)`.
     """

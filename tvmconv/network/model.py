@@ -30,7 +30,7 @@ class Model:
     """The conditions that operators of the model put on these sizes, which a network checks in each call."""
 
     def constant_outputs(self) -> tuple[int, ...]:
-        """Return the places of the outputs that are the same for all inputs."""
+        """Return the indices of the outputs that do not depend on inputs."""
         main = self.mod["main"]
         values = {var: value for block in blocks_of(self.mod) for var, value in block.values.items()}
         varies = set(main.params)

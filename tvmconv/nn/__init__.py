@@ -1,6 +1,6 @@
 """Depthwise convolutions as layers of torch, with gradients: by tvmconv's kernels, on CPUs and GPUs.
 
-`functional` has them as functions, `replace` puts them into a model that has torch's, `restore` takes them out.
+`functional` has them as functions, `replace` makes torch's layers in a model tvmconv's, and `restore` undoes that.
 """
 
 from tvmconv.problem.errors import MissingPackageError

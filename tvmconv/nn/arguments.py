@@ -42,8 +42,8 @@ def _no_tensor(name: str, value: Any) -> TensorError:
 
 
 def numbers(name: str, value: Size, count: int) -> tuple[int, ...]:
-    """Return as many numbers as there are axes; a single one stands for all."""
-    if type(value) is tuple and len(value) == count and NUMBERS.issuperset(map(type, value)):  # as layers have them
+    """Return one number for each axis; a single number stands for all."""
+    if type(value) is tuple and len(value) == count and NUMBERS.issuperset(map(type, value)):  # as in layers
         return cast("tuple[int, ...]", value)
     if type(value) is int or _is_size(value):
         return (cast("int", value),) * count
@@ -64,7 +64,7 @@ def sides_of(
 ) -> tuple[int, ...]:
     """Return the padding in front of each axis, then that behind each."""
     axes = len(stride)
-    if type(padding) is tuple and len(padding) == axes and NUMBERS.issuperset(map(type, padding)):  # as layers have it
+    if type(padding) is tuple and len(padding) == axes and NUMBERS.issuperset(map(type, padding)):  # as in layers
         return padding * 2
     if not isinstance(padding, str):
         if isinstance(padding, Sequence) and len(padding) == 2 * axes and all(map(_is_size, padding)):

@@ -1,6 +1,6 @@
-"""An operator of torch: a causal convolution of sequences, each channel by itself, with SiLU in the same kernel.
+"""An operator of torch: a depthwise causal convolution of sequences, with SiLU in the same kernel.
 
-It is linear but for SiLU, so its gradients are those of `depthwise`, of planes of one row.
+It is linear except for SiLU, so its gradients are those of `depthwise`, on planes of one row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .operators import (
 
 
 def _padded(before: int) -> tuple[int, ...]:
-    """Return the options of a convolution of planes of one row with so many zeros before each."""
+    """Return the options of a convolution of planes of one row with `before` zeros in front of each row."""
     return 1, 1, 0, before, 0, 0, 1, 1
 
 
@@ -53,7 +53,7 @@ def _causal_conv1d_fake(x: Tensor, w: Tensor, bias: Tensor | None, states: Tenso
 
 
 def _convolved(x: Tensor, w: Tensor, bias: Tensor | None, before: int, silu: bool) -> Tensor:
-    """Return the convolution of x with so many zeros before it, computed by a kernel."""
+    """Return the convolution of x with `before` zeros in front of it, computed by a kernel."""
     check = partial(require_sequences, x, w, bias, None)
     activation = "silu" if silu else None
     return in_planes(convolved(check, planes(x), w[:, None, None], bias, _padded(before), activation))
@@ -95,7 +95,7 @@ def _gradients(ctx: Any, dy: Tensor) -> Gradients:
     by_x, by_w, by_bias, by_states, *_ = ctx.needs_input_grad
     if not dy.numel():
         return (*(None if given is None else torch.zeros_like(given) for given in (x, w, bias, states)), None)
-    if ctx.silu:  # what it was applied to is computed again: to keep it would take as much memory as x
+    if ctx.silu:  # the operand of SiLU is computed again: to keep it would take as much memory as x
         dy = torch.ops.aten.silu_backward(dy, causal_conv1d(x, w, bias, states, False))
     reach, weight = w.shape[1] - 1, w[:, None, None]
     found: list[Tensor | None] = [None] * 5
@@ -111,7 +111,7 @@ def _gradients(ctx: Any, dy: Tensor) -> Gradients:
 
 
 def _by_states(dy: Tensor, w: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the part of the gradient by the weight that states have, and the gradient by them."""
+    """Return the part of the weight's gradient that comes from the states, and the gradient by the states."""
     reach, weight = w.shape[1] - 1, w[:, None, None]
     head = min(reach, dy.shape[2])
     if not head:
@@ -133,8 +133,8 @@ causal_conv1d = define(
     plain.causal_conv1d,
     lambda x, w, bias, states, silu, out_shape=None: _flops(x, w),
 )
-"""The operator that returns the convolution (B, D, L) of x with w (D, K), plus bias (D,), in the order of x; in front
-of x are the states (B, D, K - 1), else zeros."""
+"""The operator that returns the convolution (B, D, L) of x with w (D, K), plus bias (D,), in the order of x. The states
+(B, D, K - 1) are the elements before x, else zeros."""
 
 
 def _update(
@@ -147,7 +147,7 @@ def _update(
 
 
 def _behind(behind: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
-    """Return the convolution of elements behind the K - 1 that are in front of them, computed by a kernel."""
+    """Return the convolution of all elements after the first K - 1 of a sequence, computed by a kernel."""
     return _convolved(behind.contiguous(), w, bias, 0, silu)
 
 
@@ -171,9 +171,9 @@ causal_conv1d_update = define_without_gradients(
     plain.causal_conv1d_update,
     lambda x, states, w, bias, silu, lengths, rows, out_shape=None: _flops(x, w),
 )
-"""The operator that returns the convolution (B, D, L) of x behind the last of the states (B, D, K - 1 or more), which x
-is then put into: at their end, or as a ring behind `lengths` (B,) elements; `rows` (B,) are the states of each
-sequence, none where negative."""
+"""The operator that returns the convolution (B, D, L) of x, which continues the states (B, D, K - 1 or more). It then
+stores x in the states: at their end, or in a ring after `lengths` (B,) elements. `rows` (B,) are the indices of each
+sequence's states, none where negative."""
 
 
 def _require_states(

@@ -32,12 +32,12 @@ def depthwise_conv2d(
     padding: str | Size = 0,
     dilation: Size = 1,
 ) -> Tensor:
-    """Convolve each channel of x (N, C, H, W) or (C, H, W) by itself with weight (C * M, 1, R, S), plus bias (C * M,).
+    """Convolve each channel of x (N, C, H, W) or (C, H, W) separately with weight (C * M, 1, R, S), plus bias (C * M,).
 
-    It is `torch.nn.functional.conv2d` with as many groups as channels, of float32, float16 or bfloat16, summed in
+    It is `torch.nn.functional.conv2d` with one group for each channel, of float32, float16 or bfloat16, summed in
     float32. `padding` is "valid", "same" for a stride of 1, a number, a pair (vertical, horizontal), or (top, left,
-    bottom, right). Under autocast x and weight are brought to its type. The result is in channels_last where x is,
-    else contiguous. Raises `TensorError` for an argument that is wrong.
+    bottom, right). Under autocast x and weight are brought to its type. The result is in channels_last where x is, else
+    contiguous. Raises `TensorError` for an argument that is wrong.
     """
     if has_torch_function((x, weight, bias)):  # as in torch.fx.symbolic_trace
         arguments = x, weight, bias, stride, padding, dilation
@@ -63,7 +63,7 @@ def depthwise_conv1d(
     padding: str | Size = 0,
     dilation: Size = 1,
 ) -> Tensor:
-    """Convolve each channel of x (N, C, L) or (C, L) by itself with weight (C * M, 1, S), plus bias (C * M,).
+    """Convolve each channel of x (N, C, L) or (C, L) separately with weight (C * M, 1, S), plus bias (C * M,).
 
     `padding` is "valid", "same" for a stride of 1, a number, or a pair (before, after); the rest is as for
     `depthwise_conv2d`.
@@ -109,5 +109,5 @@ def causal_conv1d(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return `causal_conv1d_fn` of these arguments, in another order."""
+    """Return `causal_conv1d_fn` of these arguments, which are in another order there."""
     return causal_conv1d_fn(x, weight, bias, None, initial_states, return_final_states, None, activation)

@@ -1,4 +1,4 @@
-"""Calls of kernels with tensors of torch: what is the same for tensors that are alike is found by one look-up.
+"""Calls of kernels with tensors of torch: one look-up finds the kernels for tensors that are alike.
 
 `Calls` does so for arrays of any kind; here the tensors have data and lie on a CPU or a GPU, as torch has seen to it.
 """
@@ -30,8 +30,9 @@ def launched(
 ) -> Result:
     """Return the result of kernels for tensors, whatever gradients these require.
 
-    `prepare` checks operands, and returns the function that runs kernels on the arguments of tensors like them; it is
-    called where neither `about`, all else that decides on the kernels, nor such tensors have been met.
+    `prepare` checks operands, and returns the function that runs kernels on the arguments of tensors like them. `about`
+    has everything else that decides on the kernels. `prepare` is called only for a combination of `about` and of
+    tensors that is new.
     """
     key, pointers = [about], 0
     try:
@@ -63,7 +64,7 @@ def in_order_of(tensor: Tensor, launch: Launch) -> Callable[[list[Any]], Tensor]
 
 
 def _is_taken(tensor: Tensor) -> bool:
-    """Return whether a tensor is an argument as it lies: contiguous or in channels_last."""
+    """Return whether a tensor is an argument without a copy: contiguous or in channels_last."""
     return bool(tensor.is_contiguous() or tensor.is_contiguous(memory_format=LAST))
 
 

@@ -1,4 +1,4 @@
-"""Depthwise convolutions as modules, and their place in models that have torch's."""
+"""Depthwise convolutions as modules, and functions that replace torch's modules in a model by these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=Any)
 
 
 class _Depthwise:
-    """The arguments of both modules, which leave the number of groups to them."""
+    """The arguments of both modules; the number of groups is that of the input channels."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class _Depthwise:
 
 
 class DepthwiseConv2d(_Depthwise, torch.nn.Conv2d):  # type: ignore[misc]
-    """A `torch.nn.Conv2d` with as many groups as input channels, computed by `functional.depthwise_conv2d`.
+    """A `torch.nn.Conv2d` with one group for each input channel, computed by `functional.depthwise_conv2d`.
 
     Its parameters and its state dict are those of torch's. It pads with zeros.
     """
@@ -49,7 +49,7 @@ class DepthwiseConv2d(_Depthwise, torch.nn.Conv2d):  # type: ignore[misc]
 
 
 class DepthwiseConv1d(_Depthwise, torch.nn.Conv1d):  # type: ignore[misc]
-    """A `torch.nn.Conv1d` with as many groups as input channels, computed by `functional.depthwise_conv1d`.
+    """A `torch.nn.Conv1d` with one group for each input channel, computed by `functional.depthwise_conv1d`.
 
     Its parameters and its state dict are those of torch's. It pads with zeros.
     """
@@ -71,7 +71,7 @@ class DepthwiseConv2dSame(DepthwiseConv2d):
 
 
 OURS: dict[type, type] = {torch.nn.Conv2d: DepthwiseConv2d, torch.nn.Conv1d: DepthwiseConv1d}
-"""The modules that take the place of torch's."""
+"""The modules that replace torch's."""
 
 FORMER = "_replaced_class"
 """The attribute of a replaced module that has its former class, where that is not torch's."""
@@ -92,9 +92,9 @@ class Replaced:
 
 
 def replace(model: Model) -> Model:
-    """Make each depthwise `torch.nn.Conv2d` and `Conv1d` of a model one of tvmconv, in place; return the model.
+    """Make each depthwise `torch.nn.Conv2d` and `Conv1d` of a model a module of tvmconv; return the same model.
 
-    Those are the ones with as many groups as input channels, a single one too, that pad with zeros, and timm's
+    Those are the ones with one group for each input channel (a single one, too) that pad with zeros, and timm's
     `Conv2dSame`. Parameters, hooks and the state dict stay what they are, so an optimizer that has them goes on. Other
     depthwise layers stay, which a warning says; `replaced` lists both kinds. `restore` makes the model torch's again.
     """
@@ -112,7 +112,7 @@ def replace(model: Model) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Make each layer of tvmconv in a model one of the class that `replace` found, in place; return the model.
+    """Make each layer of tvmconv in a model one of the class that `replace` found; return the same model.
 
     Parameters, hooks and the state dict stay what they are.
     """
@@ -137,9 +137,10 @@ def replaced(model: torch.nn.Module) -> Replaced:
 
 
 def _depthwise(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the layers of a model that convolve each channel by itself, with their names.
+    """Yield the depthwise layers of a model, with their names.
 
-    Of one channel those are such that tvmconv may have, and where channels are not known yet, all with groups.
+    Layers of one channel are among them if they are one- or two-dimensional, and layers whose channels are not known
+    yet if they have groups.
     """
     for name, module in model.named_modules():
         if not isinstance(module, _ConvNd):

@@ -1,7 +1,8 @@
 """Operators of torch: a depthwise convolution and its two gradients, which are each other's gradients too.
 
-All three are linear in either tensor, so the gradient of one by one of its tensors is another of them, to any order.
-A fourth operator makes both gradients at once, as training asks for them: each call costs the host some time.
+All three are linear in either tensor, so the gradient of an operator by one of its tensors is another of these
+operators, to any order. A fourth operator computes both gradients at once, as training asks for them: each call costs
+the host some time.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def output_shape(x: Sizes, w: Sizes, options: Sizes) -> list[Any]:
 
 
 def require_alike(**tensors: Tensor) -> None:
-    """Refuse tensors that are not all of one type that there are kernels for, on one such device, as torch does."""
+    """Refuse tensors that are not all of one type and on one device that there are kernels for, as torch does."""
     (first, given), *others = tensors.items()
     if given.dtype not in DTYPES:
         raise TensorError(first, given.dtype, one_of(FLOATS))
@@ -115,7 +116,7 @@ def convolved(
     options: Sizes,
     activation: str | None = None,
 ) -> Tensor:
-    """Return a depthwise convolution, computed by a kernel; `check` refuses tensors, where none like them were met."""
+    """Return a depthwise convolution, computed by a kernel; `check`, which refuses tensors, runs for new kinds only."""
     state = present_state()
     about = "depthwise", *options, activation, state
 
@@ -154,7 +155,7 @@ def _input_gradient(dy: Tensor, w: Tensor, x_shape: Sizes, options: Sizes) -> Te
 
 
 def _by_input(dy: Tensor, w: Tensor, x_shape: Sizes, options: Sizes, state: State, operands: list[Operand]) -> Run:
-    """Return the function that makes the gradient by the input of arguments dy and w like these."""
+    """Return the function that computes the gradient by the input, for arguments dy and w like these."""
     _require_gradient(dy, "w", w, x_shape, w.shape, options)
     known = geometry(x_shape, w.shape, options)
     given, weight = operands
@@ -184,7 +185,7 @@ def _weight_gradient(dy: Tensor, x: Tensor, w_shape: Sizes, options: Sizes) -> T
 
 
 def _by_weight(dy: Tensor, x: Tensor, w_shape: Sizes, options: Sizes, state: State, operands: list[Operand]) -> Run:
-    """Return the function that makes the gradient by the weight of arguments dy and x like these."""
+    """Return the function that computes the gradient by the weight, for arguments dy and x like these."""
     _require_gradient(dy, "x", x, x.shape, w_shape, options)
     known = geometry(x.shape, w_shape, options)
     launch = gradients.prepare(("weight_gradient", known, state), operands[0].argument, operands)
@@ -217,7 +218,7 @@ def _both_gradients_fake(dy: Tensor, x: Tensor, w: Tensor, options: Sizes) -> tu
 
 
 def _require_gradient(dy: Tensor, name: str, other: Tensor, x: Sizes, w: Sizes, options: Sizes) -> None:
-    """Refuse a gradient that has another shape than the output of a convolution, and an other tensor unlike it."""
+    """Refuse a gradient dy of another shape than the convolution's output, or unlike the other tensor."""
     shape = output_shape(x, w, options)
     if dy.dim() != 4 or any(size != expected for size, expected in zip(dy.shape, shape, strict=True)):
         raise TensorError("dy", tuple(dy.shape), f"the shape {tuple(shape)}")
@@ -231,7 +232,7 @@ def _keep_depthwise(ctx: Any, inputs: Sequence[Any]) -> None:
 
 
 def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
-    """Keep the two tensors of a gradient for its own gradients, and its other arguments."""
+    """Keep both tensors of a gradient operator, and its other arguments, for the gradients of that operator."""
     first, second, _, ctx.options = inputs
     ctx.save_for_backward(first, second)
 

@@ -28,17 +28,17 @@ def causal_conv1d_fn(
     final_states_out: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Convolve each channel of x (B, D, L) by itself with weight (D, K), plus bias (D,), with no look ahead: (B, D, L).
+    """Convolve each channel of x (B, D, L) with weight (D, K), plus bias (D,), with no look ahead: (B, D, L).
 
-    In front of x are the `initial_states` (B, D, K - 1), else zeros. `activation` is None or "silu", also called
-    "swish", in the same kernel. With `return_final_states` the last K - 1 elements (B, D, K - 1) follow the result, in
-    `final_states_out` if that is given; they are the initial states of what comes next.
+    The elements before x are the `initial_states` (B, D, K - 1), else zeros. `activation` is None or "silu", also
+    called "swish", in the same kernel. With `return_final_states` the last K - 1 elements (B, D, K - 1) follow the
+    result, in `final_states_out` if that is given; they are the initial states of what comes next.
 
-    `seq_idx` (B, L), of torch.int32, numbers the sequences that are packed into each of x: an element reads those of
+    `seq_idx` (B, L), of torch.int32, numbers the sequences that are packed into each of x: an element reads elements of
     its sequence alone, and one with a negative number gets 0. States then belong to the sequence of the first element,
-    and are not returned. Packed sequences are computed by the operators of torch. The others share two kernels for
-    all lengths from 16 on; on a GPU the first length has its own, and each length below 16 has one, as has the gradient
-    by the weight at each length.
+    and are not returned. Packed sequences are computed by the operators of torch. The others share two kernels for all
+    lengths from 16 on, and on a GPU the first length has another one. Each length below 16 has a kernel, and so has the
+    gradient by the weight at each length.
 
     x may lie as (B, L, D) in memory, as `x.transpose(1, 2)` makes it; the result then does. The weight may be of
     float32 where x is in half precision; the result is of the type of x, or of autocast. Gradients are those by x,

@@ -21,7 +21,7 @@ DIRECTIONS = (FORWARD, "input_gradient", "weight_gradient")
 """The results that a kernel may compute: a convolution, or its gradient by its input or by its weight."""
 
 IMAGES = {FORWARD: ("x", "residual", "output"), "input_gradient": ("dy", "output"), "weight_gradient": ("dy", "x")}
-"""The operands of a kernel that are images, and its output if it is one, by direction."""
+"""The operands of a kernel that are images, and its output if that is one, by direction."""
 
 ASSUMED_BATCH = 1
 """The batch that kernels are chosen for where it is known only when they run.
@@ -32,13 +32,14 @@ Work that keeps the threads of a CPU busy for one image does so for more.
 ASSUMED_LENGTHS = (64, 1024)
 """The widths that kernels are chosen for where planes are rows whose width is known only when they run.
 
-By `python benchmarks/lengths.py` a call with the kernel for 64 takes at most 1.1 times as long as one with a kernel of
-its length, from 32 to 256 columns, and so does that for 1024, which uses all threads, above. Each assumed width is
-compiled into a kernel of its own.
+By `python benchmarks/lengths.py` a call with the kernel for 64 takes at most 1.1 times as long as one with a kernel for
+its length, from 32 to 256 columns; so does a call with the kernel for 1024, which uses all threads, above that. Each
+assumed width is compiled into a separate kernel.
 """
 
 LEAST_LENGTH = 16
-"""The width below which each width has a kernel: with vectors of channels it takes 6 µs for 24 columns of 256."""
+"""The width below which each width has a separate kernel: one with vectors of channels takes 6 µs for 24 columns of
+256."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,7 +130,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def as_convolution(self) -> Problem:
-        """The convolution of dy that is a gradient by the input, with mirrored taps; the problem itself elsewhere.
+        """The convolution of dy that computes a gradient by the input, with mirrored taps; else the problem itself.
 
         There is one where the stride is 1 and each channel has one output; its padding is such that windows reach all
         outputs that an element was read for.
@@ -165,7 +166,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def in_other_words(self) -> list[Problem]:
-        """The same problem with each other precision, the stricter ones first; none where the word is always one."""
+        """The problem with each other precision, the stricter ones first; none where precision makes no difference."""
         if not self._has_words:
             return []
         words = dict.fromkeys((*self.promise.served_by, *WORDS))
@@ -173,12 +174,12 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def given(self) -> ConvWorkload:
-        """The workload of operands in the shapes in which a call gives them."""
+        """The workload with operands in the shapes in which callers pass them."""
         return self.workload.in_nchw() if self.channels_last else self.workload
 
     @property
     def in_channels_last(self) -> tuple[str, ...]:
-        """The names of what is given as tensors of torch in channels_last, operands and the output."""
+        """The names of the operands, and "output", that are tensors of torch in channels_last."""
         if not self.channels_last:
             return ()
         return *IMAGES[self.direction], *(("w",) if self.workload.w_layout == "KRSC" else ())

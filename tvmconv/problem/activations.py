@@ -25,7 +25,7 @@ Argument = str | Sequence[str | float | None] | None
 
 
 class Arithmetic(Protocol):
-    """The functions that definitions are made of, beside +, -, * and / with numbers. All of them keep NaN."""
+    """The functions that definitions are made of, besides +, -, * and / with numbers. All of them keep NaN."""
 
     def exp(self, y: Any) -> Any:
         """Return e to the power of y."""
@@ -40,7 +40,7 @@ class Arithmetic(Protocol):
         """Return the hyperbolic tangent."""
 
     def clip(self, y: Any, low: float | None, high: float | None) -> Any:
-        """Return the bound that y is beyond, else y."""
+        """Return y limited to the bounds; None is no bound."""
 
     def where_negative(self, y: Any, then: Any, otherwise: Any) -> Any:
         """Return `then` where y < 0, `otherwise` elsewhere and where y is NaN."""
@@ -48,20 +48,20 @@ class Arithmetic(Protocol):
 
 @dataclass(frozen=True)
 class Activation:
-    """One activation: its name, its definition, and the error of its float32 expression."""
+    """An activation: its name, its definition, and the error of its float32 expression."""
 
     name: str
     definition: Callable[..., Any]
-    """The function `definition(arithmetic, y, *values)`, torch's formula.
+    """The function `definition(arithmetic, y, *values)`, with torch's formula.
 
     NaN and infinities therefore come out as torch's do.
     """
     parameters: Mapping[str, float | None] = field(default_factory=dict)
     """The names of the parameters that a caller chooses, with defaults; None for one that has to be given."""
     fixed: Values = ()
-    """The values of the definition where a caller chooses none."""
+    """The values of the definition's parameters where a caller chooses none."""
     steepest: Callable[..., float] = lambda *values: 1.0
-    """A function of the values for the largest absolute derivative: by so much an error of y grows."""
+    """A function of the values for the largest absolute derivative, by which an error of y may grow."""
     roundings: float = 0.0
     """The error of the float32 expression for the float64 one of the same y, at most, in units of 2**-24 times
     `max(|f(y)|, steepest * min(|y|, 1))`; tests measure it over all magnitudes of y."""
@@ -70,7 +70,8 @@ class Activation:
     to_half: Callable[..., Any] | None = None
     """The same function to 2**-18, of what a GPU has in hardware, for results that are rounded to half precision."""
     half_operations: int = 0
-    """The approximate number of instructions of a GPU where results are rounded to half precision; 0 for as many."""
+    """The approximate number of instructions of a GPU where results are rounded to half precision; 0 for
+    `operations`."""
     torch: str = ""
     """The name of the function in `torch.nn.functional`, which takes the values in the same order."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Activation:
     forms: tuple[Callable[..., Any], ...] = ()
     """The same function as importers write it, where that is a different formula."""
     is_homogeneous: bool = False
-    """True if the function of a positive multiple of y is the same multiple of that of y; bounds are not asked."""
+    """True if f(c * y) = c * f(y) for every c above 0; bounds are not asked."""
 
     def values(self, given: Sequence[Any]) -> Values:
         """Return the values of the definition, from those that a caller gives for the first parameters."""
@@ -121,7 +122,7 @@ def _gelu(of: Arithmetic, y: Any) -> Any:
 
 
 def _gelu_to_half(of: Any, y: Any) -> Any:
-    """Return y times the share of a normal distribution below y, of which the tail is a power of a polynomial."""
+    """Return y times the share of a normal distribution below y; its tail is two to the power of a polynomial."""
     size = of.abs(y)
     power = size * TAIL[-1]
     for coefficient in reversed(TAIL[1:-1]):
@@ -147,12 +148,12 @@ They are fitted such that y times the share has an error of 2**-18, or of 2e-10 
 
 
 def _gelu_tanh_to_half(of: Any, y: Any) -> Any:
-    """Return y times a sigmoid, which is what half of tanh and one half come to."""
+    """Return y times a sigmoid, to which tanh / 2 + 1 / 2 is equal."""
     return y / (of.exp2(y * (y * y * (0.044715 * SIGMOID) + SIGMOID)) + 1.0)
 
 
 SIGMOID = -2 * sqrt(2 / pi) * log2(e)
-"""The first coefficient of `_like_erf`, for a power of two in the place of tanh."""
+"""The first coefficient of `_like_erf`, scaled for a power of two instead of tanh."""
 
 
 def _gelu_tanh(of: Arithmetic, y: Any) -> Any:

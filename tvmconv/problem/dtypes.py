@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class StorageType(NamedTuple):
-    """A row says how elements are stored, and how far a result that is stored so may be from the exact one."""
+    """The type of stored elements, and how far a stored result may be from the exact one."""
 
     name: str
-    """It is the same in workloads, records, TVM, torch and `ml_dtypes`."""
+    """The name in workloads, records, TVM, torch and `ml_dtypes`."""
     itemsize: int
     """Bytes of an element."""
     sums: str

@@ -95,7 +95,7 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (self.low, self.high) if self.function is msgspec.UNSET else self.function.parameters
 
     def activate(self, arithmetic: activations.Arithmetic, y: Any, to_half: bool = False) -> Any:
-        """Apply the activation to y in an arithmetic; what is rounded to half precision may have another formula."""
+        """Apply the activation to y in an arithmetic, perhaps by another formula `to_half` precision."""
         definition = self.row.to_half if to_half and self.row.to_half else self.row.definition
         return definition(arithmetic, y, *self.parameters)
 

@@ -25,7 +25,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-"""The operators of expressions, beside `and` and `or`."""
+"""The operators of expressions, besides `and` and `or`."""
 
 MOST_CHARACTERS = 100_000
 """The longest text of an expression that is read."""
@@ -57,7 +57,7 @@ class Expression:
         return self._value(values)
 
     def _parsed(self, node: ast.expr) -> Computed:
-        """Return what computes a part of the expression."""
+        """Return the function that computes a part of the expression."""
         match node:
             case ast.Constant(bool() | int() | float() as number):
                 return lambda values: number
@@ -79,7 +79,7 @@ class Expression:
         raise ValueError(ast.unparse(node))
 
     def _applied(self, function: Callable[..., Any], *parts: ast.expr) -> Computed:
-        """Return what calls a function with the values of parts."""
+        """Return the function that calls another one with the values of parts."""
         arguments = [self._parsed(part) for part in parts]
         return lambda values: function(*(argument(values) for argument in arguments))
 

@@ -27,11 +27,11 @@ WEIGHT_LAYOUTS = ("KCRS", "KRSC")
 class Layout:
     """A layout of tensors that are logically (N, C, H, W), or (K, C / groups, R, S) for a weight.
 
-    A place is a tuple of indices: a logical one has four, and one in memory has those of the layout.
+    An element has four logical indices, such as (n, c, h, w), and its indices in memory, one for each dimension there.
     """
 
     name: str
-    """The name of its kind: a key of `ORDERS`, or "NCHWc" for blocks of any size."""
+    """The name of the kind of layout: a key of `ORDERS`, or "NCHWc" for blocks of any size."""
     order: tuple[int, int, int, int]
     block: int = 1
     """The number of neighbouring channels that are the last dimension; 1 for a layout without blocks."""
@@ -52,14 +52,14 @@ class Layout:
         return extents if self.block == 1 else (*extents[:-1], self.block)
 
     def place(self, *logical: Any) -> tuple[Any, ...]:
-        """Return the place in memory of a logical one, whose indices may be expressions of TVM."""
+        """Return the indices in memory for logical indices, which may be expressions of TVM."""
         if self.block == 1:
             return tuple(logical[axis] for axis in self.order)
         n, c, *rest = logical
         return (n, c // self.block, *rest, c % self.block)
 
     def logical(self, *place: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the logical place of one in memory."""
+        """Return the logical indices for indices in memory."""
         if self.block == 1:
             n, c, h, w = (place[self.order.index(axis)] for axis in range(4))
             return n, c, h, w
@@ -69,7 +69,7 @@ class Layout:
 
 @cache
 def data_layout(name: str) -> Layout:
-    """Return the layout of x, an output or a residual by its name; raise `ValueError` for a name of none."""
+    """Return the layout of x, an output or a residual by its name; raise `ValueError` for an unknown name."""
     if name in ("NCHW", "NHWC"):
         return Layout(name, ORDERS[name])
     if blocked := BLOCKED.fullmatch(name):
@@ -83,7 +83,7 @@ def channel_block(layout: str) -> int:
 
 
 def has_channels_last(layout: str) -> bool:
-    """Return whether neighbouring channels of a pixel lie side by side in a layout."""
+    """Return whether neighbouring channels of a pixel are adjacent in memory in a layout."""
     return data_layout(layout).order != ORDERS["NCHW"] or channel_block(layout) > 1
 
 
@@ -94,7 +94,7 @@ def weight_layout(name: str) -> Layout:
 
 
 def require_layout(name: str, layout: str, channels: int) -> None:
-    """Raise `InvalidArgumentError` unless there is the layout, for so many channels."""
+    """Raise `InvalidArgumentError` unless a layout exists, with blocks that divide `channels` channels."""
     expected = f"'NCHW', 'NHWC', or such as 'NCHW8c', in blocks that divide {channels} channels"
     try:
         block = data_layout(layout).block
@@ -105,7 +105,7 @@ def require_layout(name: str, layout: str, channels: int) -> None:
 
 
 class Place(NamedTuple):
-    """The place of the rows of matrices in a tensor, whose elements are one behind the other in memory.
+    """The position of the rows of matrices in a tensor, a row's elements being contiguous.
 
     Matrices are (1, G, M, 1, K) or (G * M, 1, 1, K), for G of them.
     """
@@ -113,22 +113,22 @@ class Place(NamedTuple):
     elements: int
     """The number of elements of the tensor."""
     first: int
-    """The element that the first row begins with."""
+    """The index of the element that the first row begins with."""
     batch: tuple[tuple[int, int], ...]
-    """The axes that count the matrices, the outermost first: for each the number, and the elements from one place to
+    """The axes that count the matrices, the outermost first: for each its extent, and the elements from one index to
     the next."""
     step: int
     """The elements from the beginning of a row to that of the next one."""
     rows: int
-    """The rows of a matrix that are there: others are zeros."""
+    """The number of rows of a matrix that exist: further rows are zeros."""
 
     @classmethod
     def alone(cls, matrices: int, rows: int, columns: int) -> Place:
-        """Return the place of rows of matrices that are a tensor of their own."""
+        """Return the `Place` of the rows of matrices that are a whole tensor."""
         return cls(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
 
     def at(self, matrix: Any, row: Any, element: Any) -> Any:
-        """Return the place of an element, an expression."""
+        """Return the index of an element in the tensor, as an expression."""
         found = self.first + row * self.step + element
         for count, step in reversed(self.batch[1:]):
             found, matrix = found + matrix % count * step, matrix // count
@@ -139,7 +139,7 @@ class Place(NamedTuple):
         return (self.elements,)
 
     def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the index of an element of matrices of a shape, and the test that its row is there, or None."""
+        """Return the index of an element of matrices of shape `own`, and the test that its row exists, or None."""
         if len(indices) == 5:
             _, matrix, row, column, element = indices  # some templates take all rows of an image as one
             row, most = row + column, int(own[2])

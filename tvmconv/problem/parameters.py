@@ -72,7 +72,7 @@ def pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:
 
 
 def require_rank(name: str, shape: Sequence[int], rank: int, meaning: str) -> None:
-    """Refuse a value that is no shape of so many dimensions."""
+    """Raise `InvalidArgumentError` unless a value is a shape of `rank` dimensions."""
     if not isinstance(shape, Sequence) or len(shape) != rank or not all(map(is_integer, shape)):
         raise InvalidArgumentError(name, shape, f"a shape of {rank} dimensions, {meaning}")
 
@@ -83,6 +83,6 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 
 def require_positive(name: str, value: object) -> None:
-    """Refuse a value that is no integer of 1 or more."""
+    """Raise `InvalidArgumentError` unless a value is an integer of 1 or more."""
     if not is_integer(value) or value < 1:
         raise InvalidArgumentError(name, value, "an integer of 1 or more")

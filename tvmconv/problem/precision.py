@@ -13,14 +13,14 @@ from .errors import InvalidArgumentError
 
 
 class Precision(NamedTuple):
-    """A row says what one word promises of a result."""
+    """The promise of one word for a result."""
 
     name: str
     promise: str
     served_by: tuple[str, ...]
-    """The words whose kernels keep this promise too: its own, then the stricter ones, the nearest first."""
+    """The words whose kernels keep this promise too: the word itself, then stricter ones, the nearest first."""
     nearby: int
-    """Rows, and columns, between an output and those whose sums of products its error may depend on: a tile's reach."""
+    """The distance, in rows and columns, of the outputs whose sums of products an output's error may depend on."""
     operand_unit: float
     """Largest error of rounding an element of x or w, to the nearest, before it is multiplied, as a share of it."""
     product_unit: float
@@ -71,10 +71,10 @@ DEFAULT = "float32"
 
 
 class Half(NamedTuple):
-    """A row says what a word promises of a network in float32 whose tensors may be stored in half precision."""
+    """The promise of a word for a network in float32 whose tensors may be stored in half precision."""
 
     name: str
-    """The type that they are stored in, one of `tvmconv.problem.dtypes.NARROW`."""
+    """The type in which tensors are stored, one of `tvmconv.problem.dtypes.NARROW`."""
     promise: str
 
 
@@ -90,7 +90,7 @@ _HALVES = tuple(
 HALVES = {row.name: row for row in _HALVES}
 
 NETWORK_WORDS = (*WORDS, *HALVES)
-"""The words that networks take, the strictest first but for the last two, of which bfloat16 rounds more."""
+"""The words that networks take, the strictest first, except for the last two, of which bfloat16 rounds more."""
 
 
 def require_precision(word: str, words: Sequence[str] = WORDS) -> None:

@@ -48,7 +48,7 @@ def resolve_quantization(
 
 
 def _resolve_zero_point(name: str, zero_point: object, dtype: str) -> ZeroPoint:
-    """Return the zero point of numbers of a type, unset for 0, which alone types that are not quantized have."""
+    """Return the zero point of numbers of a type, unset for 0; other types than quantized ones have no other."""
     if zero_point is msgspec.UNSET or (is_integer(zero_point) and zero_point == 0):
         return msgspec.UNSET
     if dtype not in QUANTIZED:

@@ -36,13 +36,13 @@ an image of 224x224 97 and 64, with stride 1 in one of 112x112 52 and 50 (`pytho
 
 
 def has_many_filters(filters: int, kernel: tuple[int, int], stride: tuple[int, int]) -> bool:
-    """Return whether vectors of filters pay for a single input channel: there are many, of a row or with a stride."""
+    """Return whether vectors of filters pay for a single input channel: for many filters of a row or with a stride."""
     rows, columns = kernel
     return filters >= MANY_FILTERS and columns > 1 and (rows == 1 or stride[1] > 1)
 
 
 class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """One 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
+    """A 2-D convolution: shapes in elements, padding as (top, left, bottom, right).
 
     Build one with `ConvWorkload.depthwise` or `conv2d`, or from JSON; the constructor takes the stored form. A workload
     that makes no sense raises `InvalidArgumentError`.
@@ -59,14 +59,14 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     dense: bool | msgspec.UnsetType = msgspec.UNSET
-    """True for one input channel that is convolved as a dense layer's: kernels have vectors of filters for it.
+    """True for one input channel that is convolved as in a dense layer: kernels have vectors of filters for it.
 
     Unset where it is not True, and for several channels, whatever was given.
     """
     layout: str = "NCHW"
     """The layout of x in memory: "NCHW", "NHWC", or such as "NCHW8c", (N, C / 8, H, W, 8): its channels in blocks."""
     w_layout: str = "KCRS"
-    """The layout of w in memory: "KCRS", or "KRSC" where channels are not each convolved by itself."""
+    """The layout of w in memory: "KCRS", or for convolutions that are not depthwise "KRSC"."""
     out_layout: str = "NCHW"
     """The layout of the output and the residual in memory."""
     dtype: str = "float32"
@@ -245,20 +245,20 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InvalidArgumentError(name, shape, f"a tensor of at most {MAX_ELEMENTS} elements")
 
     def without_epilogue(self) -> ConvWorkload:
-        """Return the same workload for the sums alone, of integers those of x as it is."""
+        """Return the workload for the sums alone; for integers those of x without its zero point."""
         plain = msgspec.structs.replace(self, epilogue=Epilogue(), x_zero_point=msgspec.UNSET)
         return plain if self.storage.bounds is None else msgspec.structs.replace(plain, out_dtype="int32")
 
     def without_scale(self) -> ConvWorkload:
-        """Return the same workload for a weight that has the scale in it."""
+        """Return the workload without a scale, for a weight that is multiplied by it."""
         return msgspec.structs.replace(self, epilogue=msgspec.structs.replace(self.epilogue, scale=False))
 
     def in_nchw(self) -> ConvWorkload:
-        """Return the same workload for operands in their logical order: NCHW, and a weight in KCRS."""
+        """Return the workload with operands in their logical order: NCHW, and a weight in KCRS."""
         return msgspec.structs.replace(self, layout="NCHW", w_layout="KCRS", out_layout="NCHW")
 
     def in_nhwc(self) -> ConvWorkload:
-        """Return the same workload for operands whose channels are last in memory.
+        """Return the workload with operands in NHWC, and a weight in KRSC.
 
         A depthwise weight with one output for each channel lies in memory as in NCHW.
         """
@@ -325,7 +325,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return (height - rows) // sh + 1, (width - columns) // sw + 1
 
     def read_by(self, outputs: tuple[int, int]) -> tuple[int, int]:
-        """Return the rows and columns of the padded input that so many rows and columns of the output read."""
+        """Return the rows and columns of the padded input that `outputs`, rows and columns of the output, read."""
         (rows, columns), (sh, sw), window = outputs, self.stride, self.window
         return (rows - 1) * sh + window[0], (columns - 1) * sw + window[1]
 

@@ -20,7 +20,7 @@ from .pool import LARGE, LEAST_BYTES
 
 
 class NoDataError(InvalidArgumentError):
-    """A tensor of torch stands for others: it is fake, of the device "meta", or made by `torch.vmap` or `torch.fx`."""
+    """A tensor of torch has no data: it is fake, of the device "meta", or made by `torch.vmap` or `torch.fx`."""
 
     def __init__(self, name: str, array: Any) -> None:
         expected = "one with data: no fake one, none of torch.vmap"
@@ -63,7 +63,7 @@ CPU_TYPE = tvm.cpu().dlpack_device_type()
 BFLOAT16 = STORAGE_TYPES["bfloat16"].numpy
 
 DEVICE_TYPES = frozenset(backend.device_type for backend in BACKENDS.values())
-"""The names by which torch calls the devices that there are kernels for."""
+"""torch's names of the devices for which there are kernels."""
 
 
 def operand(name: str, array: Any) -> Operand:
@@ -91,7 +91,7 @@ Taker = Callable[[str, Any], tuple[Any, Hashable]]
 
 
 def _stands_for_others(kind: type) -> bool:
-    """Return whether tensors of a class of torch have operators other than torch's, as fake ones do."""
+    """Return whether a class of torch's tensors has other operators than torch's, as that of fake tensors does."""
     return getattr(kind, "__torch_dispatch__", None) is not sys.modules["torch"].Tensor.__torch_dispatch__
 
 
@@ -116,9 +116,9 @@ class _Takers(dict[type, Taker]):
 TAKERS = _Takers()
 """The functions, by the type of arrays, that return an array's argument and a key.
 
-The argument is what is passed to a kernel, a tensor of torch in channels_last as it is; the key is the same for arrays
-that are called alike. Only what may differ between such arrays is looked at, since it is in every call; `described`
-says the rest.
+The argument is what is passed to a kernel, a tensor of torch in channels_last as it is; arrays for which the same call
+works have equal keys. The functions look only at what may differ between such arrays, since they run in every call;
+`described` returns the rest.
 """
 
 
@@ -189,13 +189,13 @@ def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
 
 
 def wanting_gradients(name: str) -> InvalidArgumentError:
-    """Return the error for a tensor of torch that gradients are wanted of."""
+    """Return the error for a tensor of torch that requires gradients."""
     expected = "one that does not: pass tensor.detach(), or call under torch.no_grad(); tvmconv.nn has gradients"
     return InvalidArgumentError(name, "a tensor that requires grad", expected)
 
 
 def _empty(name: str, array: Any) -> Any:
-    """Return a tensor like one of torch that has no elements: torch's may have strides that kernels refuse."""
+    """Return a contiguous tensor like one of torch without elements, whose strides kernels might refuse."""
     if array.is_meta:
         raise NoDataError(name, array)
     _require_dense(name, array)
@@ -249,7 +249,7 @@ def _device(kind: str, index: int) -> tvm.runtime.Device:
 
 
 def from_numpy(array: np.ndarray) -> tvm.runtime.Tensor:
-    """Return TVM's view of an array; that of bfloat16 goes by its bits, as DLPack refuses NumPy's."""
+    """Return TVM's view of an array; bfloat16 is passed as its bits, since DLPack refuses NumPy's bfloat16."""
     if array.dtype == BFLOAT16:
         return tvm_ffi.from_dlpack(array.view(np.uint16))._create_view(array.shape, "bfloat16")
     return tvm_ffi.from_dlpack(array)
@@ -282,12 +282,12 @@ def in_channels_last(argument: Any) -> Any:
 
 
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
-    """Return the elements of an argument that `TAKERS` gave in another shape."""
+    """Return an argument of `TAKERS` in another shape."""
     return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
 
 
 def in_float32(argument: Any) -> Any:
-    """Return an argument that `TAKERS` gave in float32; where TVM has it on a GPU, as it is."""
+    """Return an argument of `TAKERS` in float32; an array that TVM has on a GPU is returned as it is."""
     if is_torch(argument):
         return argument.float()
     return from_numpy(to_numpy(argument).astype("float32")) if is_cpu(argument.device) else argument
@@ -320,12 +320,12 @@ def channels_last_allocator(tensor: Any, shape: tuple[int, ...], dtype: str) -> 
 
 
 def argument_maker(array: Any, dtype: str) -> Callable[[Any], Any] | None:
-    """Return what makes a kernel's argument of what an allocator for the array makes; None where it is the same."""
+    """Return the function that makes a kernel's argument of an allocated array; None where that is the argument."""
     return from_numpy if isinstance(array, np.ndarray) and dtype == "bfloat16" else None
 
 
 def result_type(array: Any) -> type | None:
-    """Return the type that an allocator for the array makes if `same_kind` need not convert it, else None."""
+    """Return the type of arrays that an allocator makes if they are results without `same_kind`, else None."""
     if isinstance(array, np.ndarray):
         return np.ndarray
     return sys.modules["torch"].Tensor if is_torch(array) else None

@@ -1,4 +1,4 @@
-"""Calls of kernels: the first call checks arrays and works out all that is the same for arrays like them."""
+"""Calls of kernels: the first call checks arrays and prepares what further calls with similar arrays reuse."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEPT = 4096
 """The number of kinds of calls that are remembered at once, and of kernels, of some 100 kB each, that calls keep."""
 
 PLAIN = frozenset({int, str, type(None)})
-"""The types whose values are equal only to values of the same type among these."""
+"""The types whose values equal only values of their own type among these."""
 
 Spec = tuple[tuple[int, ...], str]
 """The shape and dtype of an array."""
@@ -55,9 +55,9 @@ class Launch:
     result: type | None
     """The type of new outputs that are returned as they are; None where a result is made from them."""
     conversions: tuple[tuple[int, Callable[[Any], Any]], ...] = ()
-    """The places of operands that the kernel takes in another form, with the functions that convert them."""
+    """The indices of operands that the kernel takes in another form, with the functions that convert them."""
     as_argument: Callable[[Any], Any] | None = None
-    """The function that makes the kernel's argument of the output; None where that is the argument."""
+    """The function that makes the kernel's argument of the output array; None where the array is the argument."""
     channels_last: bool = False
     """True if the output is a tensor of torch in channels_last."""
 
@@ -104,12 +104,12 @@ class Launch:
         """Return the launch that writes to arrays like `out`; raise `InvalidArgumentError` if it cannot."""
         out.check(*self.output, self.device)
         require_order(out, self.channels_last)
-        return replace(self, as_argument=None)  # `taken_to_write` has made an argument of any array
+        return replace(self, as_argument=None)  # `taken_to_write` has already made the argument
 
     def run(self, arguments: list[Any], target: Any = None) -> Any:
-        """Call the kernel with arguments that `TAKERS` gave, which are changed, and return what it has written to.
+        """Call the kernel with arguments of `TAKERS`, a list that is changed, and return the output.
 
-        That is a new output, or a `target` that `taken_to_write` gave.
+        That is a new array, or a `target` that `taken_to_write` returned.
         """
         for place, convert in self.conversions:
             arguments[place] = convert(arguments[place])
@@ -149,7 +149,7 @@ class Calls:
     def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
         """Return the result for the operands as an array of the kind of the first, or in `out` if it is given.
 
-        `about` holds everything else that decides on the launch.
+        `about` is a key of everything else that decides on the launch.
         """
         arguments: list[Any] = []
         key: list[Hashable] = [about]
@@ -167,7 +167,7 @@ class Calls:
         target = launch.run(arguments, None if out is None else target)
         if out is None:
             return same_kind(next(iter(arrays.values())), target) if launch.result is None else target
-        if target is out:  # of torch, whose autograd may have saved what it was
+        if target is out:  # a tensor of torch, whose former content autograd may have saved
             sys.modules["torch"].autograd.graph.increment_version(out)
         return out
 
@@ -208,7 +208,7 @@ def hashable(value: Any) -> Any:
 
 
 def types_of(value: Any) -> Any:
-    """Return the type of a value, or those of a tuple's items: True == 1 == 1.0, of which a workload takes one."""
+    """Return the type of a value, or of each item of a tuple: True == 1 == 1.0, but a workload takes one of them."""
     if not isinstance(value, tuple):
         return type(value)
     types = tuple(map(type, value))

@@ -1,4 +1,4 @@
-"""Convolutions as functions on arrays; while torch traces, of its tensors, they are operators of torch."""
+"""Convolutions as functions on arrays; while torch traces its tensors, they are operators of torch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def depthwise(
     if type(x) is ndarray or not is_traced():
         try:
             return call("depthwise", options, "auto", precision, target, given(x, w, scale, shift, None), out)
-        except NoDataError:  # as torch.vmap's tensors have none, and those of a device "meta"
+        except NoDataError:  # for tensors of torch.vmap and of the device "meta"
             pass
     return _by_torch("depthwise", depthwise, (x, w, scale, shift, None), options, "auto", precision, target, out)
 
@@ -114,7 +114,7 @@ def conv2d(
 
 
 def is_traced() -> bool:
-    """Return whether torch looks at the operators that are called, to compile, to export or to count them."""
+    """Return whether torch records the operators that are called: to compile, to export or to count them."""
     torch = sys.modules.get("torch")
     return torch is not None and (
         torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
@@ -122,7 +122,7 @@ def is_traced() -> bool:
 
 
 def _by_torch(kind: str, function: Any, arrays: tuple[Any, ...], *rest: Any) -> Any:
-    """Call the operator of torch for a convolution of tensors; other arrays are computed as ever."""
+    """Call the operator of torch for a convolution of tensors; other arrays are computed directly."""
     from .torch.convolution import convolution
 
     return convolution(kind, function, arrays, *rest)

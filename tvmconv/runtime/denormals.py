@@ -1,4 +1,4 @@
-"""The switch by which the threads of a CPU take denormal numbers for zeros."""
+"""The switch by which the threads of a CPU treat denormal numbers as zeros."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Register(NamedTuple):
-    """The register of an architecture that says what becomes of denormal numbers."""
+    """The register of an architecture that controls denormal numbers."""
 
     dtype: str
     get: str
@@ -69,9 +69,9 @@ def compiled(func: tirx.PrimFunc, target: Any) -> Executable:
 
 
 def function_of(register: Register) -> tirx.PrimFunc:
-    """Return the function that keeps some bits of the register and sets others, in a thread for each of its states.
+    """Return the function that keeps some bits of the register and sets others, in every thread of TVM's pool.
 
-    TVM runs a loop with a step for each of its threads so: one step in each.
+    It is a parallel loop with an iteration for each thread: TVM runs one in each.
     """
     count, step = tirx.Var("count", "int32"), tirx.Var("thread", "int32")
     kept, added = (tirx.Var(name, register.dtype) for name in ("kept", "added"))

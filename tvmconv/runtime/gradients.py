@@ -24,7 +24,7 @@ class Geometry(NamedTuple):
     w_shape: tuple[int, ...]
     stride: tuple[int, int]
     padding: tuple[int, int, int, int]
-    """Its rows and columns at the top, left, bottom and right."""
+    """The padding at the top, left, bottom and right."""
     dilation: tuple[int, int]
 
     def workload(self, dtype: str) -> ConvWorkload:

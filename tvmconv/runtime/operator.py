@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 class Operator:
     """A convolution compiled for one workload and one target; `tvmconv.compile` makes it.
 
-    With open sizes it takes arrays of any such size, in the place of the workload's.
+    With open sizes it takes arrays of any such size, not only the workload's.
 
-    Call it with the arrays of `problem.operands` but the last, the output, which it returns: x (N, C, H, W),
-    w (`workload.w_shape`), and what the epilogue has of vectors (K,) in float32 and of a residual (N, K, Ho, Wo), in
-    the workload's layouts.
+    Call it with the arrays of `problem.operands` except the last, the output, which it returns: x (N, C, H, W), w
+    (`workload.w_shape`), and the epilogue's operands, vectors (K,) in float32 and a residual (N, K, Ho, Wo), in the
+    workload's layouts.
     """
 
     KIND: Literal["operator", "sparse"] = "operator"
@@ -110,7 +110,7 @@ class Operator:
         return workload
 
     def takes(self, workload: ConvWorkload) -> bool:
-        """Return whether a workload, of other open sizes than the operator's, is not too large for its kernel."""
+        """Return whether the operator's kernel can compute a workload of other open sizes, which may be too large."""
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             return False
         if not self.problem.open_sizes or not backend_of(self.target).limits_open_arrays:
@@ -120,10 +120,10 @@ class Operator:
 
     @property
     def workspace_bytes(self) -> int:
-        """The bytes of memory that a call takes beside its operands and output; for a batch of one where that is open.
+        """The bytes of memory that a call takes besides operands and output; with an open batch, for a batch of one.
 
         On a GPU it is allocated as the output is: for a torch tensor by torch, on the current stream. On a CPU TVM
-        allocates it and keeps it for the thread's next calls; what threads take for single tasks comes on top.
+        allocates it and keeps it for the thread's next calls; memory that threads take for single tasks comes on top.
         """
         return self._workspace.nbytes
 
@@ -183,7 +183,7 @@ class Operator:
         return build_kernel(self.problem, self.selection, self.target).executable
 
     def _details(self, executable: Executable) -> dict[str, Any]:
-        """Return the details that the file holds beside the code of the executable."""
+        """Return the details that the file holds besides the code of the executable."""
         return {
             "workload": msgspec.to_builtins(self.workload),
             "precision": self.problem.precision,

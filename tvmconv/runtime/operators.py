@@ -116,7 +116,7 @@ def _launch_of_nothing(workload: ConvWorkload, x: Any, operands: list[Operand]) 
 
 
 def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
-    """Return whether a template takes the tensors of a problem in NCHW as they lie in channels_last."""
+    """Return whether a template takes the tensors of a problem in NCHW directly in channels_last."""
     workload = problem.workload
     if workload.is_in_nchw:
         nhwc = msgspec.structs.replace(problem, workload=workload.in_nhwc())
@@ -130,7 +130,7 @@ def takes_channels_last(problem: Problem, algorithm: str, target: str) -> bool:
 
 _calls = Calls()
 State = tuple[int, int, tuple[History, ...]]
-"""The state that decides on configurations beside a call: changes of threads and of templates, and the logs applied."""
+"""The state that configurations depend on besides a call: changes of threads and of templates, and the logs applied."""
 
 
 def present_state() -> State:
@@ -143,10 +143,10 @@ Key = tuple[Problem, str, str, State]
 
 _selections: Cache[Key, Selection] = Cache(KEPT)
 _operators: Cache[tuple[Hashable, ...], Operator] = Cache(KEPT)
-"""Operators by problem, template, configuration and target: logs that choose alike share them."""
+"""Operators by problem, template, configuration and target: logs that choose the same ones share them."""
 
 _first_sizes: Cache[Key, tuple[int, int]] = Cache(KEPT)
-"""The first batch and width that each convolution, as one of open sizes, was called with on a GPU."""
+"""The batch and width of the first call on a GPU, for each convolution as one of open sizes."""
 
 
 def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
@@ -171,12 +171,12 @@ def operator_for(problem: Problem, algorithm: str, target: str, state: State) ->
 
 
 def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State) -> Problem:
-    """Return the problem with sizes open that its template takes so, unless a log has records of these sizes.
+    """Return the problem with the open sizes that its template supports, unless a log has records of its sizes.
 
-    That is the batch, and the width of planes that are rows, as sequences are. On a GPU, where kernels for any sizes
-    may be slower, the first ones of a convolution have a kernel of their own: most convolutions have no others. The
-    others share kernels, one for each range of batches. So do all batches of a linear layer on a CPU, where one row has
-    other tiles than many. Of a gradient it is the batch alone: see `with_any_batch`.
+    These are the batch, and the width of planes of one row, such as sequences. On a GPU, where kernels for any sizes
+    may be slower, the sizes of a convolution's first call have a separate kernel: most convolutions have no other
+    sizes. Further sizes share kernels, one for each range of batches. So do all batches of a linear layer on a CPU,
+    where one row has other tiles than many. For a gradient only the batch is open: see `with_any_batch`.
     """
     resolved, workload = resolve_target(target), problem.workload
     if problem.is_gradient:
@@ -195,10 +195,10 @@ def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State
 
 
 def with_any_batch(problem: Problem, target: tvm.target.Target) -> Problem:
-    """Return the problem of a gradient for any batch, with the one in its workload that the kernel is chosen for.
+    """Return the problem of a gradient for any batch; the kernel is chosen for the batch in its workload.
 
     On a GPU that is the power of two below the batch, since the blocks of a grid share out images too; arrays that are
-    too large for a kernel of any batch have one for their batch.
+    too large for a kernel of any batch get a kernel for their batch.
     """
     if not backend_of(target).kernels_by_batch:
         return problem.with_any_batch()
@@ -212,12 +212,12 @@ def with_any_batch(problem: Problem, target: tvm.target.Target) -> Problem:
 
 
 def _is_narrow(item: Operand, dtype: str) -> bool:
-    """Return whether an operand is a vector in the dtype of an x in half precision; others fail their own check."""
+    """Return whether an operand is a vector in half precision, the dtype of x; other vectors fail their check."""
     return item.name in ("scale", "shift") and item.dtype == dtype and dtype in NARROW
 
 
 def as_text(target: Any) -> str:
-    """Return a target that is no text as one that `resolve_target` takes; resolving takes longer than many a kernel."""
+    """Return a target, in any form, as text for `resolve_target`; resolving takes longer than many a kernel."""
     if isinstance(target, tvm.target.Target):
         return str(target)
     if isinstance(target, dict):

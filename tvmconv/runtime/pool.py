@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 LEAST_BYTES = 2**22
-"""The bytes from which arrays are worth it, and from which NumPy asks for huge pages, as torch does not.
+"""The bytes from which arrays are pooled, and from which NumPy asks for huge pages, as torch does not.
 
 A store to a new small page costs more than the convolution of its content.
 """
@@ -33,16 +33,16 @@ class Block:
 
 
 class Pool:
-    """Memory that no array is in, with that first which was given back first.
+    """Memory blocks that no array uses, the block first that was given back first.
 
-    Blocks are given back at any moment, also while this code runs: so each step is a single one of a dictionary.
+    Blocks are given back at any moment, also while this code runs: so each step is a single operation of a dictionary.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, np.ndarray] = {}
 
     def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Return a new array of a type of NumPy, in memory that was given back by one of as many bytes if there is."""
+        """Return a new array of a type of NumPy, in a block of equal size that was given back, if there is one."""
         kind = np.dtype(dtype)
         nbytes = prod(shape) * kind.itemsize
         of_size = [place for place, memory in self._free.copy().items() if memory.nbytes == nbytes]

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 BUILTIN = "vm.builtin."
-"""The beginning of the names of functions that the virtual machine has itself, for memory and shapes."""
+"""The beginning of the names of the virtual machine's own functions, for memory and shapes."""
 
 COLUMNS = 60
 """The most characters of a name in a printed table."""
@@ -81,7 +81,7 @@ class Recorder:
             self._begun.append((time.perf_counter(), len(self.timed)))
             return 0
         begun, count = self._begun.pop()
-        if len(self.timed) == count:  # else others have been called in it
+        if len(self.timed) == count:  # no other function was called in this one
             self.timed.append(Timed(name, now - begun))
         return 0
 
@@ -111,7 +111,7 @@ def profile_of(
 
 
 def timed_calls(call: Callable[[], object], sync: Callable[[], None], name: str, repeat: int) -> list[list[Timed]]:
-    """Return `repeat` runs of one call each, behind one that is not timed."""
+    """Return the timed functions of `repeat` runs of one call each, after a run that is not timed."""
     call()
     runs = []
     for _ in range(repeat):

@@ -1,4 +1,4 @@
-"""One file for a compiled operator or network: a shared library, with a description behind it.
+"""A file with a compiled operator or network: a shared library, followed by a description.
 
 The library is what `tvm.runtime.load_module` takes, whatever follows its end: the description as JSON, its length in
 eight bytes, and a mark. Loading such a file runs the code in it: load only what you trust.
@@ -44,7 +44,7 @@ Kind = Literal["operator", "sparse", "network"]
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A saved file's description of itself."""
+    """The description that a saved file contains."""
 
     kind: Kind
     tvmconv: str
@@ -54,7 +54,7 @@ class Description(msgspec.Struct, frozen=True):
     target: str
     """The target as JSON."""
     details: dict[str, Any]
-    """The facts from which the operator or network is made again, beside the code."""
+    """The facts from which the operator or network is made again, besides the code."""
     kernels: dict[str, bytes] = {}
     """The machine code of CUDA source in the library, as `kernel_cache.collected` returns it."""
 

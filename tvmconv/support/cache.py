@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Values by keys, at most `limit` of them: once it is full, a value that is added takes the place of the oldest.
+    """Values by keys, at most `limit` of them: in a full cache a value that is added replaces the oldest one.
 
-    A value is as old as its last `made` or `put`; `get` takes no lock and leaves the age as it is, so that it costs as
-    much as a look into a dict.
+    A value is as old as its last `made` or `put`; `get` takes no lock and leaves the age as it is, so that it costs no
+    more than a look into a dict.
     """
 
     def __init__(self, limit: int) -> None:

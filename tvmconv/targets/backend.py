@@ -31,9 +31,9 @@ class DeviceFacts(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Backend(ABC):
-    """A backend says what kernels of a kind of target can do, and finds the devices that run them.
+    """The abilities of kernels of a kind of target, and the devices that run them.
 
-    One that is added needs a class of its own, a place in `resolving.BACKENDS`, and a folder of templates.
+    A backend that is added needs a class, an entry in `resolving.BACKENDS`, and a folder of templates.
     """
 
     kind: str
@@ -61,17 +61,17 @@ class Backend(ABC):
     alignment: int | None
     """Bytes to which operands are aligned; None where an element's own alignment is enough."""
     workspace_is_passed: bool
-    """A caller passes the memory that a kernel takes beside its operands; else TVM's pool has it."""
+    """A caller passes the memory that a kernel takes besides its operands; else TVM's pool has it."""
     any_strided_output: bool
     """Kernels of all templates can store their output as channels of a larger tensor; else `Layouts` says which can."""
     channels_in_blocks: bool
     """Tensors between the convolutions of a network may be in blocks of channels."""
     most_products: int
-    """Multiply-adds of a thread in a sparse kernel: so many take two cores about a minute to compile."""
+    """The most multiply-adds of a thread in a sparse kernel: they take two cores about a minute to compile."""
     gemm_size: int | None
     """Rows of square matrices whose product tells the peak rate; None where multiply-adds in registers tell it."""
     missing: str
-    """The device, as a message names it that says that there is none."""
+    """The device in words, for the message that there is none."""
 
     @property
     def text_views(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Backend(ABC):
 
     @abstractmethod
     def complete(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return a target's fields with what was left out; `InvalidArgumentError` for what cannot be."""
+        """Return a target's fields completed by defaults; raise `InvalidArgumentError` for fields that are wrong."""
 
     @abstractmethod
     def arch(self, config: Mapping[str, Any]) -> str:
@@ -104,7 +104,7 @@ class Backend(ABC):
 
     @abstractmethod
     def facts(self, number: int = 0) -> DeviceFacts | None:
-        """Return what this machine's device with a number is; None where it is not there."""
+        """Return the facts of this machine's device with a number; None where there is no such device."""
 
     @abstractmethod
     def require_timer(self) -> None:

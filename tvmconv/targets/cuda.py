@@ -1,4 +1,4 @@
-"""CUDA source: its compilation without a GPU to a cubin, with what kernels take."""
+"""CUDA source: its compilation to a cubin without a GPU, and the resources of its kernels."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sources(module: tvm.runtime.Module) -> list[str]:
 
 
 def uncompiled(module: tvm.runtime.Module) -> list[str]:
-    """Return the sources of units without machine code, which TVM's CUDA runtime has made of all where it is loaded."""
+    """Return the sources of units without machine code; where TVM's CUDA runtime is loaded it has made that of all."""
     return [str(unit.inspect_source()) for unit in _units(module) if not unit.is_runnable()]
 
 
@@ -92,7 +92,7 @@ def kernel_resources(source: str, arch: str) -> tuple[KernelResources, ...]:
 
 
 def assembled(source: str, arch: str) -> Assembled:
-    """Compile CUDA source to machine code, and return what is to be seen of it."""
+    """Compile CUDA source to machine code, and return its resources, PTX and the assembler's messages."""
     code = _compile(source, arch, "cubin")
     if "ptxas info" not in code.log:  # NVRTC 13.0 keeps it to itself
         code = _nvcc(source, arch, "cubin")
@@ -134,7 +134,7 @@ def load_runtime() -> None:
 
 
 def without_standard_library(source: str) -> str:
-    """Return the source for NVRTC, with the words that kernels use in place of C++'s standard headers.
+    """Return the source for NVRTC, without C++'s standard headers, and with the types that kernels use from these.
 
     The includes are most of the compile time of a small kernel. A source that uses the library elsewhere keeps them.
     """
@@ -201,7 +201,7 @@ def _packaged() -> Path:
 
 
 def _compile(source: str, arch: str, form: str) -> _Code:
-    """Compile the source to a "cubin", or to "ptx" alone, by the compiler that is there."""
+    """Compile the source to a "cubin", or to "ptx" alone, by the compiler that is installed."""
     if arch == "sm_90" and "wgmma" in source:
         arch = "sm_90a"  # an instruction of this architecture alone
     return _nvrtc(source, arch, form) if has_nvrtc() else _nvcc(source, arch, form)

@@ -1,8 +1,8 @@
 """Functions of CUDA in files: their names, and the source of kernels that call them.
 
 A `.cuh` file declares functions in the namespace `tvmconv`, with template parameters for what differs from kernel to
-kernel. It includes others by their path inside this package, such as `#include "schedules/cuda/device/mma.cuh"`, which
-is also the source that a call of TVM's `cuda_func_call` has: `expanded` turns it into text.
+kernel. It includes others by their path inside this package, such as `#include "schedules/cuda/device/mma.cuh"`. Such a
+line is also the source that a call by TVM's `cuda_func_call` gets: `expanded` turns it into text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-"""The folder that paths begin at."""
+"""The folder that paths are relative to."""
 
 INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
 
@@ -28,12 +28,12 @@ def function(name: str, *parameters: int | str) -> str:
 
 
 def included(path: str) -> str:
-    """Return the source of a call of a function in a file."""
+    """Return the line that includes a file: the source for a call of a function in it."""
     return f'#include "{path}"\n'
 
 
 def expanded(sources: Iterable[str]) -> str:
-    """Return the text of all files that sources include, each of them once and behind those that it includes."""
+    """Return the text of all files that sources include, each of them once and after the files that it includes."""
     texts: dict[str, str] = {}
 
     def read(source: str) -> None:

@@ -1,4 +1,4 @@
-"""Rows of the instructions that add up products: on tensor cores by architecture, on CPUs by features of the target."""
+"""Instructions that add up products: on tensor cores by architecture, on CPUs by features of the target."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TensorInstruction(NamedTuple):
     since: int
     """The oldest architecture that the row stands for, such as 80 for sm_80."""
     until: int | None
-    """The newest one; None for a row that stands for every later one."""
+    """The newest architecture; None for a row that stands for every later one."""
     products: int
     """The multiply-adds of half precision that a multiprocessor begins in a clock.
 
@@ -69,7 +69,7 @@ kernels in it are launched so: github.com/sgl-project/sglang/pull/18596.
 
 
 def has_dependent_launches(target: tvm.target.Target) -> bool:
-    """Return whether kernels for a CUDA target wait themselves for the kernel before."""
+    """Return whether kernels for a CUDA target themselves wait for the previous kernel."""
     return _architecture(target) in DEPENDENT_LAUNCHES
 
 
@@ -193,7 +193,7 @@ class LookupInstruction(NamedTuple):
 
     @property
     def takes_two(self) -> bool:
-        """True for a table in two registers, with the places between them; else it is repeated to fill one."""
+        """True if the table fills two registers, with the indices between them; else it is repeated to fill one."""
         return self.entries > self.lanes
 
 
@@ -202,7 +202,7 @@ LOOKUP_INSTRUCTIONS = (
     LookupInstruction("vpshufb", ("avx512bw",), "llvm.x86.avx512.pshuf.b.512", 64, 16),
     LookupInstruction("vpshufb", ("avx2",), "llvm.x86.avx2.pshuf.b", 32, 16),
 )
-"""The instructions of x86_64, the best first. Places in tables of 16 bytes have to be below 16."""
+"""The instructions of x86_64, the best first. Indices of tables of 16 bytes have to be below 16."""
 
 
 class RoundingInstruction(NamedTuple):
@@ -218,7 +218,7 @@ class RoundingInstruction(NamedTuple):
 
 
 ROUNDING_INSTRUCTION = RoundingInstruction("vcvtneps2bf16", "avx512bf16", "llvm.x86.avx512bf16.cvtneps2bf16.512", 16)
-"""The one that x86_64 has. It takes denormal numbers for zeros, as `vdpbf16ps` does."""
+"""The instruction of x86_64. It takes denormal numbers for zeros, as `vdpbf16ps` does."""
 
 
 @lru_cache(maxsize=64)

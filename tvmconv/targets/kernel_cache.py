@@ -1,6 +1,6 @@
 """Machine code that is kept between processes, by the content of the source that it was compiled from.
 
-Networks share the kernels of layers that are alike, and one that is built again has all of them.
+Networks share the kernels of equal layers, and a network that is built again has all of them.
 
 TVM finds them as well: `use_fast_compiler` replaces its own way of compiling CUDA source.
 """
@@ -19,11 +19,11 @@ from . import cuda
 from .threads import usable_cpus
 
 _compiled: dict[str, bytes] = {}
-"""The machine code that is known, by names of sources: all of it, since images of loaded files are nowhere else."""
+"""The machine code that this process knows, by names of sources; code of loaded files is nowhere else."""
 
 
 def compile_all(sources: Sequence[str], arch: str) -> list[bytes]:
-    """Compile CUDA sources to machine code for an architecture, side by side unless they are known."""
+    """Compile CUDA sources to machine code for an architecture, in parallel; known ones are not compiled again."""
     with ThreadPoolExecutor(usable_cpus()) as pool:
         return list(pool.map(lambda source: compiled(source, arch), sources))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _changes = Condition()
 _users = 0
-"""The number of threads that use LLVM as it is; -1 while one uses it with options of its own."""
+"""The number of threads that use LLVM with its default options; -1 while one uses it with other options."""
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def options_of(module: Module) -> Iterator[None]:
 
 @contextmanager
 def options_for(target: tvm.target.Target) -> Iterator[None]:
-    """Let TVM generate a module for a target, in the block, as `options_of` lets it make machine code."""
+    """Let TVM generate a module for a target, in the block, with its options and no others, as in `options_of`."""
     with _options(alone="cl-opt" in json.loads(str(target))):
         yield
 
@@ -54,7 +54,7 @@ def _has_options(module: Module) -> bool:
 
 @contextmanager
 def _options(alone: bool) -> Iterator[None]:
-    """Run the block beside others; or alone, after those that have begun, while the others wait."""
+    """Run the block in parallel with others; or alone, after those that have begun, while others wait."""
     global _users
     with _changes:
         _changes.wait_for(lambda: _users == 0 if alone else _users >= 0)

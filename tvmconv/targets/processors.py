@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import tvm
 
 ARCH_PRCTL, ARCH_GET_XCOMP_SUPP, XFEATURE_XTILEDATA = 158, 0x1021, 18
-"""Linux's system call on x86_64 for features of the CPU, its argument to tell which there are, and the bit of tiles."""
+"""Linux's system call on x86_64 for features of the CPU, its argument to ask which exist, and the bit of tiles."""
 
 FORMS = {"source": "ll", "asm": "asm"}
 """TVM's words for the texts of a kernel."""
@@ -149,10 +149,10 @@ def _triple(config: Mapping[str, Any]) -> str:
 
 @cache
 def _unlike(mcpu: str) -> tuple[str, ...]:
-    """Return in which features this machine differs from the CPU that LLVM takes it for, as a target's "mattr" has it.
+    """Return the features in which this machine differs from the CPU that LLVM takes it for, as for "mattr".
 
     LLVM goes by the number of the CPU's model. A virtual machine may have that of an older CPU and the features of a
-    newer one, or hide some features of its own. Only those that kernels are chosen by are compared.
+    newer one, or hide some features of its CPU. Only features that kernels are chosen by are compared.
     """
     from tvm.target import Target, codegen
 
@@ -179,7 +179,7 @@ def _flags() -> list[str] | None:
 
 
 def _cpuinfo(field: str) -> str | None:
-    """Return what Linux says of the CPU in a field; None where it has no such field, or there is no Linux."""
+    """Return a field of /proc/cpuinfo; None where there is no such field, or no Linux."""
     info = Path("/proc/cpuinfo")
     found = re.search(rf"^{field}\s*:(.*)$", info.read_text(), re.MULTILINE) if info.is_file() else None
     return found[1].strip() if found else None
@@ -196,7 +196,7 @@ def has_tiles() -> bool:
 
 @cache
 def _name() -> str:
-    """Return the CPU's own name, with the one that LLVM has for its kind: the first is vague on rented machines."""
+    """Return the CPU's name followed by LLVM's name of its kind: the first is vague on rented machines."""
     from tvm.target import codegen
 
     model = _cpuinfo("model name")

@@ -85,7 +85,7 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
 
 
 def device_for(target: str) -> tvm.runtime.Device:
-    """Return the same for a kind of target, or for a target as JSON; it needs no more than TVM's runtime."""
+    """Return the device for a kind of target, or for a target as JSON; it needs no more than TVM's runtime."""
     config = json.loads(target) if target.startswith("{") else {"kind": target}
     return backend_named(str(config["kind"])).device(config)
 
@@ -106,7 +106,7 @@ def is_for(target: tvm.target.Target, device: DeviceFacts) -> bool:
 
 
 def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:
-    """Return this machine's device for a kind of target, of several GPUs that of a number; None if there is none."""
+    """Return the facts of this machine's device for a kind of target, of the GPU with a number; None without one."""
     return backend_named(kind).facts(number)
 
 

@@ -25,12 +25,12 @@ NUMBERS_OF_USERS = (NUMBER, "OMP_NUM_THREADS")
 """Variables in which users give a number of threads; the first that is set wins."""
 
 CHOSEN = "TVMCONV_CHOSE"
-"""The variable with the values that tvmconv chose for TVM's variables: processes that inherit them choose anew."""
+"""The variable with the values that tvmconv chose for TVM's variables: a process that inherits them chooses again."""
 
 ROOT = Path("/")
 
 changes = 0
-"""The number of calls of `set_num_threads`: kernels that were chosen before may not be those chosen now."""
+"""The number of calls of `set_num_threads`: kernels that were chosen before one may be others after it."""
 
 MODE_BIG = 1
 """TVM's number for a pool on a machine's fastest cores, which is how it makes every pool."""
@@ -95,12 +95,12 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(threads: int) -> None:
-    """Spread kernels on a CPU over so many threads, whatever the environment says.
+    """Spread kernels on a CPU over a number of threads, whatever the environment says.
 
     It holds for this thread, for all that have not yet called a kernel, and for processes that are started later. TVM's
     pool of a thread can be made smaller and not larger: `InvalidArgumentError` says so where this thread has called
     kernels with fewer threads. Operators and networks that are built already keep the configurations that were chosen
-    for another number; functions on arrays choose anew.
+    for another number; functions on arrays choose again.
     """
     global changes
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:

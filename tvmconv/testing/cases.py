@@ -10,7 +10,7 @@ from tvmconv.problem.workload import ConvWorkload
 
 @dataclass(frozen=True)
 class Case:
-    """A workload with a name to read in a test report."""
+    """A workload with a name for test reports."""
 
     id: str
     workload: ConvWorkload
@@ -128,4 +128,4 @@ CONV2D = (
     _dense("batch-33", (33, 3, 6, 6), (8, 3, 3, 3)),
     _dense("linear-layer", (29, 24, 1, 1), (20, 24, 1, 1), shift=True, residual=True, activation="gelu"),
 )
-"""The convolutions whose channels meet, which take seconds to compile for each target."""
+"""The dense convolutions, which take seconds to compile for each target."""

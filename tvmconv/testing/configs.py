@@ -25,11 +25,11 @@ RARE = {
     "siblings": (1, 2, 4),
     "flat": (False, True),
 }
-"""Values of knobs beyond those that a space tries."""
+"""Values of knobs besides those in a space."""
 
 
 def random_configs(workload: ConvWorkload, target: tvm.target.Target, count: int, algorithm: str = "auto") -> list[Any]:
-    """Return legal configurations, the same for the same workload, also such as no tuner would try.
+    """Return legal configurations, which depend on the workload alone; among them some that no tuner would try.
 
     About half of the knobs are as in the default one: where few combinations are legal, they are near it.
     """

@@ -39,7 +39,7 @@ NONFINITE = (np.nan, np.inf, -np.inf)
 
 @dataclass(frozen=True)
 class How:
-    """The way to run trials: for which target, as twins or not, in guarded memory or not."""
+    """The way to run trials: the target, as serial twins or not, in guarded memory or not."""
 
     target: str
     """The target as JSON."""
@@ -62,7 +62,7 @@ class Outcome:
     """The kind of failure: "wrong result", "crash", "timeout" or "error"; None where the result is right."""
     reason: str = ""
     again: bool = False
-    """True if it failed once more, alone in a new process."""
+    """True if the trial failed once more, alone in a new process."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def conformance(
 ) -> Generator[Outcome, None, None]:
     """Try each of the sources, given trials or numbers of random ones, and yield their outcomes, in any order.
 
-    A trial that fails, or takes more than `timeout` seconds, is tried again in a new process, so that the damage of a
-    kernel to its process is not taken for another one's failure.
+    A trial that fails, or takes more than `timeout` seconds, is tried again in a new process, so that a kernel that
+    damages its process does not make another trial fail.
     """
     require_packages()
     waiting, running = iter(sources), dict[Future[Trial], Slot]()
@@ -114,14 +114,14 @@ def attempt(how: How, source: int | Trial, seed: int) -> Trial:
         trial = described(how, source, seed)
         check(how, trial)
     except TvmconvError as error:
-        # Others do not survive the way back, or lose their message.
+        # Other errors cannot be sent back, or lose their message.
         kind = WrongResultError if isinstance(error, WrongResultError) else RuntimeError
         raise kind(str(error)) from None
     return trial
 
 
 def described(how: How, source: int | Trial, seed: int) -> Trial:
-    """Return the random trial with a number, which is the same for the same seed; or the one that is given."""
+    """Return the random trial with a number, which depends on the seed alone; or the trial that is given."""
     if isinstance(source, Trial):
         return source
     trial, is_default = _drawn(how, source, seed)
@@ -132,7 +132,7 @@ def described(how: How, source: int | Trial, seed: int) -> Trial:
 
 
 def _drawn(how: How, number: int, seed: int) -> tuple[Trial, bool]:
-    """Return the random trial with a number, without knobs, and whether the default configuration is meant."""
+    """Return the random trial with a number, without knobs, and whether its configuration is the default."""
     target = tvm.target.Target(how.target)
     return random_trial(Draw(f"{seed}/{number}"), target, number, how.opened, how.algorithm)
 
@@ -207,7 +207,7 @@ def _prune(w: np.ndarray[Any, Any], sparsity: float, seed: int) -> None:
 
 
 def _failed(how: How, source: int | Trial, seed: int, error: BaseException, timeout: float) -> Outcome:
-    """Return the outcome of a trial that has failed, tried again in a new process."""
+    """Return the outcome of a trial that has failed, after a second try in a new process."""
     pool = _worker(timeout)
     drawing: Future[Trial] = pool.submit(described, how, source, seed)
     if drawing.exception() is None:
@@ -254,7 +254,7 @@ class TrialKernel:
 
 
 def configs(trial: Trial, target: tvm.target.Target) -> Iterator[Any]:
-    """Yield legal configurations for a trial, the same for the same workload."""
+    """Yield legal configurations for a trial, which depend on its workload alone."""
     space = template_for(trial.problem, target, trial.algorithm).space(trial.problem, target)
     return legal_configs(space, str(trial.workload))
 

@@ -27,7 +27,7 @@ SYMBOL = f"__tvm_ffi_{KERNEL_NAME}"
 
 
 def require_emulator(triple: str) -> str:
-    """Return QEMU's command for a triple; `NoDeviceError` where it, or the compiler that makes programs, is missing."""
+    """Return QEMU's command for a triple; `NoDeviceError` where QEMU or the compiler for its programs is missing."""
     emulator, missing = find_emulator(triple), []
     if emulator is None:
         missing.append("qemu-user")

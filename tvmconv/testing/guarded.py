@@ -14,8 +14,8 @@ from tvmconv.support import system
 def guarded(array: np.ndarray[Any, Any], at_end: bool, alignment: int = 1) -> np.ndarray[Any, Any]:
     """Return a copy of an array that ends where memory without access begins, or begins where such memory ends.
 
-    It begins at a multiple of `alignment` bytes, and so it may end that much before.
-    TVM's own instrumentation, `tirx.instrument_bound_checkers`, finds nothing in version 0.27.
+    It begins at a multiple of `alignment` bytes, and so it may end up to that number of bytes before that memory. TVM's
+    own instrumentation, `tirx.instrument_bound_checkers`, finds nothing in version 0.27.
     """
     inside = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, inside + 2 * mmap.PAGESIZE)

@@ -35,41 +35,41 @@ Both limits bound the time that the reference takes.
 
 MOST_NONZEROS = 2**10
 MOST_PLACES = 2**9
-"""The largest number of input elements at a pixel for a weight that is compiled in.
+"""The largest number of input elements under a window, over all channels, for a weight that is compiled in.
 
 `MOST_NONZEROS` limits the weight's non-zeros: all of this is unrolled.
 """
 
 MOST_DRAWS, FAVOURED_DRAWS = 10_000, 400
-"""The numbers of convolutions that are drawn, at most, for one by an algorithm, and for one by an algorithm that is
-drawn, too, which the target may have no instructions for. One in a hundred is by the rarest, fewer with open sizes."""
+"""The most convolutions that are drawn to find one that an algorithm takes: one that was asked for, or one that was
+drawn, for which the target may have no instructions. One in a hundred is by the rarest, fewer with open sizes."""
 
 SPARSITIES = (0.0, 0.5, 0.8, 0.9, 0.9, 0.95, 0.99, 1.0)
 
 KINDS = *["depthwise"] * 2, *["groups"] * 2, *["one group"] * 3, "linear"
-"""The kinds of convolutions, each as many times as its share of them."""
+"""The kinds of convolutions, repeated in proportion to their shares."""
 
 BLOCKS = (4, 8, 16)
 """The numbers of channels in a block, one for each length of a CPU's vectors."""
 
 STORED, VECTORS = 4, 16
-"""The number of output channels of a group that tensor cores store at once, and that of channels that are whole vectors
-of every type."""
+"""The number of output channels of a group that tensor cores store at once, and the number of channels that are whole
+vectors of every type."""
 
 UNITS = 1, 1, STORED, 2 * STORED
-"""The numbers of which the channels of a group are multiples, those in and those out together."""
+"""The numbers of which the channels of a group are multiples, input and output channels alike."""
 
 INPUTS = (1, 4), (1, 80), (16, 160)
 """The ranges of the input channels of a group: some templates take few alone, and others many."""
 
 PLAIN = (1, 1), (3, 3), (3, 3), (5, 5)
-"""The kernels that some templates take alone, with a stride and a dilation of 1."""
+"""The kernels that are the only ones of some templates, with a stride and a dilation of 1."""
 
 LAYOUTS = ("NHWC", "NCHW"), ("KRSC", "KCRS"), ("NHWC", "NCHW")
 """The layouts of x, w and the output, other than blocks of channels."""
 
 CHANNELS_LAST = "NHWC", "KRSC", "NHWC"
-"""The layouts that half of those have."""
+"""The layouts of x, w and the output that half of the convolutions in these layouts have."""
 
 CHOSEN: tuple[Activation, ...] = (
     ("clip", -0.5, 1.5), ("clip", None, 0.25), ("clip", 0.5, None), ("leaky_relu", -0.5), ("elu", 2.5)
@@ -80,11 +80,11 @@ EVERY_ACTIVATION: tuple[Activation, ...] = (*(name for name in ACTIVATIONS if na
 
 
 OPENED = ("batch",), ("batch",), ("batch", "height", "width"), ("height",), ("width",)
-"""The sizes that are left open together."""
+"""The sets of sizes that are left open together."""
 
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A convolution to try, with all settings: its JSON is all that is needed to try it again."""
+    """A convolution to try, with all settings: its JSON is enough to try it again."""
 
     workload: ConvWorkload
     algorithm: str
@@ -120,7 +120,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def workloads(self) -> tuple[ConvWorkload, ...]:
-        """The workloads to try the kernel with: its own, or where sizes are open, it with others.
+        """The workloads to try the kernel with: the trial's, or with open sizes that and others.
 
         Planes are as small as the kernel allows, or a little larger than the one that the configuration is chosen for.
         """
@@ -136,10 +136,10 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def examples(target: tvm.target.Target, opened: bool = False, algorithm: str | None = None) -> list[Trial]:
-    """Return trials of what templates for a target name as their examples, in default configurations.
+    """Return trials of the examples that templates for a target have, in default configurations.
 
-    With `opened` they are those that leave sizes open, and with an algorithm those of its template. A template that
-    names none has none, and examples of attention and gates, which are no convolutions, are left out.
+    With `opened` they are those that leave sizes open, and with an algorithm those of its template. Templates without
+    examples have no trials, and examples of attention and gates, which are no convolutions, are left out.
     """
     folder = backend_of(target).templates
     return [
@@ -155,11 +155,11 @@ def examples(target: tvm.target.Target, opened: bool = False, algorithm: str | N
 def random_trial(
     draw: Draw, target: tvm.target.Target, operands: int, opened: bool = False, algorithm: str | None = None
 ) -> tuple[Trial, bool]:
-    """Return a trial on a target, without knobs, and whether the default configuration is meant.
+    """Return a trial on a target, without knobs, and whether its configuration is the default.
 
-    Some leave sizes open, and all of them do with `opened`. With an algorithm all are by that one; raises
-    `InvalidArgumentError` where it takes none of many. Without one half of them are by one that is drawn first: of all
-    convolutions some algorithms take few.
+    Some trials leave sizes open, and all of them do with `opened`. With an algorithm all are by that one; raises
+    `InvalidArgumentError` where it takes none of many. Without one, half of them are by an algorithm that is drawn
+    first, as some algorithms take few of all convolutions.
     """
     favoured, patience = algorithm, MOST_DRAWS
     if algorithm is None and draw.chance(1 / 2):
@@ -181,7 +181,7 @@ def random_trial(
 
 
 def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None) -> tuple[Trial, bool]:
-    """Return such a trial with all sizes known, by the algorithm that is wanted if it takes the workload."""
+    """Return a trial with all sizes known, by the algorithm `wanted` if that takes the workload."""
     dtypes = _dtypes_of(wanted, target)
     while (workload := _attempt(draw, dtypes)) is None or not computes_with(target, workload.storage):
         pass
@@ -192,7 +192,7 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
         # A product with a zero is left out, also with NaN.
         return Trial(workload, "sparse", None, operands, sparsity=round(sparsity, 4)), is_default
     precision = DEFAULT
-    if workload.dtype not in NARROW:  # no other word says where NaN and infinities come out
+    if workload.dtype not in NARROW:  # no other precision promises where NaN and infinities come out
         precision = "strict" if nonfinite else draw.of(WORDS)
 
     def takers(workload: ConvWorkload) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _closed_trial(draw: Draw, target: tvm.target.Target, operands: int, wanted: 
 
 
 def _directions(algorithm: str, target: tvm.target.Target) -> Sequence[str]:
-    """Return the directions that an algorithm takes; forward where it is none of the target's."""
+    """Return the directions that an algorithm takes; forward where the target has no such algorithm."""
     if algorithm not in algorithms_on(target):
         return (FORWARD,)
     return directions_of(template_named(f"{backend_of(target).templates}/{algorithm}"))
@@ -224,7 +224,7 @@ def _directions(algorithm: str, target: tvm.target.Target) -> Sequence[str]:
 def _gradient_trial(
     draw: Draw, target: tvm.target.Target, operands: int, wanted: str | None, direction: str
 ) -> tuple[Trial, bool]:
-    """Return a trial of a gradient with all sizes known, by the algorithm that is wanted if it takes the workload."""
+    """Return a trial of a gradient with all sizes known, by the algorithm `wanted` if that takes the workload."""
     while (workload := _attempt(draw, FLOATS)) is None or not (
         workload.is_depthwise and computes_with(target, workload.storage)
     ):
@@ -242,7 +242,7 @@ def _gradient_trial(
 
 
 def _dtypes_of(algorithm: str | None, target: tvm.target.Target) -> Sequence[str]:
-    """Return the types of floating-point numbers that an algorithm takes, or all where it takes none, or is none."""
+    """Return the floating-point types that an algorithm takes, or all types where it takes none, or there is none."""
     if algorithm not in algorithms_on(target):
         return FLOATS
     known = template_named(f"{backend_of(target).templates}/{algorithm}").LAYOUTS.dtypes
@@ -316,7 +316,7 @@ def _in_blocks(draw: Draw, workload: ConvWorkload, takers: Callable[[ConvWorkloa
 def _in_any_layout(draw: Draw, workload: ConvWorkload) -> ConvWorkload:
     """Return the workload in random layouts, its output channels whole stores of tensor cores.
 
-    A depthwise one is in NHWC, its channels whole vectors. It is as it was if it would be large.
+    A depthwise workload gets NHWC, its channels whole vectors. The workload is unchanged if it would be large.
     """
     if workload.is_depthwise:
         channels = ceil_to(workload.in_channels, VECTORS)

@@ -1,8 +1,7 @@
 """Attention on the tensor cores of a GPU: scores and their softmax stay in registers.
 
-A block has a tile of queries of one matrix, and a loop over tiles of keys, of which those of the next turns are copied
-to shared memory meanwhile. It keeps the largest score so far of each query, and what all powers and sums are multiplied
-by where that gets larger:
+A block has a tile of queries of one matrix, and loops over tiles of keys, while the tiles of the next turns are copied
+to shared memory. It keeps the largest score so far of each query; where that grows, earlier sums are scaled down:
 
     for block in matrices x tiles of queries:
         for tile of keys: wait; copy the tile after the next ones
@@ -56,7 +55,7 @@ MOST_DEPTH = 128
 """The most terms of a score, and the most columns of values: a thread has a row's in registers."""
 
 STAGES = 2
-"""The turns whose keys and values are in shared memory: one is copied while the other is computed with.
+"""The number of turns whose keys and values are in shared memory: one is copied while the other is computed with.
 
 With three, attention of ViT-S took 15.3 µs at batch 32 on an H100 where it takes 14.8, and 53.1 at batch 128 for 53.7.
 """
@@ -75,13 +74,13 @@ KNOBS: Mapping[str, tuple[int, ...]] = {
 
 
 MULTIPLYING, SCORING, SCORING_FLOAT32, CONVERTING = 128.0, 450.0, 585.0, 300.0
-"""The instructions of a warp for a fragment and `KEYS` keys of 64 elements: products of half precision, of which TF32
-numbers take twice as many; the softmax of scores and what is loaded, in half precision and in float32; and for each
-product of TF32 numbers, which are converted first."""
+"""The instructions of a warp for a fragment and `KEYS` keys of 64 elements: for products in half precision (of TF32
+numbers twice that); for the softmax of scores and for loads, in half precision and in float32; and for converting the
+factors of each product of TF32 numbers."""
 
 TURNING, MERGING, BEGINNING = 60.0, 500.0, 150.0
-"""The instructions of a warp for a turn, those in which its sums are added to those of another warp that shares its
-queries, and those that it begins with."""
+"""The instructions of a warp for a turn, for adding its sums to those of another warp with the same queries, and for
+its beginning."""
 
 UNHIDDEN = 0.2
 """The share of turns whose keys a thread waits for, though they are copied while it computes with those before."""
@@ -133,7 +132,7 @@ class FusedAttention(GpuTemplate[Config]):
             return config.keys % FRAGMENT == 0
 
         def stages(config: Config) -> bool:
-            """Return whether there is room for a copy while a turn is computed, if there is more than one."""
+            """Return whether there is room for a copy while a turn is computed, if there is more than one turn."""
             return config.stages > 1 or turns_of(attention, config) == 1
 
         return named(whole_fragments, stages)

@@ -1,4 +1,4 @@
-"""The shared memory and the registers of a block that computes attention, and what it copies and loads to them."""
+"""The shared memory and the registers of a block that computes attention, and its copies and loads to them."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class AttentionBlock:
         self.block, self.thread = index_variable("block"), index_variable("thread")
         self.lane = tirx.floormod(self.thread, WARP)
         self.matrix = tirx.floordiv(self.block, self.blocks)
-        # The warps of a matrix's last block that have queries are others for the next one, as a multiprocessor has its
-        # warps in quarters.
+        # In a matrix's last block only some warps have queries: these differ from matrix to matrix, to spread over the
+        # quarters of a multiprocessor.
         self.warp = tirx.floormod(tirx.floordiv(self.thread, WARP) + self.matrix, tile.warps)
         self.split = tirx.floordiv(self.thread, WARP * tile.warps)
         """The number of a warp among those that share queries."""
@@ -82,17 +82,17 @@ class AttentionBlock:
         return buffer
 
     def where_queries(self, steps: list[tirx.Stmt]) -> tirx.Stmt:
-        """Return statements for the warps that have queries."""
+        """Return statements that only the warps with queries run."""
         there = self.attention.queries % self.tile.queries == 0
         return tested([] if there else [self.first < self.attention.queries], sequence(steps))
 
     def in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
-        """Return where the keys and values of a turn begin in shared memory."""
+        """Return the offsets in shared memory where the keys and the values of a turn begin."""
         begin = tirx.floormod(turn, self.tile.stages) * self.stage
         return begin, begin + self.tile.turn * pitch(self.attention, self.attention.depth)
 
     def copied(self, turn: Expr) -> tirx.Stmt:
-        """Return the statement that begins copies of a turn, with zeros behind the last key and the last column."""
+        """Return the statement that begins copies of a turn, with zeros past the last key and the last column."""
         steps = []
         sizes = self.attention.depth, self.attention.width
         for name, begin, columns in zip("kv", self.in_ring(turn), sizes, strict=True):
@@ -113,7 +113,7 @@ class AttentionBlock:
         return sequence([*steps, cuda_call(function("commit"), COPIES)])
 
     def begun(self) -> list[tirx.Stmt]:
-        """Return the statements that load the queries of a thread, and begin sums."""
+        """Return the statements that load the queries of a thread, and initialize sums."""
         fragment, step, half, row = (index_variable(name) for name in ("fragment", "step", "half", "row"))
         first = step * self.terms + half * self.vector
         query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
@@ -144,9 +144,9 @@ class AttentionBlock:
         return loop(at, count, tirx.BufferStore(buffer, tirx.const(value, "float32"), [at]))
 
     def score(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
-        """Return the place of a score among the registers of a thread: of the two rows of eight keys."""
+        """Return the index of a score among a thread's registers; `place` is 2 * row + column, of two in 8 keys."""
         return (fragment * (self.tile.keys // EIGHT) + eight) * 4 + place
 
     def result(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
-        """Return the place of a sum among the registers of a thread: of the two rows of eight columns."""
+        """Return the index of a sum among a thread's registers; `place` is 2 * row + column, of two in 8 columns."""
         return (fragment * (self.width // EIGHT) + eight) * 4 + place

@@ -60,9 +60,10 @@ class HalfProducts(Products):
         return [loop(group, groups, sequence([shares, loop(step, block.width // FRAGMENT, products)]))]
 
     def stored(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
-        """Return the statements that store sixteen columns of a row, each thread two words and those of a row 32 bytes.
+        """Return the statements that store sixteen columns of a row: two words by each of four threads, 32 bytes.
 
-        Of halves a thread has a word of each eight: neighbours exchange one, so that they have both of one.
+        In half precision a thread has a word in each eight columns: neighbours exchange one, so that each has two
+        adjacent words.
         """
         if self.attention.out_dtype not in NARROW:
             return super().stored(fragment, row, step)

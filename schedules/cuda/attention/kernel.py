@@ -1,4 +1,4 @@
-"""One kernel for a GPU of attention: scores and their softmax stay in registers."""
+"""The kernel of attention for a GPU: scores and their softmax stay in registers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def attention_kernel(problem: Problem, tile: Config) -> tirx.PrimFunc:
 
 
 class AttentionLoops(AttentionBlock):
-    """The loops of a block over keys, and what it does with its sums behind them."""
+    """The loops of a block over keys, and the statements that store its results."""
 
     def __init__(self, problem: Problem, tile: Config) -> None:
         super().__init__(problem, tile)
@@ -71,7 +71,7 @@ class AttentionLoops(AttentionBlock):
         return tirx.PrimFunc(list(self.named.values()), root).with_attrs({"tirx.noalias": True, "s_tir": True})
 
     def _turn(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
-        """Return the statements for so many keys of a turn; the barrier frees what the turn before has read."""
+        """Return the statements of a turn with `keys` keys; the barrier frees the memory of the last turn."""
         left = self.turns - 1 - turn
         pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
         copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
@@ -82,7 +82,7 @@ class AttentionLoops(AttentionBlock):
         return [ready, copied, own]
 
     def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
-        """Return the statements that multiply queries and keys, for so many keys of a turn, and scale and mask them."""
+        """Return the statements that multiply queries by the `keys` keys of a turn, and scale and mask the scores."""
         groups = -(-min(keys, self.tile.keys) // FRAGMENT)
         return [*self.products.scored(turn, groups), *self._biased(turn, groups), *self._masked(keys)]
 
@@ -92,7 +92,7 @@ class AttentionLoops(AttentionBlock):
         return bool(self.attention.biases) or not 0 < self.attention.scale < inf
 
     def _biased(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
-        """Return the statements that scale scores and add what is added to them."""
+        """Return the statements that scale scores and add the biases."""
         if not self._is_scaled_ahead:
             return []
         fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
@@ -108,7 +108,7 @@ class AttentionLoops(AttentionBlock):
         return [loop(fragment, self.tile.fragments, loop(eight, groups * 2, body))]
 
     def _masked(self, keys: int) -> list[tirx.Stmt]:
-        """Return the statements that make scores of keys behind the last one -inf."""
+        """Return the statements that set the scores of keys past the last one to -inf."""
         fragment, eight, row, side = (index_variable(name) for name in ("fragment", "eight", "row", "side"))
         last = keys % self.tile.keys  # the keys of the last warp that has some
         if last == 0 or (last % FRAGMENT == 0 and keys == last):
@@ -122,7 +122,7 @@ class AttentionLoops(AttentionBlock):
         return [loop(fragment, self.tile.fragments, loop(eight, behind, body))]
 
     def _weighed(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
-        """Return the statements that make powers of scores, and add what these weigh to the sums."""
+        """Return the statements that make powers of scores, rescale the sums, and add powers times values."""
         groups = -(-keys // FRAGMENT)
         fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
         own = fragment * 2 + row
@@ -154,14 +154,14 @@ class AttentionLoops(AttentionBlock):
         return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), *self.products.added(turn, groups)]
 
     def _power(self, score: Expr, most: Expr) -> Expr:
-        """Return the power of a score; where the largest one is -inf all are zeros."""
+        """Return the power of a score; all powers are zero where the largest score is -inf."""
         most = _or_zero(most)
-        if self._is_scaled_ahead:  # what masks may be the lowest number, of which no multiple is finite
+        if self._is_scaled_ahead:  # a mask may be the lowest number, whose multiples are infinite
             return exp(score - most)
         return exp2(score * self._factor - most * self._factor)
 
     def _shrinking(self, before: Expr, most: Expr) -> Expr:
-        """Return what sums are multiplied by where the largest score was another one: exactly one where it was not."""
+        """Return the factor of earlier sums if the largest score was `before`: exactly one where it has not changed."""
         less = before - _or_zero(most)
         return exp(less) if self._is_scaled_ahead else exp2(less * self._factor)
 
@@ -170,7 +170,7 @@ class AttentionLoops(AttentionBlock):
         return tirx.const(self.attention.scale * LOG2_E, "float32")
 
     def _ended(self) -> list[tirx.Stmt]:
-        """Return the statements that store results, by the first of warps that share queries."""
+        """Return the statements that store results, by the first of the warps that share queries."""
         if self.tile.splits == 1:
             return [self.where_queries(self._stored())]
         first = tirx.EQ(self.split, tirx.const(0, INDEX))
@@ -182,12 +182,12 @@ class AttentionLoops(AttentionBlock):
         ]
 
     def _part(self, split: Expr | int, at: Expr) -> Expr:
-        """Return the place of a number that a thread of a split has for that of the first one."""
+        """Return the index in `parts` where a thread of a split leaves its number `at` for the first split."""
         threads = self.tile.warps * WARP
         return at * (self.tile.threads - threads) + (split - 1) * threads + self.thread % threads
 
     def _parted(self) -> list[tirx.Stmt]:
-        """Return the statements that store what a thread has for that of the first split."""
+        """Return the statements that store a thread's numbers in shared memory, for the first split to read."""
         at, rows = index_variable("at"), self.tile.fragments * 2
         kept = ((self.most, 0, rows), (self.total, rows, rows), (self.sums, 2 * rows, rows * self.width // 4))
         return [
@@ -216,7 +216,7 @@ class AttentionLoops(AttentionBlock):
         return loop(fragment, self.tile.fragments, loop(row, 2, sequence(steps)))
 
     def _stored(self) -> list[tirx.Stmt]:
-        """Return the statements that divide sums by those of the powers, and store them."""
+        """Return the statements that divide sums by the sums of powers, and store them."""
         fragment, row, step = (index_variable(name) for name in ("fragment", "row", "step"))
         own, zero = fragment * 2 + row, tirx.const(0, "float32")
         totals = [exchange(self.total, lambda one, other: one + other, distance, own) for distance in (2, 1)]
@@ -229,6 +229,6 @@ class AttentionLoops(AttentionBlock):
 
 
 def _or_zero(score: Expr) -> Expr:
-    """Return a score, or zero for one of -inf, of which nothing can be subtracted."""
+    """Return a score, or zero for -inf, as -inf minus -inf is NaN."""
     lowest = tirx.const(-inf, "float32")
     return tirx.Select(tirx.EQ(score, lowest), tirx.const(0, "float32"), score)

@@ -15,7 +15,7 @@ from .tiles import pitch
 
 
 class Products(ABC):
-    """The products of a block, of which each kind has registers of its own for factors."""
+    """The products of a block; each subclass has different registers for factors."""
 
     def __init__(self, block: AttentionBlock) -> None:
         self.block, self.attention, self.tile = block, block.attention, block.tile
@@ -23,14 +23,14 @@ class Products(ABC):
 
     @abstractmethod
     def scored(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
-        """Return the statements that make scores of queries and so many groups of sixteen keys of a turn."""
+        """Return the statements that make scores of queries and `groups` groups of sixteen keys of a turn."""
 
     @abstractmethod
     def added(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
-        """Return the statements that add products of powers, which are where scores were, and values to the sums."""
+        """Return the statements that add products of powers, in the registers of scores, and values to the sums."""
 
     def keys(self, turn: Expr, step: Expr, group: Expr) -> Expr:
-        """Return the address of a thread's row, of sixteen keys of a warp and the terms of an instruction."""
+        """Return the address that a thread passes to load sixteen keys of a warp, at the terms of an instruction."""
         block, lane = self.block, self.block.lane
         begin, _ = block.in_ring(turn)
         row = (
@@ -49,23 +49,23 @@ class Products(ABC):
         return address(self.block.ring, begin + row * pitch(self.attention, self.attention.width) + column)
 
     def numbers(self, fragment: Expr, row: Expr, step: Expr) -> list[list[Expr]]:
-        """Return the results of a thread in sixteen columns of a row: two of each eight."""
+        """Return the results of a thread in sixteen columns of a row: two numbers in each eight."""
         block = self.block
         share = block.total[fragment * 2 + row]
         places = [[block.result(fragment, step * 2 + eight, row * 2 + side) for side in (0, 1)] for eight in (0, 1)]
         return [[block.sums[place] * share for place in pair] for pair in places]
 
     def stored(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
-        """Return the statements that store sixteen columns of a row, each thread two words of either eight.
+        """Return the statements that store sixteen columns of a row, each thread two words in each eight.
 
-        Those are sums in float32, multiplied by what `total` has of the row.
+        The words are sums in float32, multiplied by the number that `total` has for the row.
         """
         column = step * FRAGMENT + self.block.pair()
         numbers = self.numbers(fragment, row, step)
         return [self.store(fragment, row, column + eight * EIGHT, *map(word_of, numbers[eight])) for eight in (0, 1)]
 
     def store(self, fragment: Expr, row: Expr, column: Expr, *words: Expr) -> tirx.Stmt:
-        """Return the statement that stores words of a row from a column on, if both are there."""
+        """Return the statement that stores words of a row from a column on, if the row and the column exist."""
         block, query = self.block, self.block.query(fragment, row)
         place = block.places["output"].at(block.matrix, query, column)
         tests = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]

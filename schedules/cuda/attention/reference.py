@@ -1,6 +1,6 @@
 """The float64 reference of attention, for some queries or all, with the errors that products on tensor cores may have.
 
-A score that is wrong by d makes its power wrong by d of itself, and so the sum that all are divided by.
+A score with an error of d gives its power a relative error of d, and so the sum that all powers are divided by.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvmconv.problem.fused import Attention
 from .tiles import attention_of
 
 LEAST_QUERIES = 16
-"""The number of queries of a sample, at least."""
+"""The least number of queries in a sample."""
 
 
 class Weighed(NamedTuple):
@@ -31,7 +31,7 @@ class Weighed(NamedTuple):
     v: np.ndarray
     """The values (K, width)."""
     scores: np.ndarray
-    """The scores (Q, K), scaled, with what is added to them."""
+    """The scores (Q, K), scaled, with the biases added."""
     shares: np.ndarray
     """The softmax of the scores; zeros in a row of -inf if the attention is safe, else NaN."""
 
@@ -53,7 +53,7 @@ def attention_reference(
 def _parts(
     problem: FusedProblem, operands: Mapping[str, np.ndarray], matrices: np.ndarray, queries: np.ndarray
 ) -> Iterator[Part]:
-    """Yield the results of queries, each of the matrix beside it."""
+    """Yield the results of pairs of a matrix and a query, one matrix at a time."""
     attention = attention_of(problem)
     for matrix in np.unique(matrices):
         rows = queries[matrices == matrix]
@@ -64,7 +64,7 @@ def _parts(
 
 
 def _weighed(attention: Attention, operands: Mapping[str, np.ndarray], matrix: int, queries: np.ndarray) -> Weighed:
-    """Return attention of some queries of a matrix."""
+    """Return the attention of some queries of a matrix."""
 
     def rows(name: str, numbers: np.ndarray, columns: int) -> np.ndarray:
         at = attention.places[name].at(matrix, numbers[:, None], np.arange(columns))
@@ -84,7 +84,7 @@ def _weighed(attention: Attention, operands: Mapping[str, np.ndarray], matrix: i
 
 
 def _errors(problem: FusedProblem, found: Weighed) -> tuple[np.ndarray, np.ndarray]:
-    """Return the error that results may have beside their sums' roundings, and the sums of absolute products."""
+    """Return the errors that results may have beyond their sums' roundings, and the sums of absolute products."""
     attention, promise = attention_of(problem), problem.promise
     q, k, v = (np.abs(each) for each in (found.q, found.k, found.v))
     is_narrow = attention.dtype in NARROW

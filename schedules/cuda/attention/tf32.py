@@ -1,9 +1,9 @@
 """The products of attention in float32, of TF32 numbers.
 
-A product is that of the nearest TF32 numbers, or three: with a = a' + a'' and b = b' + b'' it is a'b' + a'b'' + a''b'',
-and what is left out is 2^-21 of it. Tensor cores round sums toward zero, which would add up over many keys: the large
-products of a tile of keys have sums of their own, which the float32 units add to those before. The small products have
-others, in which rounding is next to nothing.
+A product is one of the nearest TF32 numbers, or three: with a = a' + a'' and b = b' + b'' it is a'b' + a'b'' + a''b'',
+and the product that is left out is 2^-21 of it. Tensor cores round sums toward zero, which would add up over many keys:
+the large products of a tile of keys have separate sums, which the float32 units add to those before. The small products
+have sums as well, whose rounding errors are next to nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ PAIRS = {1: [(0, 0)], 2: [(1, 0), (0, 0), (0, 1)]}
 """The parts of both factors that are multiplied, by the number of parts: 0 is the large one, and 1 the small one."""
 
 TOGETHER = 2
-"""The loads of second factors whose products are begun together, so that none waits for the sums of the one before."""
+"""The number of loads of second factors whose products are begun together, so that none waits for the sums of the
+last."""
 
 
 class Registers(NamedTuple):
-    """The registers of factors or sums, a buffer for each part, and the place of those of an instruction."""
+    """The registers of factors or sums, a buffer for each part, and the index where those of an instruction begin."""
 
     parts: list[Any]
     place: Expr
@@ -39,9 +40,9 @@ class Registers(NamedTuple):
 class Tf32Products(Products):
     """Products in float32, of one TF32 number or two for each factor.
 
-    The second product is a sum over keys in another order, that in which a thread has scores: they are its registers of
-    the first factor as they are. Of eight keys those are 2 * (l % 4) and the next one, where instructions number them
-    l % 4 and l % 4 + 4.
+    The second product sums over keys in the order in which a thread has scores, so that its registers of scores are
+    those of the first factor. Lane l has, of eight keys, 2 * (l % 4) and the next one, where instructions number them l
+    % 4 and l % 4 + 4.
     """
 
     def __init__(self, block: AttentionBlock) -> None:
@@ -55,7 +56,7 @@ class Tf32Products(Products):
         self.sums = self.registers("part_of_sums", count * TOGETHER * 8, "float32")
 
     def registers(self, name: str, count: int, dtype: str) -> list[Any]:
-        """Return registers for each part of so many numbers."""
+        """Return a buffer of `count` registers for each part."""
         return [self.block.buffer(f"{name}_{part}", count, dtype) for part in range(self.parts)]
 
     def scored(self, turn: Expr, groups: int) -> list[tirx.Stmt]:
@@ -114,9 +115,9 @@ class Tf32Products(Products):
         return address(self.columns[0], load * 4)
 
     def taken_apart(self, factors: Registers, bits: Expr) -> tirx.Stmt:
-        """Return the statement that makes the parts of a first factor.
+        """Return the statement that splits a first factor into its parts.
 
-        Small ones are of either sign, so that what is left out, the product of both small ones, does not add up.
+        Small parts are of either sign, so that the products of two small parts, which are left out, do not add up.
         """
         if self.parts == 1:
             return tirx.BufferStore(factors.parts[0], rounded(bits), [factors.place])
@@ -126,9 +127,9 @@ class Tf32Products(Products):
     def multiplied(
         self, sums: Registers, first: Registers, fragment: Var, eight: Var, together: int
     ) -> list[tirx.Stmt]:
-        """Return the statements that take second factors apart, and add their products to the parts of sums.
+        """Return the statements that split second factors into parts, and add their products to the parts of sums.
 
-        They are those of each fragment and of each eight columns of so many loads.
+        There is a product for each fragment and for each eight columns of `together` loads.
         """
         at, large = index_variable("at"), self.columns[0]
         part = rounded(large[at]) if self.parts == 1 else rest(large[at])
@@ -145,5 +146,5 @@ class Tf32Products(Products):
 
 
 def _total(parts: list[Any], at: Expr) -> Expr:
-    """Return the sum of all parts of a number."""
+    """Return the sum of the parts of a number."""
     return reduce(operator.add, (buffer[at] for buffer in parts))

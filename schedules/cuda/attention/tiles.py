@@ -17,33 +17,33 @@ COPY_BYTES = ROW_BYTES
 """The bytes of a copy to shared memory."""
 
 KEYS = 64
-"""The keys of a tile, of which a thread has the scores in registers."""
+"""The number of keys in a tile; a thread has their scores in registers."""
 
 OTHER_REGISTERS, BIAS_REGISTERS = 64, 8
-"""The registers of a thread beside those of queries, scores and sums, and those for each bias."""
+"""The registers of a thread besides those of queries, scores and sums, and the registers for each bias."""
 
 
 def attention_of(problem: Problem) -> Attention:
-    """Return the attention of a problem, which is one of attention."""
+    """Return the workload of a problem of attention."""
     assert isinstance(problem.workload, Attention)
     return problem.workload
 
 
 def parts_of(problem: Problem) -> int:
-    """Return the TF32 numbers that a float32 factor is taken for: the nearest one, or two that add up to it."""
+    """Return the number of TF32 numbers for a float32 factor: the nearest one, or two that add up to it."""
     return 2 if tf32_products(problem) == 3 else 1
 
 
 def vector(attention: Attention) -> int:
-    """Return the elements of a copy to shared memory."""
+    """Return the number of elements of a copy to shared memory."""
     return COPY_BYTES // attention.itemsize
 
 
 def pitch(attention: Attention, columns: int) -> int:
     """Return the elements from a row of `columns` in shared memory to the next.
 
-    Those are an odd number of copies. So what is read at once is in different banks: a copy of eight rows each, or
-    two of every other one of them.
+    That is an odd number of copies, so that simultaneous reads are in different banks: one copy of each of eight rows,
+    or two copies of every other row.
     """
     return (padded(columns) // vector(attention) | 1) * vector(attention)
 
@@ -53,15 +53,15 @@ class Config:
     """The knobs: the part of attention that a block computes, a tile of keys at a time."""
 
     fragments: int
-    """The fragments of sixteen queries of a warp."""
+    """The number of fragments of sixteen queries of a warp."""
     stages: int
-    """The turns whose keys and values shared memory has room for: one, if there are no more, or from two on."""
+    """The number of turns whose keys and values fit in shared memory: 1 if there are no more turns, else 2 or more."""
     keys: int = KEYS
-    """The keys of a warp in a turn."""
+    """The number of keys of a warp in a turn."""
     warps: int = 4
-    """The warps with queries of their own."""
+    """The number of warps with different queries."""
     splits: int = 1
-    """The warps that share queries: each has keys of its own in a turn, and in the end their sums are added."""
+    """The number of warps that share queries: each has other keys in a turn, and in the end their sums are added."""
 
     @property
     def queries(self) -> int:
@@ -69,7 +69,7 @@ class Config:
 
     @property
     def turn(self) -> int:
-        """The keys of a turn."""
+        """The number of keys of a turn."""
         return self.keys * self.splits
 
     @property
@@ -89,12 +89,12 @@ def part_bytes(attention: Attention, tile: Config) -> int:
 
 
 def part_size(attention: Attention, tile: Config) -> int:
-    """Return the numbers of a thread's sums, and of the largest score and the sum of powers of its rows."""
+    """Return the count of a thread's sums, and of the largest score and the sum of powers of its rows."""
     return tile.fragments * (padded(attention.width) // 2 + 4)
 
 
 def shared_bytes(attention: Attention, tile: Config) -> int:
-    """Return the bytes of shared memory of a block; sums take the memory of keys and values."""
+    """Return the bytes of shared memory of a block; in the end sums reuse the memory of keys and values."""
     return max(tile.stages * stage_bytes(attention, tile), part_bytes(attention, tile))
 
 
@@ -107,7 +107,7 @@ def registers_of(problem: Problem, tile: Config) -> int:
 
 
 def least_resident(problem: Problem, tile: Config) -> int:
-    """Return the blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
+    """Return the number of blocks that are to share the registers of a multiprocessor, so that nothing is spilled."""
     return max(1, REGISTERS // (tile.threads * registers_of(problem, tile)))
 
 
@@ -117,5 +117,5 @@ def turns_of(attention: Attention, tile: Config) -> int:
 
 
 def padded(size: int) -> int:
-    """Return a number of columns with zeros behind them, up to whole fragments."""
+    """Return a number of columns rounded up to whole fragments; those past the end are zeros."""
     return ceil_to(size, FRAGMENT)

@@ -73,7 +73,7 @@ class Depthwise(GpuTemplate[Config]):
         return blocks(problem.workload, config)
 
     def instructions(self, problem: Problem, config: Config) -> float:
-        """Return the multiply-adds of the unrolled loops over taps; infinitely many of more loops than there are."""
+        """Return the multiply-adds of the unrolled loops over taps; infinity for more loops than there are."""
         unrolled = (1, problem.workload.kernel[1], prod(problem.workload.kernel))
         return config.outputs * unrolled[config.unroll] if config.unroll < len(unrolled) else inf
 
@@ -127,7 +127,7 @@ class Depthwise(GpuTemplate[Config]):
         return {**super().constraints(problem, target), **named(registers)}
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterable[Config]:
-        """Return configurations that unroll loops over taps, or of windows too large for that some that do not."""
+        """Return configurations that unroll the loops over taps, or, if none of these is legal, some that do not."""
         unrolled = dict.fromkeys(candidates(problem, UNROLLED))
         is_any = any(True for _ in self.legal(unrolled, problem, target))
         return unrolled if is_any else dict.fromkeys(candidates(problem, ROLLED))
@@ -139,7 +139,7 @@ class Depthwise(GpuTemplate[Config]):
         rows, columns = upto(height, 1, 2, 3, 4, 6, 7, 8), upto(width, 1, 2, 4, 7, 8)
         whole_height = upto(64, *(ceil_div(height, n) for n in rows))
         whole_width = upto(64, *(ceil_div(width, n) for n in columns))
-        # What the default stages may be staged, or read through registers.
+        # An input that the default stages may be staged, or read through registers.
         staged = default.shared_input
         knobs: dict[str, Iterable[Any]] = {
             "planes": {*whole_planes(workload, 64)},
@@ -224,7 +224,7 @@ class Depthwise(GpuTemplate[Config]):
         }
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-        """Return features for a cost model beside the knobs, among them how blocks share the GPU."""
+        """Return features for a cost model besides the knobs, among them how blocks share the GPU."""
         gpu, grid = gpu_of(target), blocks(problem.workload, config)
         warps, resident = ceil_div(config.threads, WARP), self.resident_blocks(problem, config, gpu)
         waves = grid / (gpu.multiprocessors * resident)
@@ -238,7 +238,7 @@ class Depthwise(GpuTemplate[Config]):
         }
 
     def ablations(self, config: Config) -> dict[str, Config]:
-        """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
         tile = replace(config, flat=False, store=1, load=1) if config.flat else config  # no vectors of whole planes
         return {
             "vector loads": replace(config, store=1, load=1),
@@ -266,7 +266,7 @@ class Depthwise(GpuTemplate[Config]):
         bx, vx, tx, xi = sch.split(x, [None, config.vthreads_x, config.threads_x, config.thread_x])
         sch.reorder(n, bk, by, bx, vy, vx, tz, ty, tx, ki, yi, xi)
         # Only blockIdx.x is wide enough for every batch and channel count. A number of tiles that is known only when
-        # the kernel runs has an axis of its own: TVM cannot tell what a block stages where its place comes from a
+        # the kernel runs has a separate axis: TVM cannot tell what a block stages where its indices come from a
         # division.
         axes = (sch.fuse(n, bk), by, bx) if problem.has_open_planes else (sch.fuse(n, bk, by, bx),)
         for axis, name in zip(axes, ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
@@ -286,7 +286,7 @@ class Depthwise(GpuTemplate[Config]):
         sch.compute_at(accumulate, tx, preserve_unit_loops=True)
         sch.set_scope(accumulate, 0, "local")
 
-        # What the epilogue reads comes first: the end of the kernel is too late to begin waiting for it.
+        # The epilogue's operands are read first: the end of the kernel is too late to begin waiting for them.
         for vector in vectors:
             sch.compute_at(vector, tx, preserve_unit_loops=True, index=0)
 
@@ -323,7 +323,7 @@ class Depthwise(GpuTemplate[Config]):
 
         _bind_threads(sch, config, tz, ty, tx)
 
-        # Step 5. Taps outside, the thread's outputs inside, and as much of it straight-line as asked for
+        # Step 5. Taps outside, the thread's outputs inside, and the loops over taps that `unroll` names unrolled
         ni, ki, yi, xi, r, s = sch.get_loops(accumulate)[-6:]
         sch.reorder(ni, r, s, ki, yi, xi)
         for loop in (ki, yi, xi, *((), (s,), (r, s))[config.unroll]):
@@ -333,7 +333,7 @@ class Depthwise(GpuTemplate[Config]):
 
 
 def _spread_over_threads(sch: Schedule, copy: SBlockRV, config: Config, vector: int) -> None:
-    """Give vector after vector of a block's copy to thread after thread."""
+    """Distribute the vectors of a block's copy over its threads, neighbouring vectors to neighbouring threads."""
     *outer, column = sch.get_loops(copy)[-4:]
     column, lane = sch.split(column, [None, vector])
     elements = sch.fuse(*outer, column)

@@ -14,23 +14,23 @@ from ...space import ceil_div, evenly, wasted
 from .tiles import LEAST, Config, whole_planes
 
 BLOCK_THREADS = (64, 128)
-"""The most threads of a block, as most configurations have that were within 8% of the best on an H100."""
+"""The limits of the threads of a block, as most configurations have that were within 8% of the best on an H100."""
 
 MOST_THREADS = 256
 """The most threads of a block that copies whole planes: those with more were never within 8% of the best."""
 
 OUTPUTS = 32
-"""The most outputs of a thread, as a space has, too."""
+"""The most outputs of a thread, here and in the space of configurations."""
 
 ROW_OUTPUTS = 16
-"""The most outputs of a thread of a plane of one row, in each of its channels: more take many registers for windows."""
+"""The most outputs of a thread, in each channel, for planes of one row: more take many registers for windows."""
 
 MOST_WASTE = 1.3
 """The largest ratio of computed to wanted outputs, where the size of planes is known."""
 
 UNROLLED = ((False, 2, False), (True, 2, False), (False, 2, True))
-"""Ways to read a window, as the values of `shared_input`, `unroll` and `flat`: in registers, from shared memory, and
-from whole planes there."""
+"""The ways to read a window, as values of `shared_input`, `unroll` and `flat`: in registers, from shared memory, and
+from whole planes in shared memory."""
 
 ROLLED = ((True, 1, False), (True, 0, False), (False, 0, False))
 """The ways to read windows that cannot be unrolled as a whole."""
@@ -80,7 +80,7 @@ def candidates(problem: Problem, ways: tuple[tuple[bool, int, bool], ...]) -> It
 def _of_rows(workload: ConvWorkload) -> Iterator[Config]:
     """Yield configurations for planes of one row: a thread has a few of the widest vectors, far from each other.
 
-    So all its loads are on their way at once, and neighbouring threads read and write whole lines.
+    So all its loads are in flight at once, and neighbouring threads read and write whole lines.
     """
     most, width, m = 16 // workload.itemsize, workload.output_size[1], workload.multiplier
     vector = _vector(most, width, workload.width)
@@ -109,5 +109,5 @@ def _of_rows(workload: ConvWorkload) -> Iterator[Config]:
 
 
 def _vector(most: int, *extents: int) -> int:
-    """Return the longest vector of at most `most` elements that divides all extents; one of 0 sets no limit."""
+    """Return the longest vector of at most `most` elements that divides all extents; an extent of 0 sets no limit."""
     return next(n for n in (8, 4, 2, 1) if n <= most and all(extent % n == 0 for extent in extents))

@@ -16,12 +16,12 @@ from ..model import Axes, Counts, first_warp, memory_bytes, touched
 from .tiles import Config, blocks, staged_elements
 
 LOADING, TESTING, STORING, FINISHING, BEGINNING = 3.0, 5.0, 3.0, 2.0, 60.0
-"""The instructions of a load with its address, of the tests of whether it is in the padding, of a store, of an output's
-epilogue, and those that a thread begins with."""
+"""The instructions for a load with its address, for the tests of whether a load is in the padding, for a store, for an
+output's epilogue, and those that a thread begins with."""
 
 STAGING, COPYING = 30.0, 10.0
-"""The instructions of a thread for what it stages in shared memory: for a tap, or a load of a padded tile, with the
-divisions that tell its place, and for a load or a store of planes that are copied as they lie."""
+"""The instructions of a thread for staging in shared memory: for a tap, or a load of a padded tile, with the divisions
+that its index takes, and for a load or a store of planes that are copied whole."""
 
 IN_FLIGHT, STAGED_IN_FLIGHT, COPIES_IN_FLIGHT = 16, 4, 8
 """The loads that a thread waits for together: unrolled ones, those of a padded tile, and the loads and stores by which
@@ -64,7 +64,7 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
 
 
 def _read(workload: ConvWorkload, config: Config) -> float:
-    """Return the loads by which a thread reads its window: of elements that are terms, or of vectors of them."""
+    """Return the number of loads by which a thread reads its window: of elements that are terms, or of vectors."""
     if config.unroll < 2:
         return config.outputs * prod(workload.kernel)
     tile, vthreads = (config.thread_y, config.thread_x), config.vthreads_y * config.vthreads_x
@@ -75,7 +75,7 @@ def _read(workload: ConvWorkload, config: Config) -> float:
 
 @lru_cache(maxsize=1024)
 def _reached(outputs: int, stride: int, taps: int, dilation: int) -> int:
-    """Return the number of different rows of the input that neighbouring rows of outputs read; so for columns."""
+    """Return the number of different input rows, or columns, that `outputs` neighbouring outputs read."""
     return len({output * stride + tap * dilation for output in range(outputs) for tap in range(taps)})
 
 
@@ -105,7 +105,7 @@ def _block_elements(workload: ConvWorkload, config: Config) -> int:
 
 
 def _stored_lines(workload: ConvWorkload, config: Config) -> int:
-    """Return the accesses by which the threads of a warp each store an output: lines, or 1 in shared memory."""
+    """Return the accesses by which each thread of a warp stores an output: lines, or 1 in shared memory."""
     if config.flat:
         return 1
     height, width = workload.output_size
@@ -119,13 +119,13 @@ def _sectors(workload: ConvWorkload, config: Config) -> int:
 
 
 def _touched(workload: ConvWorkload, config: Config, steps: Axes, unit: int) -> int:
-    """Return the units of bytes that a warp touches as each thread accesses an element, `steps` elements apart."""
+    """Return the units of `unit` bytes that a warp touches as each thread accesses an element, `steps` apart."""
     z, y, x = (step * workload.itemsize for step in steps)
     return touched(_threads(config), (z, y, x), workload.itemsize, unit)
 
 
 def _bank_reads(workload: ConvWorkload, config: Config) -> int:
-    """Return the times that a bank of shared memory is read as each thread of a warp reads an element of its window."""
+    """Return the reads of the busiest bank of shared memory as each thread of a warp reads an element of its window."""
     rows, columns = workload.height, workload.width
     if config.shared_input:
         rows, _ = workload.read_by((config.block_y, config.block_x))

@@ -19,10 +19,10 @@ MOST_WINDOW = 128
 """The most input elements that a thread stages in registers."""
 
 OWN_REGISTERS = 22
-"""The registers of a thread beside its outputs, its window and its taps."""
+"""The registers of a thread besides its outputs, its window and its taps."""
 
 MOST_TAPS = 128
-"""The most taps of a thread that `registers` counts, before it takes a quarter of them."""
+"""The most taps of a thread that `registers` counts, a quarter of which it adds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Config:
     thread_y: int
     """The number of neighbouring rows that a thread computes in each of its vthreads."""
     thread_x: int
-    """The number of neighbouring columns, likewise."""
+    """The number of neighbouring columns that a thread computes in each of its vthreads."""
     store: int
     """The number of neighbouring outputs that one store instruction writes."""
     unroll: int
@@ -57,7 +57,7 @@ class Config:
     siblings: int = 1
     """The output channels of one input channel that a thread computes from the same window: one of them or all."""
     flat: bool = False
-    """True to copy whole planes into and out of shared memory as they lie, so that any width is coalesced."""
+    """True to copy whole planes into and out of shared memory in memory order, so that any width is coalesced."""
 
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"rows": "thread_y", "columns": "thread_x", "vector": "store"}
 
@@ -138,7 +138,7 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 def registers(workload: ConvWorkload, config: Config) -> int:
     """Return the registers for a thread's outputs, addresses and tests, and for a quarter of its window and its taps.
 
-    `ptxas` loads the rest later: the median of 430 kernels on sm_90 has as many registers.
+    `ptxas` loads the rest later: the median of 430 kernels on sm_90 has this number of registers.
     """
     taps = min(MOST_TAPS, config.siblings * prod(workload.kernel)) if config.unroll == 2 else 0
     return OWN_REGISTERS + config.outputs + (window_elements(workload, config) + taps) // 4

@@ -2,8 +2,8 @@
 
 A block brings planes of some images, or tiles of them, with what windows reach beyond them, into shared memory, and the
 taps of their channels. A warp computes eight rows of outputs of each image: it multiplies the columns under them by the
-band of a row of taps, one row after the other. So of 31x31 taps a band of 16 outputs multiplies 1.5 times as many
-numbers as there are, on units that are sixteen times as fast.
+band of a row of taps, one row after the other. So with 31x31 taps a band of 16 outputs takes 1.5 times the products
+that are needed, on units that are sixteen times as fast.
 
 Sums go from registers to the output. There is no pipeline in a block: blocks that share a multiprocessor take turns at
 copying and multiplying.
@@ -64,20 +64,21 @@ from .tiles import (
 )
 
 IN_MEMORY = 3
-"""The last dimensions of the lines and of the taps, of which a warp finds its own."""
+"""The number of last dimensions of "lines" and "taps" that are not indexed for a warp: it finds its elements itself."""
 
 MOST_TAKEN_APART = 144
-"""The most registers by this count where factors are taken apart: NVRTC spilled some of 152, in kernels of 128."""
+"""The most registers by `registers_of` where factors are split: NVRTC spilled some of 152, in kernels limited to
+128."""
 
 MOST_BANDS = 16
 """The most bands of a warp."""
 
 MOST_WASTE = 3.0
-"""The most outputs that whole tiles compute, as a multiple of those wanted."""
+"""The most outputs that whole tiles compute, as a multiple of the outputs wanted."""
 
 COPYING, PLACING, STORING, BEGINNING = 12.0, 8.0, 8.0, 80.0
-"""The instructions of a thread for a copy, for the place of one that is not asynchronous, for a sum that it stores, and
-those that it begins with."""
+"""The instructions of a thread for a copy, for the address of one that is not asynchronous, for a sum that it stores,
+and those that it begins with."""
 
 
 class DepthwiseBands(GpuTemplate[Config]):
@@ -272,7 +273,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         sch.annotate(sch.blockize(image), PRODUCT, [*product_function(problem, config), IN_MEMORY])
         sch.annotate(chunk, RING, [0, 0, 0])
 
-        # Step 4. Lay out the taps in a kernel of its own
+        # Step 4. Lay out the taps in a separate kernel
         spread_over_grid(sch, packed)
         return sch
 

@@ -1,4 +1,4 @@
-"""The knobs of depthwise convolutions on tensor cores, and what a block of them takes."""
+"""The knobs of depthwise convolutions on tensor cores, and the resources that a block takes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..machine import SHARED_ALIGNMENT
 from ..tensor.tiles import tf32_products
 
 FOR_A_SUM, OTHER_REGISTERS = 1.0, 36
-"""The registers of a thread for each sum, and beside them, for a row of taps, columns of the input and addresses."""
+"""The registers of a thread for each sum, and its other registers: for a row of taps, input columns and addresses."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Config:
     block_x: int
     """The number of columns of a block, all of which each warp computes."""
     images: int
-    """The number of images whose planes of a channel a block computes, and each warp its rows of."""
+    """The number of images in a block; each warp computes its rows in all of them."""
     channels: int
-    """The number of channels of a block, each of which has warps of its own."""
+    """The number of channels of a block, which are computed by different warps."""
 
     @property
     def block_y(self) -> int:
@@ -64,9 +64,9 @@ class Config:
 
 
 def products(workload: ConvWorkload, config: Config) -> list[tuple[int, int, int]]:
-    """Return what a warp multiplies under a row of taps, in the order of columns: a band, its step, and which columns.
+    """Return a warp's products for a row of taps, by column: the band, the step in it, and the step of columns.
 
-    These are counted in steps from the first ones that `lines_read` tells.
+    Steps of columns are counted from the first column of `lines_read`.
     """
     step = columns_of(workload, STEP_BYTES)
     _, columns = lines_read(workload, config.tile)
@@ -76,7 +76,7 @@ def products(workload: ConvWorkload, config: Config) -> list[tuple[int, int, int
 
 
 def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, int]:
-    """Return the first row of taps under which a warp reads more than padding, and the one behind the last."""
+    """Return the first row of taps for which a warp reads more than padding, and the end of these rows."""
     if config.block_y < workload.output_size[0]:
         return 0, workload.kernel[0]
     top = workload.padding[0] - warp * EIGHT
@@ -84,7 +84,7 @@ def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, i
 
 
 def copied(workload: ConvWorkload, config: Config) -> tuple[float, float]:
-    """Return the vectors of the input that a thread copies, and those of taps."""
+    """Return the number of vectors of the input that a thread copies, and of vectors of taps."""
     rows, columns = lines_read(workload, config.tile)
     lines = config.images * len(rows) * len(columns) / lanes(workload)
     taps = workload.kernel[0] * taps_bytes(workload) / VECTOR_BYTES
@@ -92,7 +92,7 @@ def copied(workload: ConvWorkload, config: Config) -> tuple[float, float]:
 
 
 def is_copied_asynchronously(workload: ConvWorkload) -> bool:
-    """Return whether vectors of the input are long enough for that; else a thread waits for each in turn."""
+    """Return whether vectors of the input are long enough for asynchronous copies; else a thread waits for each."""
     return lanes(workload) * workload.itemsize >= LEAST_COPY
 
 

@@ -1,9 +1,9 @@
 """Depthwise convolution in NHWC on CUDA: a thread computes a tile of pixels of a few neighbouring channels.
 
 Neighbouring threads have neighbouring channels, so that a warp reads and writes whole lines. A thread goes down the
-rows of its input once: each element is loaded, converted and put among zeros once, and added to all sums that it is a
-term of, which stay in registers. What tiles side by side read twice comes from the caches. The taps are in shared
-memory, by channels and in the type of sums; there is no kernel beside this one.
+rows of its input once: each element is loaded, converted and tested for padding once, and added to all sums that it is
+a term of, which stay in registers. Elements that neighbouring tiles share come from the caches. The taps are in shared
+memory, by channels and in the type of sums; there is no other kernel.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
     MOST_UNROLLED = 1600
     """The most multiply-adds of a thread, and also the most elements that it reads.
 
-    They follow each other without a loop: NVRTC takes one or two seconds for so many.
+    They follow each other without a loop: NVRTC takes one or two seconds for this number.
     """
 
     WORTH_A_TRIAL = 1.3
@@ -153,7 +153,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, problem.workload.output_size
 
         def whole_sectors(config: Config) -> bool:
-            """Return whether neighbouring threads read a sector together, if there are so many channels."""
+            """Return whether neighbouring threads read a sector together, or all channels where these are fewer."""
             return workload.out_channels % config.channels == 0 and config.channels >= _least_channels(workload)
 
         def full_warps(config: Config) -> bool:
@@ -213,7 +213,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         }
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-        """Return features for a cost model beside the knobs, among them how blocks share the GPU."""
+        """Return features for a cost model besides the knobs, among them how blocks share the GPU."""
         gpu, grid = gpu_of(target), blocks(problem.workload, config)
         share, resident = ceil_div(grid, gpu.multiprocessors), self.resident_blocks(problem, config, gpu)
         return {
@@ -224,7 +224,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         }
 
     def ablations(self, config: Config) -> dict[str, Config]:
-        """Return the configuration without each of its optimizations in turn, by the name of what is left out."""
+        """Return the configuration without each of its optimizations in turn, by the name of the missing one."""
         return {
             "vector loads": replace(config, vector=1),
             "tile in registers": replace(config, thread_y=1, thread_x=1),
@@ -250,7 +250,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         bk, tk, lane = sch.split(k, [None, config.threads_c, config.vector])
         blocks = (n, bk, by, bx) if problem.has_open_planes else (n, by, bx, bk)
         sch.reorder(*blocks, ty, tx, tk, yi, xi, lane)
-        # TVM cannot tell what a block reads where its place comes from a division by a number of tiles.
+        # TVM cannot tell what a block reads where its indices come from a division by a number of tiles.
         axes = (sch.fuse(n, bk), by, bx) if problem.has_open_planes else (sch.fuse(*blocks),)
         for axis, name in zip(axes, ("blockIdx.x", "blockIdx.y", "blockIdx.z"), strict=False):
             sch.bind(axis, name)
@@ -283,7 +283,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
                 sch.unroll(loop)
             (sch.vectorize if stage is nearest else sch.unroll)(lane)
 
-        # Step 4. Stage the taps, along the filters as they lie in memory
+        # Step 4. Stage the taps, in the order of the filters in memory
         sch.compute_at(taps, block, preserve_unit_loops=True)
         sch.set_scope(taps, 0, "shared")
         r, s, k = sch.get_loops(taps)[-3:]
@@ -315,7 +315,7 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
 
 
 def _threads_c(workload: ConvWorkload, vector: int) -> tuple[int, ...]:
-    """Return numbers of threads along the channels: those of whole warps, and the largest others."""
+    """Return numbers of threads along the channels that fill a sector: 8 to 64, the least and the two largest."""
     known = divisors(workload.out_channels // vector, 256)
     enough = [each for each in known if each * vector >= _least_channels(workload)] or known[-1:]
     return tuple(sorted({*(each for each in enough if each in (8, 16, 32, 64)), *enough[:1], *enough[-2:]}))

@@ -72,7 +72,7 @@ def vectors(workload: ConvWorkload) -> tuple[int, ...]:
 
 
 def whole(workload: ConvWorkload, config: Config) -> tuple[bool, bool]:
-    """Return whether a thread computes all rows, and all columns: it leaves out what is beside the input then."""
+    """Return whether a thread computes all rows, and all columns, of the output: it then leaves out padding there."""
     rows, columns = workload.output_size
     return config.thread_y == rows, config.thread_x == columns
 
@@ -99,7 +99,7 @@ def products(workload: ConvWorkload, config: Config) -> int:
 
 @lru_cache(maxsize=64)
 def inside(workload: ConvWorkload) -> tuple[int, int]:
-    """Return how many pairs of a row of the output and one of the kernel meet inside the input; of columns, too."""
+    """Return the number of pairs of an output row and a kernel row that meet inside the input; also of columns."""
     rows, columns = (
         sum(
             0 <= place * workload.stride[axis] + tap * workload.dilation[axis] - workload.padding[axis] < size
@@ -137,7 +137,7 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
 
 
 def edges(workload: ConvWorkload, config: Config, is_open: bool) -> int:
-    """Return the vectors of a thread's input that may lie beyond an edge; all may where no tile ends at it."""
+    """Return the vectors of a thread's input that may be in the padding; all, where tiles do not divide the output."""
     top, left, bottom, right = workload.padding
     tiles = zip(workload.output_size, (config.block_y, config.block_x), strict=True)
     sizes = zip(read(workload, config), tiles, (top + bottom, left + right), whole(workload, config), strict=True)

@@ -1,10 +1,10 @@
 """Depthwise convolution of whole small planes on the tensor cores of NVIDIA GPUs.
 
-A block copies planes of some images and neighbouring channels into shared memory as they lie, which is one run of an
-image in NCHW, and the taps of its channels. A warp has a channel, or in NHWC two neighbours: it multiplies rows of taps
-by rows of its planes, all images together, so that matrices of taps are made once for all of them. Zeros around a plane
-are not copied; a thread puts them where its row or column is beside it. The sums go through shared memory to the
-output, so that it is written in whole runs.
+A block copies planes of some images and neighbouring channels into shared memory in memory order, which is one run of
+an image in NCHW, and the taps of its channels. A warp has a channel, or in NHWC two neighbours: it multiplies rows of
+taps by rows of its planes, all images together, so that matrices of taps are made once for all of them. Zeros around a
+plane are not copied; a thread uses zero where its row or column is outside the plane. The sums go through shared memory
+to the output, so that it is written in whole runs.
 
 There is no pipeline in a block: blocks that share a multiprocessor take turns at copying and multiplying. On an H100 in
 float16 7x7 windows of 128x384x14x14 take 18.3 µs, and 29.3 in NHWC, where a copy of the same bytes takes 17.9; 13x13 of
@@ -59,13 +59,14 @@ from .tiles import (
 )
 
 IN_MEMORY = 3
-"""The last dimensions of the planes and of the taps, of which a warp finds its own."""
+"""The number of last dimensions of "lines" and "taps" that are not indexed for a warp: it finds its elements itself."""
 
 FEWEST = 2
-"""The most halves of an array in shared memory that TVM moves to registers, since they are 32 bits, and then misses."""
+"""The most elements in half precision of an array in shared memory that TVM moves to registers, being 32 bits, and then
+misses."""
 
 MOST_COUNTED = 200
-"""The most registers by this count: NVRTC took up to 25 more, of 255."""
+"""The most registers by `registers_of`: NVRTC took up to 25 more, of 255."""
 
 MOST_IMAGES, MOST_WARPS = 32, 32
 """The most images and warps of a block."""
@@ -74,8 +75,8 @@ COPYING, STORING, FINISHING, BEGINNING = 10.0, 16.0, 3.0, 80.0
 """The instructions of a thread for a copy, for a vector that it stores, for a sum, and those that it begins with."""
 
 TAPS_OF_TWO, TAPS, ROW = 8.0, 20.0, 6.0
-"""The instructions that make the taps of two images side by side into a matrix, or those of one, and those of a row of
-the input beside them, counted in machine code for sm_90."""
+"""The instructions that make the taps of two images side by side, or of one image, into a matrix, and the further
+instructions for a row of the input, counted in machine code for sm_90."""
 
 SOURCE = included("schedules/cuda/depthwise_planes/device.cuh")
 
@@ -94,8 +95,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
     )
 
     OPEN_SIZES: tuple[str, ...] = ()
-    """None: a block of one image, which all batches have, makes its matrices of taps for that alone. On an H100 7x7 of
-    32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
+    """No size can be open: blocks of one image, which divide every batch, make their matrices of taps for one image
+    alone. On an H100 7x7 of 32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
 
     MOST_UNROLLED = 512
     """The most products of a warp for a row of the input, which follow each other without a loop."""
@@ -232,7 +233,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
             if stage is lines and lanes * workload.itemsize >= LEAST_COPY:
                 copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if last else 0)
-            else:  # mirrored taps are not as they lie in memory
+            else:  # mirrored taps are not in the order of memory
                 loops = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
                 _, spread = sch.split(sch.fuse(*loops), [None, config.threads])
                 sch.bind(spread, "threadIdx.x")
@@ -278,10 +279,10 @@ def _issued_and_accesses(workload: ConvWorkload, config: Config) -> tuple[float,
 
 
 def _shared_banks(workload: ConvWorkload, config: Config) -> float:
-    """Return how many times the banks of shared memory are read for eight rows of a matrix, of four words each.
+    """Return the number of reads of shared memory for eight rows of a matrix, of four words each.
 
-    In planes of 7, 14 and 28 columns, which the clocks above were fitted to, two words of NCHW are in one bank at most,
-    of which the fit knows nothing.
+    In NCHW planes of 7, 14 and 28 columns, for which the clocks above were fitted, up to two words are in one bank,
+    which is part of the fit.
     """
     last = workload.layout == "NHWC"
     row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if last else 1
@@ -291,7 +292,7 @@ def _shared_banks(workload: ConvWorkload, config: Config) -> float:
 
 
 def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:
-    """Return the vectors that a thread copies, and those of the output that it stores."""
+    """Return the number of vectors that a thread copies, and of vectors of the output that it stores."""
     pixels, vectors, _ = copied(workload, channels_of(workload, config))
     taps = channels_of(workload, config) * prod(workload.kernel)
     outputs = config.images * channels_of(workload, config) * prod(workload.output_size) / store_lanes(workload, config)

@@ -1,4 +1,4 @@
-"""The knobs of depthwise convolutions of whole planes on tensor cores, and what a block of them takes."""
+"""The knobs of depthwise convolutions of whole planes on tensor cores, and the resources that a block takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...space import ceil_div, ceil_to
 from ..machine import REUSED, SHARED_ALIGNMENT
 
 OTHER_REGISTERS = 44
-"""The registers of a thread beside its sums and its matrices of taps: columns of the input and addresses."""
+"""The registers of a thread besides its sums and its matrices of taps: for columns of the input and addresses."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Config:
 
 
 def channels_of(workload: ConvWorkload, config: Config) -> int:
-    """Return the neighbouring channels of a block."""
+    """Return the number of neighbouring channels of a block."""
     return config.warps * neighbours(workload)
 
 
 def pairs(workload: ConvWorkload) -> list[tuple[int, int]]:
-    """Return which sixteen columns of outputs read which sixteen of the input: numbers of a band, and of a step."""
+    """Return the pairs (band, step) in which sixteen columns of outputs read sixteen columns of the input."""
     _, bands = eights(workload)
     steps, (_, left, _, _), (_, taps) = ceil_div(workload.width, BAND), workload.padding, workload.kernel
     every = [(band, step) for band in range(bands) for step in range(steps)]
@@ -45,9 +45,9 @@ def pairs(workload: ConvWorkload) -> list[tuple[int, int]]:
 
 
 def lines_of(workload: ConvWorkload) -> range:
-    """Return the rows of the input that are loaded, counted from the first one that a window of the first output has.
+    """Return the rows of the input that are loaded, counted from the first row of the first output's window.
 
-    Taps that come before the first of them are under padding alone.
+    Rows before the first of these are padding alone.
     """
     (rows, _), (top, *_) = eights(workload), workload.padding
     first = max(0, top - rows * (EIGHT - 1) - (rows - 1))
@@ -55,20 +55,20 @@ def lines_of(workload: ConvWorkload) -> range:
 
 
 def products(workload: ConvWorkload, config: Config) -> int:
-    """Return the instructions that multiply of a warp, for a row of the input and all rows of taps that it is under."""
+    """Return the products of a warp for a row of the input, with all rows of taps that it is under."""
     rows, _ = eights(workload)
     planes = config.images // side_by_side(workload, config.images) * neighbours(workload)
     return planes * rows * len(pairs(workload))
 
 
 def sums_of(workload: ConvWorkload, config: Config) -> int:
-    """Return the sums of a thread."""
+    """Return the number of sums of a thread."""
     planes = config.images // side_by_side(workload, config.images) * neighbours(workload)
     return 4 * planes * prod(eights(workload))
 
 
 def matrices(workload: ConvWorkload) -> list[int]:
-    """Return by how many sixteens the columns of the input are behind those of the outputs, for each matrix of taps."""
+    """Return for each matrix of taps the distance from output columns to input columns, in sixteens."""
     return sorted({step - band for band, step in pairs(workload)})
 
 
@@ -82,7 +82,7 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
 
 
 def in_registers(workload: ConvWorkload) -> bool:
-    """Return whether planes are loaded once, since four lanes have a row, and the last four lanes zeros."""
+    """Return whether planes are loaded to registers once: four lanes then have a row, and the last four zeros."""
     return eights(workload)[0] == 1 and workload.height < EIGHT
 
 
@@ -98,13 +98,13 @@ def image_elements(workload: ConvWorkload, config: Config) -> int:
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Return the shared memory of a block in bytes: its taps, and its planes, in whose place its outputs come."""
+    """Return the shared memory of a block in bytes: its taps, and its planes, whose memory its outputs reuse."""
     channels = channels_of(workload, config)
     taps = channels * prod(workload.kernel) * workload.itemsize
     pixel = pixel_lanes(config) if workload.layout == "NHWC" else channels
     outputs = config.images * pixel * prod(workload.output_size) * workload.output_storage.itemsize
     planes = config.images * image_elements(workload, config) * workload.itemsize
-    alone = REUSED * outputs < min(taps, planes)  # then outputs have a place of their own
+    alone = REUSED * outputs < min(taps, planes)  # then outputs have separate memory
     places = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
     return sum(ceil_to(size, SHARED_ALIGNMENT) for size in places[:-1]) + places[-1]
 
@@ -115,6 +115,6 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 
 
 def store_lanes(workload: ConvWorkload, config: Config) -> int:
-    """Return the outputs of a vector that is stored."""
+    """Return the number of outputs in a vector that is stored."""
     run = channels_of(workload, config) * (1 if workload.layout == "NHWC" else prod(workload.output_size))
     return gcd(run, VECTOR_BYTES // workload.output_storage.itemsize)

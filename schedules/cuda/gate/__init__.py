@@ -8,7 +8,7 @@ them in shared memory; then each thread has neighbouring outputs of the second l
         for s in warps: h[s] = act(sum over lanes of x * w[s] + b[s]); wait
         for k in threads: y[n, k] = act(sum of h[s] * v[s, k] + c[k])
 
-All sums are in float32. Every block reads both weights, so that there are two kernels for large batches.
+All sums are in float32. Every block reads both weights, so that large batches take two kernels instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .kernel import gate_kernel
 from .reference import gate_reference
 
 MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
-"""The most channels, and the most between both layers: a block has them in float32 in its shared memory."""
+"""The most channels, and the most channels between both layers: a block has them in float32 in its shared memory."""
 
 THREADS = (128, 256, 512, 1024)
 """The numbers of threads of a block."""
@@ -46,7 +46,7 @@ FOR_A_PRODUCT, BEGINNING = 3.0, 100.0
 """The instructions of a thread for a product, most of them for its weight, and those that it begins with."""
 
 IN_FLIGHT = 8
-"""The weights of a thread that are on their way together."""
+"""The weights of a thread that are in flight together."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class FusedGate(GpuTemplate[Config]):
 
 
 def gate_of(problem: Problem) -> Gate:
-    """Return the gate of a problem, which is one of a gate."""
+    """Return the workload of a problem of a gate."""
     assert isinstance(problem.workload, Gate)
     return problem.workload
 

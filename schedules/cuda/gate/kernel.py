@@ -1,4 +1,4 @@
-"""One kernel for a GPU of two layers on images of one pixel: the gate of squeeze and excitation."""
+"""The kernel for a GPU of two layers on images of one pixel: the gate of squeeze and excitation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAIR = 2
 """The outputs of a thread, where their number is even."""
 
 UNROLLED = 64
-"""The most turns of a loop that is unrolled."""
+"""The most iterations of a loop that is unrolled."""
 
 
 def gate_kernel(gate: Gate, threads: int) -> tirx.PrimFunc:
@@ -136,7 +136,7 @@ class _Kernel:
 
 
 def _turns(var: tvm.ir.Var, size: int, width: int, place: Expr, body: tirx.Stmt) -> tirx.Stmt:
-    """Return a loop whose turns have so many elements of `size` each, with a test where the last has fewer."""
+    """Return a loop over `size` elements, `width` in each iteration, with a test where the last one has fewer."""
     count = -(-size // width)
     tests: Sequence[Expr] = [] if size % width == 0 else [place < size]
     return loop(var, count, tested(list(tests), body), _kind(count))

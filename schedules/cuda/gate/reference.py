@@ -19,7 +19,7 @@ from tvmconv.problem.workload import ConvWorkload
 def gate_reference(
     problem: FusedProblem, operands: Mapping[str, np.ndarray], rng: np.random.Generator, outputs: int
 ) -> Reference:
-    """Return all results; the second layer's weight passes on what the first one may have wrong."""
+    """Return all results; the second layer's weight multiplies the errors of the first layer."""
     gate = problem.workload
     assert isinstance(gate, Gate)
     magnitudes = {name: np.abs(each) for name, each in operands.items()}
@@ -39,7 +39,7 @@ def gate_reference(
 
 
 def _computed(gate: Gate, operands: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the first layer computes, (N, S), and the output (N, K)."""
+    """Return the results of the first layer, (N, S), and the output (N, K)."""
     first, second = gate.first, gate.second
     w, v = operands["w"].reshape(first.w_shape), operands["v"].T.reshape(second.w_shape)
     hidden = conv2d_reference(first, operands["x"], w, shift=operands.get("b"))

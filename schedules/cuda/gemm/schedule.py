@@ -1,8 +1,8 @@
 """A convolution on CUDA as a matrix product of the weight with columns of the input, made in shared memory only.
 
 A block computes a tile of output channels (rows of the product) by pixels of all images (its columns), and a thread a
-micro-tile of it in registers. The reduction goes chunk by chunk through shared memory, the next chunks being on their
-way while one is used. Where the tiles are too few for the GPU, blocks share the reduction and a second kernel adds up.
+micro-tile of it in registers. The reduction goes chunk by chunk through shared memory, and the next chunks are copied
+while one is used. Where the tiles are too few for the GPU, blocks share the reduction and a second kernel adds up.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ COPY_THREADS = 256
 
 
 def begin(definition: list[te.Tensor], problem: Problem, in_cluster: bool = False) -> Schedule:
-    """Return a schedule in which nothing is done yet.
+    """Return a schedule of a definition, without any transformation.
 
-    TVM cannot tell of a batch that it does not know that whole tiles cover all pixels, and is not asked to; nor of
-    what the blocks of a cluster read of each other's tiles, a share each.
+    With open sizes, and for clusters, TVM does not check it: TVM cannot prove that whole tiles cover the pixels of a
+    batch that it does not know, nor that the blocks of a cluster each read a share of each other's tiles.
     """
     return Schedule(te.create_prim_func(definition), enable_check=not (problem.open_sizes or in_cluster))
 
@@ -79,7 +79,7 @@ def schedule_gemm(problem: Problem, config: GemmConfig, elements: Elements) -> S
     for loop in (term, mi, ni):
         sch.unroll(loop)
 
-    # Step 4. Stage each chunk in shared memory, where pixels find their places and padding
+    # Step 4. Stage each chunk in shared memory, where the columns of pixels are made, with padding
     if config.packed:
         spread_over_grid(sch, weight)
         weight = sch.cache_read(accumulate, 0, "shared")
@@ -89,7 +89,7 @@ def schedule_gemm(problem: Problem, config: GemmConfig, elements: Elements) -> S
         sch.compute_at(stage, chunk, preserve_unit_loops=True)
     copied = sch.get_loops(weight)[-5:]
     if not config.packed:
-        # Along the terms the weight lies in memory; rows four banks apart let them be stored side by side.
+        # In memory the weight is contiguous along the terms: rows four banks apart store these without conflicts.
         copied = [copied[-1], *copied[:-1]]
         sch.reorder(*copied)
         sch.storage_align(weight, 0, -2, WARP, VECTOR)
@@ -126,12 +126,12 @@ def _pipeline(sch: Schedule, config: GemmConfig, chunk: LoopRV, *stages: SBlockR
 
 
 def spread_over_grid(sch: Schedule, stage: SBlockRV) -> LoopRV:
-    """Make a stage a kernel of its own, with an element for each thread; return the loop of threads."""
+    """Make a stage a separate kernel, with an element for each thread; return the loop of threads."""
     return bind_to_grid(sch, sch.get_loops(stage), COPY_THREADS)
 
 
 def bind_to_grid(sch: Schedule, loops: list[LoopRV], threads: int) -> LoopRV:
-    """Share loops out over blocks of so many threads; return the loop of threads."""
+    """Distribute loops over blocks of `threads` threads; return the loop of threads."""
     block, thread = sch.split(sch.fuse(*loops), [None, threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
@@ -139,7 +139,7 @@ def bind_to_grid(sch: Schedule, loops: list[LoopRV], threads: int) -> LoopRV:
 
 
 def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> None:
-    """Give vector after vector of a copy to thread after thread."""
+    """Distribute the vectors of a copy over threads, neighbouring vectors to neighbouring threads."""
     _, thread, lanes = sch.split(sch.fuse(*loops), [None, threads, vector])
     sch.bind(thread, "threadIdx.x")
     if vector > 1:
@@ -147,12 +147,12 @@ def _spread(sch: Schedule, loops: list[LoopRV], threads: int, vector: int) -> No
 
 
 def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: bool, around: int = 0) -> SBlockRV:
-    """Give vector after vector of a stage to thread after thread; return the block of a vector.
+    """Distribute the vectors of a stage over threads, as asynchronous copies; return the block of a vector.
 
-    `permuted` says so of the places of vectors in rows. The first dimensions of the stage, so many, stay loops around
-    it, in each of which the vectors begin with the first thread.
+    With `permuted` the vectors of rows are swizzled. The first `around` dimensions of the stage stay loops around the
+    copies, and in each iteration of these the vectors begin with the first thread.
     """
-    own = len(sch.get(stage).iter_vars)  # the loops that were made when it was moved to where it is read
+    own = len(sch.get(stage).iter_vars)  # the loops that `compute_at` has made
     *loops, lane = sch.get_loops(stage)[-own:]
     _, thread = sch.split(sch.fuse(*loops[around:]), [None, threads])
     sch.bind(thread, "threadIdx.x")

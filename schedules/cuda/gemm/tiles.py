@@ -36,7 +36,7 @@ class GemmConfig:
     thread_m: int
     """The number of neighbouring output channels that a thread computes in each of its vthreads."""
     thread_n: int
-    """The number of neighbouring pixels, likewise."""
+    """The number of neighbouring pixels that a thread computes in each of its vthreads."""
     block_c: int
     """The number of input channels of a chunk of the reduction."""
     block_r: int
@@ -100,7 +100,7 @@ def fragments(config: GemmConfig) -> int:
 
 
 def widest_store(workload: ConvWorkload, pixels: int) -> int:
-    """Return the neighbouring pixels, of so many, that one instruction can store wherever they begin."""
+    """Return how many of a thread's `pixels` neighbouring pixels one instruction can store, wherever they begin."""
     return next(width for width in (4, 2, 1) if pixels % width == 0 and prod(workload.output_size) % width == 0)
 
 
@@ -110,9 +110,9 @@ def part_channels(workload: ConvWorkload, config: GemmConfig) -> int:
 
 
 def copies_behind(workload: ConvWorkload, elements: int) -> bool:
-    """Return whether cp.async can copy from so many elements.
+    """Return whether cp.async can copy from an array of `elements` elements.
 
-    They have 4 bytes at least, and TVM counts bytes there in 32 bits.
+    An element has to have 4 bytes, and TVM counts the array's bytes in 32 bits.
     """
     return workload.itemsize == 4 and elements * workload.itemsize < 2**31
 

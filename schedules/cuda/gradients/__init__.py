@@ -20,7 +20,7 @@ COUNTED = 64
 """The most sums that count as registers for a tile of one pixel of each phase: compilers spill the rest."""
 
 OTHER_REGISTERS = 24
-"""The registers of a thread beside its sums and what it reads, for addresses."""
+"""The registers of a thread besides its sums and what it reads: for addresses."""
 
 
 LOADING, STORING, BEGINNING = 8.0, 3.0, 60.0
@@ -28,10 +28,10 @@ LOADING, STORING, BEGINNING = 8.0, 3.0, 60.0
 with its address, and those that it begins with, counted in machine code for sm_90."""
 
 CACHED_LOADING = 24.0
-"""The instructions of a thread for a load for a single product: tests of both axes are no other load's."""
+"""The instructions of a thread for a load that serves a single product: its tests of both axes serve no other load."""
 
 IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
-"""The loads of a thread that are under way together: of a window, and of products that read through the cache."""
+"""The loads of a thread that are in flight together: of a window, and of products that read through the cache."""
 
 
 def threads_along(tiles: int, most: int) -> int:
@@ -95,9 +95,9 @@ class InputTiles:
         return self.threads_y * self.thread_y, self.threads_x * self.thread_x
 
     def is_cut(self, workload: ConvWorkload) -> bool:
-        """Return whether a strided gradient's last blocks extend past the plane in both axes, and rows have several.
+        """Return whether a strided gradient's last blocks pass the plane in both axes, and a row has several blocks.
 
-        Of windows in registers, TVM then generates code for each combination of conditions: up to 233 KB instead of
+        For windows in registers TVM then generates code for each combination of conditions: up to 233 KB instead of
         about 20 KB, which took up to 17 times as long as other tiles on an H200.
         """
         (height, width), (rows, columns) = compute.phase_sizes(workload), self.sides

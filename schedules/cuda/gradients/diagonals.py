@@ -2,9 +2,9 @@
 
 A block has all taps of a channel, and a share of the images; each of its warps has some rows of taps, and each of
 these its sums in registers, along the diagonals of a product of matrices. Rows of x and of dy go through shared memory,
-where the next images are on their way while some are multiplied. The sums of a diagonal are added up once, at the end.
+to which the next images are copied while some are multiplied. The sums of a diagonal are added up once, at the end.
 
-Zeros beside planes are multiplied, too: of an infinity or a NaN in x or in dy all taps of its channel may be NaN.
+Zeros around planes are multiplied, too: an infinity or a NaN in x or in dy may make all taps of its channel NaN.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ from .diagonals_tiles import (
 from .weight import add_up_parts
 
 IN_MEMORY = 4
-"""The last dimensions of what is in shared memory, by which a warp finds the elements that it multiplies."""
+"""The number of last dimensions of "lines" and "given" that are not indexed for a warp: it finds its elements
+itself."""
 
 
 class WeightGradientDiagonals(GpuTemplate[Config]):
@@ -191,8 +192,8 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         lines, given, product, squares, sums, warps, parts, output = (sch.get_sblock(name) for name in names)
         sch.compute_inline(sums)
 
-        # Step 1. A block has the taps of a channel, for a part of the images. What is moved into loops is there before
-        # these are split: then its places have no conditions of the split.
+        # Step 1. A block has the taps of a channel, for a part of the images. Stages are moved into loops before these
+        # are split: then their indices have no conditions of the split.
         c, q, r, s, *part = sch.get_loops(output) if tiles.parts == 1 else sch.get_loops(parts)[:-1]
         sch.reorder(c, q, *part, r, s)
         block = sch.fuse(c, q, *part)
@@ -239,14 +240,14 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         sch.annotate(sch.blockize(spatial[0]), PRODUCT, [*product_function(workload, tiles), IN_MEMORY])
         sch.annotate(turn, RING, [tiles.ahead, 0, 0])
 
-        # Step 5. In a second kernel threads add up what blocks have
+        # Step 5. In a second kernel threads add up the parts of blocks
         if tiles.parts > 1:
             add_up_parts(sch, problem, tiles.parts)
         return sch
 
 
 def _copy(sch: Schedule, stage: SBlockRV, threads: int) -> None:
-    """Give vector after vector of an image to thread after thread, each of which copies the same of all images."""
+    """Distribute the vectors of an image over threads; a thread copies the vectors at one offset in all images."""
     image, line, vector, lane = sch.get_loops(stage)[-4:]
     step, thread = sch.split(sch.fuse(line, vector), [None, threads])
     sch.reorder(thread, step, image, lane)

@@ -22,10 +22,11 @@ from ..model import Counts, memory_bytes
 from . import parts_bytes
 
 OTHER_REGISTERS, MOST_REGISTERS = 28, 208
-"""The registers of a thread beside its sums and its factors, and the most of all by this count, which spills none."""
+"""The registers of a thread besides its sums and its factors, and the most registers of all by `registers_of`, with
+which nothing is spilled."""
 
 FACTORS = 4
-"""The first factors that are in registers together."""
+"""The number of first factors that are in registers together."""
 
 BANDS = (1, 2, 3, 4, 6, 8, 12, 16)
 """The numbers of chunks of rows that planes are cut into."""
@@ -40,16 +41,17 @@ SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
 """The values of the knobs that are tried."""
 
 COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
-"""The instructions of a thread for a copy, for a row of taps, and for a place of a diagonal that is added up."""
+"""The instructions of a thread for a copy, for a row of taps, and for an element of a diagonal that is added up."""
 
 TAKEN_APART = 24.0
 """The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers."""
 
 UNHINDERED = 0.25
-"""The share of a thread's instructions for copies that wait for the one before: others are of other copies."""
+"""The share of a thread's instructions for copies that wait for the instruction before; others belong to other
+copies."""
 
 PLAIN_TURNS = 3.0
-"""The turns in which a thread waits once more for memory, where copies go through its registers."""
+"""The number of turns for each further wait for memory, where copies go through a thread's registers."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ class Config:
     """The knobs."""
 
     groups: int
-    """The number of warps that have other rows of taps each, and all of them between them."""
+    """The number of groups of warps, each with other rows of taps."""
     shares: int
-    """The number of warps that have the same rows of taps, each for other images."""
+    """The number of warps in a group, which have the same rows of taps, each for other images."""
     pairs: int
     """The number of pairs of images of a warp that are in shared memory together."""
     rows: int
@@ -75,7 +77,7 @@ class Config:
 
     @property
     def tiles(self) -> DiagonalTiles:
-        """The shares of warps."""
+        """The knobs as the definition takes them."""
         return DiagonalTiles(self.groups, self.shares, self.pairs, self.rows, self.ahead, self.parts)
 
 
@@ -85,7 +87,7 @@ def heights(workload: ConvWorkload) -> list[int]:
 
 
 def chunks(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
-    """Return the chunks of a channel, of images and of rows."""
+    """Return the number of chunks of a channel, of images and of rows."""
     return ceil_div(workload.batch, tiles.images) * tiles.bands(workload)
 
 
@@ -112,15 +114,16 @@ def of_three_products(workload: ConvWorkload) -> bool:
 
 
 def line_bytes(width: int, itemsize: int) -> int:
-    """Return the bytes in shared memory from a row of so many columns to the next: an odd number of eights."""
+    """Return the bytes in shared memory from one row of `width` columns to the next: an odd number of vectors of 8."""
     return (columns_there(width) // EIGHT | 1) * EIGHT * itemsize
 
 
 def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
-    """Return the shared memory of a block in bytes, as TVM gives that of chunks to the sums which are there later.
+    """Return the shared memory of a block in bytes, where TVM reuses the memory of chunks for the sums.
 
-    These get the place of something of up to sixteen times their size, or of what is smaller, the largest first: of all
-    of it, but in float32, the type of sums, of one alone, and there those of a warp come after those of a block.
+    Sums get the memory of one array of up to `REUSED` times their size, or else of smaller arrays, the largest first:
+    of all of these, but in float32, the type of sums, of one alone. In float32 the block's sums come before those of
+    warps.
     """
     of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
     rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images

@@ -42,13 +42,13 @@ from . import (
 )
 
 MOST_TAPS = 100
-"""The most taps: of larger kernels a thread would read an element for each product."""
+"""The most taps: with larger kernels a thread would read an element for each product."""
 
 BLOCKS, LANES = (64, 128, 256), (8, 32)
-"""The threads of blocks that a default is chosen from, and the most of them along the channels."""
+"""The numbers of threads of a block that a default is chosen from, and the most threads along the channels."""
 
 ROWS, COLUMNS = (1, 2, 3, 4), (1, 2, 3, 4)
-"""The rows and the columns of threads that it is chosen from."""
+"""The rows and the columns of a thread that a default is chosen from."""
 
 VECTORS = (1, 2, 4)
 """The numbers of channels of a thread."""

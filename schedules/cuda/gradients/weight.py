@@ -43,10 +43,10 @@ from . import (
 )
 
 SUMS = 49
-"""The most sums that a thread has in registers, for as many taps."""
+"""The most sums that a thread has in registers, one for each tap."""
 
 ROOM, PLANES_ROOM = 150, 100
-"""The most registers for sums, and for a tile and what it reads at once, of x in global memory and of planes."""
+"""The most registers for a thread's sums, tile and what it reads at once: of x in global memory, and of planes."""
 
 MOST_ROWS, MOST_WASTED = 8, 1.3
 """The most rows of a tile, and the most by which rows of tiles exceed those of a plane, as a factor."""
@@ -131,7 +131,7 @@ class WeightGradient(GpuTemplate[Config]):
         return obstacle(problem)
 
     def registers(self, problem: Problem, config: Config) -> int:
-        """Return the registers of a thread: compilers load about half of what it reads ahead."""
+        """Return the registers of a thread: compilers load about half of the elements that it reads ahead."""
         return config.sums + _read_registers(problem.workload, config) // 2 + OTHER_REGISTERS
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
@@ -341,10 +341,10 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
     for stage, offset in zip((lines, given), tiles.banks(workload), strict=True):
         sch.set_scope(stage, 0, "shared")
         sch.storage_align(stage, 0, -3, BANKS, offset)
-        sch.compute_at(stage, turn, preserve_unit_loops=True, index=0)  # all reads are on their way together
+        sch.compute_at(stage, turn, preserve_unit_loops=True, index=0)  # all reads are in flight together
         image, a, b = sch.get_loops(stage)[-3:]
         step, y, x = sch.split(sch.fuse(a, b), [None, tiles.shares.warps, WARP])
-        sch.reorder(step, y, x, image)  # the place in a plane is worked out once for all images
+        sch.reorder(step, y, x, image)  # the offset in a plane is computed once for all images
         sch.bind(y, "threadIdx.y")
         sch.bind(x, "threadIdx.x")
         sch.unroll(step)
@@ -356,10 +356,10 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
 
 
 def _into_blocks(sch: Schedule, shares: Shares) -> None:
-    """Do step 1: a block has a part of a channel's tiles, for a block of taps, and its warps have sums of their own."""
+    """Do step 1: a block has a part of a channel's tiles, for a block of taps, and each warp has separate sums."""
     parts, warps, sums = (sch.get_sblock(name) for name in ("parts", "warps", "sums"))
-    # A thread for each tap adds up what warps have, and stores it as the gradient if there is one part. What is moved
-    # into loops is there before these are split: then its places have the conditions of the split, too.
+    # For each tap a thread adds up the sums of warps, and stores the gradient if there is one part. Stages are moved
+    # into loops before these are split: then their indices have the conditions of the split, too.
     c, q, r, s, *part = sch.get_loops(sch.get_sblock("output")) if shares.parts == 1 else sch.get_loops(parts)[:-1]
     ro, r = sch.split(r, [None, shares.block_r])
     so, s = sch.split(s, [None, shares.block_s])
@@ -389,20 +389,20 @@ def _unroll(sch: Schedule, turn: LoopRV, *loops: LoopRV) -> None:
 
 
 def _add_up(sch: Schedule, problem: Problem, shares: Shares) -> None:
-    """Do the last steps, which add up what threads have."""
+    """Do the last steps, which add up the sums of threads."""
     # Step 3. Each warp adds up the sums of its threads
     *_, r, s, lane = sch.get_loops(sch.get_sblock("warps"))
     sch.bind(lane, "threadIdx.x")
     taps = sch.fuse(r, s)
     sch.annotate(taps, "pragma_auto_unroll_max_step", shares.block_r * shares.block_s)
     sch.annotate(taps, "pragma_unroll_explicit", False)  # TVM cannot repeat a sum over threads; CUDA's compiler can
-    # Step 4. A second kernel adds up what blocks have
+    # Step 4. A second kernel adds up the parts of blocks
     if shares.parts > 1:
         add_up_parts(sch, problem, shares.parts)
 
 
 def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
-    """Add up the parts of the gradient in a second kernel: a thread those of a tap, or a warp where there are many."""
+    """Add up the parts of the gradient in a second kernel: a thread for each tap, or a warp where there are many."""
     total = sch.get_sblock("total")
     adders = WARP if parts >= WARP else 1
     of_output = sch.get_loops(sch.get_sblock("output"))

@@ -52,16 +52,18 @@ REMAINDER = 12
 """The registers for the tests of tiles that a plane does not divide into."""
 
 CROWDS = ((112, 512), (140, 384))
-"""Pairs: the most numbers of a thread, and the threads of 128 and of 168 registers that share a multiprocessor."""
+"""Pairs of the most numbers of a thread, and of the threads that then share a multiprocessor, with 128 and with 168
+registers each."""
 
 FEWEST = 256
-"""The threads that share a multiprocessor in any case, of 255 registers each."""
+"""The number of threads that share a multiprocessor in any case, with 255 registers each."""
 
 WAVES = 3
 """The most waves of blocks on a multiprocessor."""
 
 PARTS_EACH = 32
-"""The parts that a thread of the second kernel adds up, if there are no more than `ADDERS` times as many."""
+"""The number of parts that a thread of the second kernel adds up, unless they are more than `ADDERS` times this
+number."""
 
 ADDERS = 16
 """The most threads of the second kernel for a tap of a channel."""
@@ -96,7 +98,7 @@ class Config:
 
 
 class Tile(NamedTuple):
-    """A tile of a thread, and what it takes."""
+    """A tile of a thread, and the resources that it takes."""
 
     vector: int
     rows: int
@@ -163,8 +165,8 @@ def _sides(size: int, most: int, most_whole: int) -> set[int]:
 def tile_of(workload: ConvWorkload, vector: int, rows: int, columns: int) -> Tile:
     """Return a tile with the instructions and the registers of a thread.
 
-    A tile of all rows, or columns, of a plane has no products with the zeros around it, and reads none. Of all rows it
-    goes down, and forgets those that it has added up.
+    A tile of all rows, or columns, of a plane has no products with the zeros around it, and reads none. In a tile of
+    all rows a thread goes down the plane, and drops the rows that it has added up.
     """
     shape = ChannelTiles(rows, columns, parts=1, threads=1)
     taps, window, is_whole = prod(workload.kernel), shape.window(workload), shape.whole(workload)

@@ -54,23 +54,23 @@ from .tiles import (
 )
 
 MOST_CHANNELS = 64
-"""The most channels of a group: of more, chunks of the reduction are shorter than a group."""
+"""The most channels of a group: with more, chunks of the reduction are shorter than a group."""
 
 MOST_MATRICES = 8
-"""The most matrices of sums of a warp in a default: of more, warps were slower than more warps of fewer."""
+"""The most matrices of sums of a warp in a default: with more, kernels were slower than with more and smaller warps."""
 
 MOST_WASTE = 3.0
-"""The most outputs that whole tiles compute, as a multiple of those wanted."""
+"""The most outputs that whole tiles compute, as a multiple of the outputs wanted."""
 
 COPYING, STORING, BEGINNING = 16.0, 4.0, 300.0
 """The instructions of a thread for an asynchronous copy with its address and for a sum that it stores, and those that
 it begins with, counted in machine code for sm_90."""
 
 FULL_REGISTERS = 256
-"""The threads of a block up to which each may have all registers that there are for a thread.
+"""The number of threads of a block up to which each may have the most registers that a thread can have.
 
-Of more threads whose registers do not suffice, `ptxas` gave each 32, unless told that one block is enough: 5x5 windows
-of 32x192x17x17 in eight groups took 302 µs so on an H200, where others of the space took 18 to 38.
+For blocks of more threads whose registers do not suffice, `ptxas` gave each 32, unless told that one block is enough:
+5x5 windows of 32x192x17x17 in eight groups took 302 µs so on an H200, where others of the space took 18 to 38.
 """
 
 
@@ -132,7 +132,7 @@ class Grouped(GpuTemplate[Config]):
             return config.block_y % (2 * config.warps_m) == 0 and config.block_x % 8 == 0
 
         def whole_images(config: Config) -> bool:
-            """Return whether all blocks have as many images, which TVM cannot tell of a batch that it does not know."""
+            """Return whether all blocks have equal numbers of images, which TVM cannot prove for an open batch."""
             return workload.batch % config.images == 0 and ("batch" not in problem.open_sizes or config.images == 1)
 
         def waste(config: Config) -> bool:
@@ -267,7 +267,7 @@ class Grouped(GpuTemplate[Config]):
         sch.annotate(sch.blockize(spatial[0]), PRODUCT, list(product_function(problem, config)))
         sch.annotate(chunk, RING, [0, 0, 0])
 
-        # Step 4. Lay out the weight in a kernel of its own
+        # Step 4. Lay out the weight in a separate kernel
         if lays_out_group_weight(workload):
             spread_over_grid(sch, sch.get_sblock("packed"))
         return sch

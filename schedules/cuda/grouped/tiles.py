@@ -14,8 +14,8 @@ from ...space import ceil_div, ceil_to
 from ..machine import SHARED_ALIGNMENT
 
 FOR_A_SUM, OTHER_REGISTERS = 1.75, 24
-"""The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
-for sm_90 where it is not short of them."""
+"""The registers of a thread for each sum, with the factors that it loads meanwhile, and its other registers, as NVRTC
+takes them for sm_90 where it is not short of registers."""
 
 MOST_UNROLLED = 2048
 """The most instructions of a thread for loads of factors and products, which follow each other without a loop."""
@@ -34,7 +34,7 @@ class Config:
     warps_n: int
     """The number of warps along the channels, each of which computes a unit: a group, or two of four channels."""
     images: int = 1
-    """The number of images of a block, which read its weights together: each has warps of its own."""
+    """The number of images of a block, which read its weights together: each has different warps."""
 
     @property
     def threads(self) -> int:
@@ -47,7 +47,7 @@ class Config:
 
     @property
     def columns(self) -> int:
-        """The number of them along a row of pixels, of eight each."""
+        """The number of matrices of a warp along a row of pixels, of eight pixels each."""
         return self.block_x // 8
 
 
@@ -57,7 +57,7 @@ def has_pairs(workload: ConvWorkload) -> bool:
 
 
 def vectors(workload: ConvWorkload) -> int:
-    """Return the vectors of channels that a sum reads, under all taps."""
+    """Return the number of vectors of channels that a sum reads, under all taps."""
     return prod(workload.kernel) * unit_inputs(workload) // LANES
 
 
@@ -78,7 +78,7 @@ def instructions(workload: ConvWorkload, config: Config) -> int:
 
 
 def pitch(count: int) -> int:
-    """Return the bytes between neighbours with so many vectors: an odd number of them, which differ in their banks."""
+    """Return the bytes from one row of `count` vectors to the next: an odd number of vectors, for different banks."""
     return (count | 1) * COPY_BYTES
 
 

@@ -1,8 +1,8 @@
 """Linear layers of few rows on CUDA, and 1x1 convolutions of images of one pixel: at the speed of memory.
 
-A weight is read once, as it lies and in its own type, by loads of 16 bytes: the threads along a sum read neighbouring
-vectors of an output's weights, `ahead` of them before they use the first one. Each adds up its terms in registers, for
-all rows of x; shuffles between the threads, and shared memory where they are several warps, add up theirs.
+A weight is read once, in its layout and type, by loads of 16 bytes: the threads along a sum read neighbouring vectors
+of an output's weights, `ahead` of them before they use the first one. Each adds up its terms in registers, for all rows
+of x; shuffles between the threads, and shared memory where they are several warps, add up the sums of threads.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ OTHER_REGISTERS = 16
 """The registers of a thread beside vectors and sums, which NVRTC takes for sm_90."""
 
 REGISTER_UNIT = 8
-"""The number of registers of which a thread has a multiple: `ptxas` spills those that are more than the last one."""
+"""The registers of a thread are a multiple of this number: `ptxas` spills those that are more than the last
+multiple."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Config:
     warps: int
     """The number of warps along a sum."""
     rows: int
-    """The number of output channels of a block, each with threads of its own."""
+    """The number of output channels of a block, which are computed by different threads."""
     ahead: int
     """The number of vectors of a weight that a thread loads before it uses the first one."""
 
@@ -73,24 +74,24 @@ class Config:
 
 
 def vector(workload: ConvWorkload) -> int:
-    """Return the elements that a thread loads at once: up to 16 bytes, of which rows of a weight have whole numbers."""
+    """Return the number of elements that a thread loads at once: at most 16 bytes, and a divisor of the channels."""
     return gcd(COPY_BYTES // workload.itemsize, workload.in_channels)
 
 
 def registers_of(workload: ConvWorkload, config: Config) -> int:
-    """Return the registers that a thread takes, in eights: for vectors of the weight and of each row of x, and sums."""
+    """Return the registers of a thread, rounded up: for vectors of the weight and of each row of x, and sums."""
     words = ceil_div(vector(workload) * workload.itemsize, 4)
     return ceil_to(config.ahead * words * (1 + workload.batch) + workload.batch + OTHER_REGISTERS, REGISTER_UNIT)
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Return the bytes of shared memory of a block: its sums, and, if warps share one, those of each and a result."""
+    """Return the bytes of shared memory of a block: its sums, and, if several warps share a sum, each one's part."""
     sums = config.rows * workload.batch
     return 4 * (sums + (config.warps * sums + config.rows if config.warps > 1 else 0))
 
 
 def chunks(workload: ConvWorkload, config: Config) -> int:
-    """Return how many times a thread waits for vectors."""
+    """Return the number of times that a thread waits for vectors."""
     return ceil_div(workload.in_channels // vector(workload), config.lanes * config.ahead)
 
 
@@ -103,7 +104,7 @@ def issued_by(workload: ConvWorkload, config: Config) -> float:
     """Return the instructions of a warp."""
     size, converted = vector(workload), workload.dtype != workload.storage.sums
     steps, products = chunks(workload, config) * config.ahead, workload.batch * size
-    if steps * config.lanes * size > workload.in_channels:  # products behind the last term are left out one by one
+    if steps * config.lanes * size > workload.in_channels:  # each product is tested for being past the last term
         products *= 3
     loading = (1 + workload.batch) * (1 + size * converted) + products
     return steps * loading + BEGINNING + workload.batch * FINISHING
@@ -145,7 +146,7 @@ class Matvec(GpuTemplate[Config]):
 
     def rules(self, problem: Problem) -> Tests[Config]:
         def powers_of_two(config: Config) -> bool:
-            """Return whether TVM can halve the warps along a sum again and again, until their sums are one."""
+            """Return whether TVM can halve the warps along a sum again and again, until one sum is left."""
             return config.warps & (config.warps - 1) == 0
 
         return named(powers_of_two)
@@ -208,7 +209,7 @@ class Matvec(GpuTemplate[Config]):
         sch.reorder(block, *others, ki)
         sch.bind(block, "blockIdx.x")
 
-        # Step 2. Threads along a sum bring theirs together, and as many as there are outputs finish one each
+        # Step 2. The threads along a sum add up their parts, and then one thread for each output finishes it
         sch.compute_at(product, block, preserve_unit_loops=True)
         sch.compute_at(parts, block, preserve_unit_loops=True)
         sch.set_scope(product, 0, "shared")
@@ -228,7 +229,7 @@ class Matvec(GpuTemplate[Config]):
         for loop in (step, n, element):
             sch.unroll(loop)
 
-        # Step 4. All vectors of a chunk are on their way before the first one is used
+        # Step 4. All vectors of a chunk are in flight before the first one is used
         for stage in (pixels, weights):
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
             sch.set_scope(stage, 0, "local")

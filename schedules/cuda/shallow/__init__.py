@@ -1,8 +1,8 @@
 """Convolution of few input channels on the tensor cores of NVIDIA GPUs: the first layers of networks.
 
-A block reads a tile of the input into shared memory, once for all taps, with the channels of a pixel side by side: what
-a row of a window reads is contiguous there. Threads take the columns of im2col from it, two terms at a time, so no
-columns are ever in memory. Sums go from registers to the output.
+A block reads a tile of the input into shared memory, once for all taps, with the channels of a pixel side by side: the
+elements of a row of a window are contiguous there. Threads take the columns of im2col from it, two terms at a time, so
+no columns are ever in memory. Sums go from registers to the output.
 
 There is no pipeline in a block: blocks that share a multiprocessor take turns at copying and multiplying.
 """
@@ -66,7 +66,7 @@ LEAST_MATRICES, MOST_MATRICES = 2, 8
 """The matrices of pixels of a warp in a default: of fewer, loads of weights take as long as products."""
 
 STEPPING = 20.0
-"""The instructions of a thread for the places of a step's terms, read off machine code of sm_90."""
+"""The instructions of a thread for the addresses of a step's terms, read off machine code of sm_90."""
 
 READING, COPYING, STORING, BEGINNING = 16.0, 16.0, 11.0, 130.0
 """The instructions of a thread for an element of the input that it brings to shared memory, for an asynchronous copy
@@ -105,7 +105,7 @@ class Shallow(GpuTemplate[Config]):
             return f"takes output channels in multiples of {EIGHT}, not {workload.out_channels}"
         if workload.dilation != (1, 1):
             return "takes a dilation of 1"
-        if (terms := window_terms(workload)) < EIGHT:  # a copy of weights would be of a part of a vector
+        if (terms := window_terms(workload)) < EIGHT:  # a copy of weights would be shorter than a vector
             return f"takes windows of {EIGHT} terms or more, not of {terms}"
         if not self.is_legal(problem, self.LEAST, target):
             return f"takes windows that fit in shared memory and code, not of {'x'.join(map(str, workload.kernel))}"
@@ -115,7 +115,7 @@ class Shallow(GpuTemplate[Config]):
         return registers_of(config)
 
     def most_registers(self, problem: Problem, config: Config) -> int:
-        """Return the most registers of a thread: no more than those with `MOST_SUMS`."""
+        """Return the most registers of a thread: no more than those of a thread with `MOST_SUMS` sums."""
         return min(super().most_registers(problem, config), int(FOR_A_SUM * MOST_SUMS) + OTHER_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
@@ -263,13 +263,13 @@ class Shallow(GpuTemplate[Config]):
         sch.annotate(sch.blockize(spatial[0]), PRODUCT, list(product_function(problem, config)))
         sch.annotate(chunk, RING, [0, 0, 0])
 
-        # Step 4. Compute what is wanted of a tile, and store it
+        # Step 4. Compute the wanted outputs of a tile, and store them
         stored = sch.cache_write(output, 0, "local")
         sch.reverse_compute_inline(output)
         sch.reverse_compute_at(stored, vector, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(stored)[-1])
 
-        # Step 5. Lay out the weight in a kernel of its own
+        # Step 5. Lay out the weight in a separate kernel
         spread_over_grid(sch, packed)
         return sch
 

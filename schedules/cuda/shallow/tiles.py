@@ -15,8 +15,8 @@ from ..grouped.tiles import pitch
 from ..machine import SHARED_ALIGNMENT, bank_reads
 
 FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
-"""The registers of a thread for each sum, with the factors that it loads meanwhile, and beside them, which NVRTC takes
-for sm_90."""
+"""The registers of a thread for each sum, with the factors that it loads meanwhile, and its other registers, as NVRTC
+takes them for sm_90."""
 
 MOST_SUMS = 96
 """The most sums of a thread: with 128 of them NVRTC spills registers."""
@@ -48,7 +48,7 @@ class Config:
 
     @property
     def columns(self) -> int:
-        """The number of them along a row of pixels, of eight each."""
+        """The number of matrices of a warp along a row of pixels, of eight pixels each."""
         return self.block_x // EIGHT
 
     @property
@@ -91,7 +91,7 @@ def store_vector(workload: ConvWorkload, config: Config) -> int:
 
 
 def elements_read(workload: ConvWorkload, config: Config) -> int:
-    """Return the elements of the input that a thread reads: those of segments of lines, a channel's in NCHW."""
+    """Return the number of input elements that a thread reads: segments of lines, in NCHW of each channel's lines."""
     lines, columns = workload.read_by((config.block_y, config.block_x))
     channels = pixel_channels(workload)
     lines, columns = (lines * channels, columns) if workload.layout == "NCHW" else (lines, columns * channels)
@@ -99,7 +99,7 @@ def elements_read(workload: ConvWorkload, config: Config) -> int:
 
 
 def accesses(workload: ConvWorkload, config: Config) -> int:
-    """Return the accesses to shared memory in which a warp's words of the input come: one if no banks are shared."""
+    """Return the number of accesses to shared memory for a warp's words of the input: one without bank conflicts."""
     return bank_reads(
         {
             p * config.columns * workload.stride[1] * pixel_channels(workload) // 2 + pair

@@ -68,7 +68,7 @@ class Simt(GpuTemplate[GemmConfig]):
         """Return the number of elements of the tensor that columns are read from."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        """Take convolutions whose channels meet."""
+        """Take dense convolutions."""
         return None if problem.is_dense else "is for dense convolutions"
 
     def registers(self, problem: Problem, config: GemmConfig) -> int:
@@ -109,7 +109,7 @@ class Simt(GpuTemplate[GemmConfig]):
             return (config.split_k - 1) * part_channels(workload, config) < channels
 
         def pipeline(config: GemmConfig) -> bool:
-            """Return whether registers hold one chunk, and a pipeline has as many chunks as stages."""
+            """Return whether copies ahead are possible in this way, and there is at least a chunk for each stage."""
             fits = copies_behind(workload, elements) if config.asynchronous else config.num_stages <= 2
             ahead = config.num_stages > 1 or not config.asynchronous
             return fits and ahead and chunks(workload, config) >= config.num_stages
@@ -130,9 +130,11 @@ class Simt(GpuTemplate[GemmConfig]):
         return named(whole_warps, whole_chunks, parts_with_terms, pipeline, whole_loads, whole_stores, indices)
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[GemmConfig]:
-        """Return the tests that a configuration must pass: blocks share registers by a knob, and then shared memory.
+        """Return the tests that a configuration must pass, among them of registers and of shared memory.
 
-        Else what a thread keeps and copies bounds its registers, however many threads there are.
+        Outputs, copies and the elements that go through registers are limited, however many threads there are. Where
+        `min_blocks_per_sm` is above 1, blocks also have to fit into the registers and the shared memory of a
+        multiprocessor.
         """
         workload, gpu = problem.workload, gpu_of(target)
 
@@ -141,7 +143,7 @@ class Simt(GpuTemplate[GemmConfig]):
             return config.outputs <= 144 and copies(config) <= 64 and _held(config) <= 24
 
         def room(config: GemmConfig) -> bool:
-            """Return whether the registers that are left hold the outputs, and about as much beside them."""
+            """Return whether the registers that are left hold the outputs, and about the same number besides."""
             left = REGISTERS // (config.threads * config.min_blocks_per_sm)
             least = max(2 * config.outputs, config.outputs + fragments(config) + _held(config) + 32)
             shared = config.min_blocks_per_sm * (shared_bytes(workload, config) + BLOCK_BYTES)
@@ -198,7 +200,7 @@ class Simt(GpuTemplate[GemmConfig]):
             return config.split_k == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
 
         def register_limit_that_matters(config: GemmConfig) -> bool:
-            """Return whether the limit lets so many blocks in, taking at most a few registers from a kernel."""
+            """Return whether registers are not limited, or to exactly twice the outputs of a thread."""
             needed = config.min_blocks_per_sm * config.threads * 2 * config.outputs
             return config.min_blocks_per_sm == 1 or needed == REGISTERS
 
@@ -210,7 +212,7 @@ class Simt(GpuTemplate[GemmConfig]):
         return Space(default, self.LEAST, knobs, constraints, heuristics, promising)
 
     def resident_blocks(self, problem: Problem, config: GemmConfig, gpu: Gpu) -> int:
-        """Return the blocks that a multiprocessor has room for, as the model's arrays have them: of any number."""
+        """Return the number of blocks that a multiprocessor has room for, by the function that the model uses."""
         return int(resident_blocks(problem.workload, config, gpu))
 
     def counts(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> Counts:
@@ -270,7 +272,7 @@ class Simt(GpuTemplate[GemmConfig]):
         }
 
     def features(self, problem: Problem, config: GemmConfig, target: tvm.target.Target) -> dict[str, float]:
-        """Return features for a cost model beside the knobs: how blocks share the GPU too."""
+        """Return features for a cost model besides the knobs, with how blocks share the GPU."""
         gpu, grid = gpu_of(target), blocks(problem.workload, config)
         share, resident = ceil_div(grid, gpu.multiprocessors), self.resident_blocks(problem, config, gpu)
         return {
@@ -283,9 +285,9 @@ class Simt(GpuTemplate[GemmConfig]):
     def ablations(self, config: GemmConfig) -> dict[str, GemmConfig]:
         """Return the configuration without each of its optimizations in turn, by the name of the missing one.
 
-        They are those whose worth the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a
-        thread has as many outputs, and without the micro-kernel it has one. Not all are legal for every workload, or
-        differ.
+        They are those that the im2win thesis measures (figure 4-9), and the packed weight. Without vectors a thread
+        has the same number of outputs, and without the micro-kernel it has one. Some may not be legal for a workload,
+        or may equal the configuration.
         """
         apart: dict[str, Any] = {
             "vthreads_m": config.vthreads_m * config.thread_m,
@@ -304,6 +306,6 @@ class Simt(GpuTemplate[GemmConfig]):
 
 
 def _held(config: GemmConfig) -> float:
-    """Return the elements of a chunk that a thread has in registers on their way."""
+    """Return the elements of a chunk that a thread holds in registers on their way to shared memory."""
     through = not config.asynchronous and config.num_stages > 1
     return config.block_k * (config.block_m + config.block_n) / config.threads if through else 0

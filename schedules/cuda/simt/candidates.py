@@ -29,7 +29,7 @@ SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """The values of `split_k` to try; they need not divide the input channels."""
 
 OTHER_REGISTERS = 20
-"""The registers of a thread beside its outputs and the factors that it multiplies."""
+"""The registers of a thread besides its outputs and the factors that it multiplies."""
 
 
 def copies(config: GemmConfig) -> Any:
@@ -64,7 +64,7 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any
 
 
 def picked(tried: GemmConfig, places: Iterable[int]) -> Iterator[dict[str, Any]]:
-    """Yield the knobs at each of some places of a config whose knobs are numbers or arrays."""
+    """Yield the knobs of the configurations at some indices, of a config whose knobs are numbers or arrays."""
     for place in places:
         yield {name: value[place].item() if np.ndim(value) else value for name, value in vars(tried).items()}
 

@@ -2,8 +2,8 @@
 
 A block stages the input of a tile of pixels in shared memory, chunk of channels by chunk; neighbouring threads compute
 neighbouring pixels, each of them one block of output channels (algorithm 1 of the sparse code-generation paper). The
-loops marked `UNROLLED` are what `tvmconv.lowering.folding` unrolls when it knows the weight: each block of output
-channels becomes code of its own, and the blocks of pixels that run the same code are neighbours in the grid.
+loops marked `UNROLLED` are those that `tvmconv.lowering.folding` unrolls when it knows the weight: each block of output
+channels becomes separate code, and the blocks of pixels that run the same code are neighbours in the grid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .tiles import Config, blocks, copies, grid_of_tiles, pitch, places, registe
 MOST_INSTRUCTIONS = 16384
 """The largest number of instructions of a block of output channels.
 
-Compilers take longer over twice as many than over two such blocks.
+Compilers take longer over one block of twice this number than over two such blocks.
 """
 
 MOST_CODE = 48000
@@ -102,9 +102,9 @@ class Sparse(GpuTemplate[Config]):
             return config.num_stages == 1 or copies(workload)
 
         def whole_blocks(config: Config) -> bool:
-            """Return whether a block's tiles end with a row of tiles, or such rows with an image.
+            """Return whether a block's tiles end with a row of tiles, or its rows of tiles with an image.
 
-            Else no loops number them. Of an open batch all of them are of one image.
+            Other tiles are not numbered by loops. With an open batch all tiles of a block are of one image.
             """
             left = config.tiles
             images, down, across = grid_of_tiles(workload, config)
@@ -119,7 +119,7 @@ class Sparse(GpuTemplate[Config]):
             return config.images == 1 if problem.open_sizes else workload.batch % config.images == 0
 
         def waste(config: Config) -> bool:
-            # A warp's threads are there in any case, and stage together what a small plane's window has.
+            # A warp has all of its threads in any case, and they stage a small plane's window together.
             return prod(map(wasted, workload.output_size, config.tile)) <= 2 or prod(config.tile) <= WARP
 
         return named(whole_chunks, chunks_for_stages, copied_behind, whole_blocks, whole_images, waste)
@@ -132,7 +132,7 @@ class Sparse(GpuTemplate[Config]):
 
     @lru_cache(maxsize=64)  # noqa: B019 (the model tries thousands, and there is one template)
     def default_config(self, problem: Problem, target: tvm.target.Target) -> Config:
-        """Return the configuration that should be the fastest for a share of non-zeros, which is kept."""
+        """Return the configuration that should be the fastest for a share of non-zeros; it is cached."""
         return super().default_config(problem, target)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
@@ -180,7 +180,7 @@ class Sparse(GpuTemplate[Config]):
         return Space(default, self.LEAST, knobs, constraints, self.heuristics(problem))
 
     def resident_blocks(self, problem: Problem, config: Config, gpu: Gpu) -> int:
-        """Return the blocks that a multiprocessor has room for, as the model has them: of any number."""
+        """Return the number of blocks that a multiprocessor has room for, by the function that the model uses."""
         return resident_blocks(problem.workload, config, gpu)
 
     def estimate(self, problem: Problem, config: Config, target: tvm.target.Target) -> float:
@@ -220,7 +220,7 @@ class Sparse(GpuTemplate[Config]):
         }
 
     def features(self, problem: Problem, config: Config, target: tvm.target.Target) -> dict[str, float]:
-        """Return features for a cost model beside the knobs: how blocks share the GPU too."""
+        """Return features for a cost model besides the knobs, with how blocks share the GPU."""
         gpu = gpu_of(target)
         grid = self.blocks(problem, config) * self.blocks_y(problem, config)
         share, resident = ceil_div(grid, gpu.multiprocessors), self.resident_blocks(problem, config, gpu)
@@ -278,7 +278,7 @@ class Sparse(GpuTemplate[Config]):
             sch.annotate(co, "software_pipeline_stage", [0, config.num_stages - 1])
             sch.annotate(co, "software_pipeline_order", [0, 1])
 
-        # Step 4. Mark what the weight unrolls
+        # Step 4. Mark the loops that the weight unrolls
         init = sch.decompose_reduction(accumulate, co)
         n0, y0, x0, k0 = sch.get_loops(init)[-4:]
         _unroll(sch, k=[k, k0], c=[channels], other=[co, ci, r, s, ni, yi, xi, n0, y0, x0, steps])

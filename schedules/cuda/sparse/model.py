@@ -73,17 +73,17 @@ def clocks(workload: ConvWorkload, config: Config, gpu: Gpu, density: float, evi
 
 
 def _missed(size: float, room: float) -> float:
-    """Return the share that is missing when it is needed again, in the same order, after so much other data."""
+    """Return the share of data that has left memory of `room` bytes, when `size` bytes are used in turn again."""
     return 1 / (1 + (room / size) ** 4)
 
 
 def _overlapped(*times: float) -> float:
-    """Return the time of things that go on side by side: little more than the longest."""
+    """Return the time of activities that go on at the same time: little more than the longest."""
     return float(sum(time**3 for time in times) ** (1 / 3))
 
 
 def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> tuple[float, float]:
-    """Return the clocks of memory and of the L2 cache, where a multiprocessor has so many blocks."""
+    """Return the clocks of memory and of the L2 cache, where a multiprocessor has `together` blocks."""
     size, bodies = workload.itemsize, ceil_div(workload.out_channels, config.block_m)
     read, written = size * prod(workload.x_shape), size * prod(workload.output_shape)
     rows, columns = window(workload, config)
@@ -93,7 +93,7 @@ def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> 
         windows = windows * 3 // 2
     row = config.tile[1] * size
     cut = row % SECTOR > 0 and config.tile[1] < workload.output_size[1]
-    written *= 1 + workload.epilogue.residual  # which is read where the output is written
+    written *= 1 + workload.epilogue.residual  # the residual is read where the output is written
     stored = written * (1 + (ROW_ENDS + SECTOR * cut) / row)
     again = (bodies - 1) * max(0.0, 1 - READ_AGAIN * gpu.l2_room / read)
     beyond = max(0.0, 1 - gpu.l2_room / (read + written))

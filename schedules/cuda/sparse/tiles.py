@@ -14,7 +14,7 @@ from ...space import ceil_div, ceil_to
 from ..machine import SHARED_ALIGNMENT
 
 SPARE_REGISTERS = 24
-"""The registers that a thread takes beside its outputs and the elements that it stages."""
+"""The registers that a thread takes besides its outputs and the elements that it stages."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Config:
     block_c: int
     """The number of input channels that are staged at a time."""
     num_stages: int
-    """The number of chunks that shared memory has room for: while one is computed, the others are on their way."""
+    """The number of chunks that shared memory has room for: while one is computed, the others are being copied."""
     tiles: int = 1
     """The tiles that a block computes in turn, by the same code. On an H100 one was the fastest everywhere."""
 
@@ -61,7 +61,7 @@ class Config:
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:
-    """Return the blocks of pixels: as many thread blocks has each block of output channels."""
+    """Return the number of blocks of pixels; the grid has that number for each block of output channels."""
     return prod(grid_of_tiles(workload, config)) // config.tiles
 
 
@@ -89,7 +89,7 @@ def places(workload: ConvWorkload, config: Config) -> int:
 
 
 def copies(workload: ConvWorkload) -> bool:
-    """Return whether the input is staged by copies that run behind the computation: they take four bytes at least."""
+    """Return whether the input is staged by asynchronous copies, which take four bytes at least."""
     return workload.itemsize == 4
 
 
@@ -108,8 +108,8 @@ def window(workload: ConvWorkload, config: Config) -> tuple[int, int]:
 def pitch(workload: ConvWorkload, config: Config) -> int:
     """Return the number of elements of a row in shared memory.
 
-    Where rows of threads are no whole warps there are some to spare, so that those at the end of one row and at the
-    beginning of the next find their pixels in different banks.
+    Where rows of threads are not whole warps there are some to spare, so that threads at the end of one row and at the
+    beginning of the next read different banks.
     """
     _, columns = window(workload, config)
     if config.threads_x % BANKS == 0:

@@ -1,19 +1,19 @@
 """Convolution on the tensor cores of NVIDIA GPUs: float16, bfloat16, int8, and float32 by products of TF32 numbers.
 
 A block computes a tile of pixels of all images by output channels. Asynchronous copies bring chunks of the reduction
-into a ring in shared memory, where the input finds its places and padding; tensor cores multiply them, and the sums
-stay in registers. There the epilogue is computed, but for a residual; the tile goes through shared memory to whole
-lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those of a cluster read each
-other's sums in shared memory, else a second kernel adds up.
+into a ring in shared memory, with the elements that each pixel reads under a tap, or padding; tensor cores multiply
+them, and the sums stay in registers. There the epilogue is computed, except with a residual; the tile goes through
+shared memory to whole lines of the output. Where the tiles are too few for the GPU, blocks share the reduction: those
+of a cluster read each other's sums in shared memory, else a second kernel adds up.
 
 On sm_90 warps may have roles instead, where the channels under a tap are whole steps of a product: a block stays on its
 multiprocessor, one thread has the copy engine bring the chunks of tile after tile, and one or two teams of warps
-multiply, each a tile of its own, and store it meanwhile: see `tvmconv.lowering.gpu.specialization`. There sums of four
+multiply, each a different tile, and store it meanwhile: see `tvmconv.lowering.gpu.specialization`. There sums of four
 bytes go to the output from registers, also those of parts of a reduction, which a second kernel adds up. The rows of
-`wgmma`'s product are pixels, or output channels, so that pixels may be shared out in any eights.
+`wgmma`'s product are pixels, or output channels, so that tiles may have any multiple of eight pixels.
 
-Chunks have their channels last in memory. Operands that have not, or too few channels for whole copies, are laid out
-first by kernels of their own.
+The channels of a chunk are contiguous in memory. Operands whose channels are not, or too few for whole copies, are
+first copied by separate kernels.
 
 On an H100 the layers of the im2win thesis with whole chunks of channels reach 386 to 728 TFLOP/s in float16 at batch
 128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.57 times as long in the geometric
@@ -63,7 +63,7 @@ from .tiles import (
 )
 
 OTHER_REGISTERS = 64
-"""The registers of a thread beside sums and factors that compilers take where they are not short of them."""
+"""The registers of a thread besides sums and factors that compilers take where they are not short of registers."""
 
 
 class Tensor(GpuTemplate[Config]):
@@ -95,11 +95,11 @@ class Tensor(GpuTemplate[Config]):
     """True if the first factor is the weight, which may be a constant."""
 
     def product_of(self, problem: Problem) -> Problem:
-        """Return the problem that is multiplied for a problem of the template: here it is the same."""
+        """Return the problem that is multiplied for a problem of the template: here the problem itself."""
         return problem
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        """Take convolutions on GPUs with tensor cores, but those whose infinities have to come out as such.
+        """Take convolutions on GPUs with tensor cores, except where infinities have to be kept.
 
         The output channels of a group have to fill whole stores. In blocks of channels each block has to be a group.
         """
@@ -123,7 +123,7 @@ class Tensor(GpuTemplate[Config]):
         return None
 
     def takes_places(self, config: Config) -> bool:
-        """Return whether operands may lie in larger tensors: the copy engine takes none that do."""
+        """Return whether operands may lie in larger tensors, which the copy engine does not support."""
         return not config.teams
 
     def registers(self, problem: Problem, config: Config) -> int:
@@ -144,7 +144,7 @@ class Tensor(GpuTemplate[Config]):
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[Config]:
         """Return the tests that a configuration must pass, by name.
 
-        Unlike those of other templates some are of what the target has, and several blocks share its shared memory.
+        Unlike those of other templates some are of the target's features, and several blocks share its shared memory.
         """
         gpu = gpu_of(target)
 
@@ -180,7 +180,7 @@ class Tensor(GpuTemplate[Config]):
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
         def large_parts(config: Config) -> bool:
-            """Return whether a warp, or a group of four, has at least as many sums as 64 rows of 16 columns."""
+            """Return whether a warp, or a group of four, has at least 1024 sums: those of 64 rows of 16 columns."""
             return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
 
         return named(large_parts)
@@ -188,7 +188,7 @@ class Tensor(GpuTemplate[Config]):
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[Config]:
         """Return the configurations that are worth a trial on this target.
 
-        Unlike those of other templates the values of knobs, and a heuristic, depend on what the target has.
+        Unlike those of other templates the values of knobs, and a heuristic, depend on the target's features.
         """
         space, product, gpu = super().space(problem, target), self.product_of(problem), gpu_of(target)
 
@@ -206,7 +206,8 @@ class Tensor(GpuTemplate[Config]):
     def resident_blocks(self, problem: Problem, config: Config, gpu: Gpu) -> int:
         """Return the blocks that a multiprocessor has room for, with registers that compilers are not short of.
 
-        Where warps have roles it is the tiles at work: that of each team, and one whose chunks are on their way.
+        Where warps have roles it is the number of tiles at work: one for each team, and one whose chunks are being
+        copied.
         """
         if config.teams:
             return config.teams + 1

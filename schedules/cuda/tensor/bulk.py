@@ -27,12 +27,12 @@ MOST_STRIDE = 8
 """The longest stride of the engine (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
 CORNERS, MOST_REACH = range(-128, 128), 255
-"""The places where the first and the last window of an image may begin, and how far a tap may be from its corner, in
-rows or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
+"""The indices where the first and the last window of an image may begin, and the largest distance of a tap from its
+window's corner, in rows or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
 
 
 def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False) -> BulkCopy:
-    """Return how the chunks of the input are copied, which may have been rounded by a kernel before."""
+    """Return how the chunks of the input are copied; with `rounds_input` a kernel has rounded the input before."""
     image = read_image(workload)
     channels = depth(image)
     apart = has_groups_apart(workload) and not (rounds_input or lays_out_input(workload))
@@ -61,10 +61,10 @@ def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False
 
 
 def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkCopy:
-    """Return how the chunks of the weight are copied: those of a channel follow one another as an image's would.
+    """Return how the chunks of the weight are copied: filters follow one another as the pixels of an image would.
 
-    Behind a tap's last channels are those of the next tap, which are not multiplied. Of a weight that is a sum of
-    several, the summands follow one another.
+    After a tap's last channels come those of the next tap, which are not multiplied. The summands of a split weight
+    follow one another.
     """
     image = read_image(workload)
     per_group = -(-workload.multiplier // block_n)
@@ -82,33 +82,34 @@ def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkC
 
 
 def _lanes(workload: ConvWorkload) -> tuple[int, int]:
-    """Return the number of channels in a chunk, and in the last one of a tap, whose rows are as narrow as can be."""
+    """Return the number of channels in a chunk, and in a tap's last chunk, whose rows are as narrow as can be."""
     last = row_bytes(last_steps(workload)) // workload.itemsize
     return last if chunks_of_tap(workload) == 1 else ROW_BYTES // workload.itemsize, last
 
 
 def reads_all(image: ConvWorkload) -> bool:
-    """Return whether an output pixel reads the input pixel of the same number."""
+    """Return whether output pixel i reads input pixel i, and no other."""
     return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
 
 
 MOST_SURPLUS = 0.2
-"""The most places behind the channels of a single tap that its last row may have, as a share of these: the engine takes
-long where it has to bring zeros in their place. On an H100, at batch 128 in float16, 1x1 convolutions of 24 channels to
-144 took 84 µs, without roles 68; those of 72, whose narrow row ends within a step, 25.5 and 23.5. The rows of several
-taps are whole steps, and there the estimate decides."""
+"""The most elements after the channels of a single tap in its last row, as a share of these channels: the engine takes
+long to bring zeros there. On an H100, at batch 128 in float16, 1x1 convolutions of 24 channels to 144 took 84 µs,
+without roles 68; those of 72, whose narrow row ends within a step, 25.5 and 23.5. The rows of several taps are whole
+steps, and there the estimate decides."""
 
 
 @lru_cache(maxsize=64)  # constraints ask for each of hundreds of configurations
 def is_bulk(problem: Problem) -> bool:
-    """Return whether the engine can copy the chunks, each of one tap, of windows that it knows.
+    """Return whether the engine can copy the chunks, each of one tap.
 
-    Groups that lie apart have one row of pixels: behind an image would be that of the next group. Those of products of
-    matrices in networks have a column of them, as they may lie in other tensors, where the engine does not find them.
+    Groups that are separate images in memory need images of one row: the pixels after an image would be of the next
+    group. Products of matrices in networks have a column of pixels instead, as they may lie in other tensors, which the
+    engine does not support.
 
-    The last row of a tap may be in part past the last channel. What the engine brings there may be channels of the next
-    group, or weights of the next tap. So channels have to be whole steps of a product, which then leaves it out, or of
-    a single group and tap, where it is zeros.
+    The last chunk of a tap may reach past the last channel. There the engine brings channels of the next group, or
+    weights of the next tap. So the channels have to be whole steps of a product, which then leaves the rest out, or
+    there is a single group and tap, where the rest is zeros.
     """
     workload = problem.workload
     image = read_image(workload)
@@ -129,7 +130,7 @@ def is_bulk(problem: Problem) -> bool:
 
 
 def reads_input(image: ConvWorkload) -> bool:
-    """Return whether a window reads more than padding: of padding alone TVM makes zeros, and nothing is copied."""
+    """Return whether a window reads more than padding: for padding alone TVM makes zeros, and copies nothing."""
     sizes, before = (image.height, image.width), image.padding[:2]
     axes = zip(image.output_size, image.kernel, image.stride, image.dilation, before, sizes, strict=True)
     return all(

@@ -33,39 +33,39 @@ from .tiles import (
 )
 
 COPIED_ROWS = WARP // VECTORS
-"""The rows of a chunk that a warp copies at once."""
+"""The number of rows of a chunk that a warp copies at once."""
 
 MOST_COLUMNS = 256
-"""The columns of the widest `wgmma` (PTX ISA, wgmma.mma_async)."""
+"""The number of columns of the widest `wgmma` (PTX ISA, wgmma.mma_async)."""
 
 MOST_TOGETHER = 8
 """The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
 
 ROLE_SPARE_REGISTERS = 36
-"""Registers that a thread which multiplies needs beside its sums; read off cubins of sm_90."""
+"""The registers that a multiplying thread needs besides its sums, where warps have roles; read off cubins of sm_90."""
 
 INSTRUCTION_REGISTERS = 26
-"""The registers that `ptxas` 13.0 asks for beside the sums of one instruction, of those that threads have at first: of
+"""The registers that `ptxas` 13.0 asks for besides the sums of one instruction, of those that threads have at first: of
 512 threads with 116 sums it says that 142 would do."""
 
 RESIDUAL_REGISTERS = 32
-"""Registers of such a thread for vectors of the residual that it reads before it waits for the first one."""
+"""The registers of a multiplying thread for vectors of the residual that it reads before it waits for the first one."""
 
 SPARE_REGISTERS, INTEGER_REGISTERS = 40, 4
-"""Registers that a thread needs beside its sums and fragments, for addresses of copies, and those that integers need
-beside, for zero points; read off cubins of sm_90."""
+"""The registers that a thread needs besides its sums and fragments, for addresses of copies, and further ones that
+integers need, for zero points; read off cubins of sm_90."""
 
 SPLIT_REGISTERS = 40
-"""Registers that a thread of `mma` needs beside where float32 numbers have three products, for factors of the next step
-taken apart ahead; read off cubins of sm_80 and sm_90, of which those of tiles with 64 sums spill."""
+"""The further registers of a thread of `mma` where float32 numbers have three products, for factors of the next step
+that are split ahead; read off cubins of sm_80 and sm_90, of which those of tiles with 64 sums spill."""
 
 PERMUTED_BYTES = 8 * ROW_BYTES
-"""The bytes of eight rows of a chunk, whose vectors are permuted: the copy engine does so by their addresses, and
-`ldmatrix` is given those of the rows."""
+"""The bytes of eight rows of a chunk, after which the swizzle of vectors repeats. Chunks begin at multiples of it: the
+copy engine swizzles by addresses, and `ldmatrix` is given the addresses of rows."""
 
 
 def rules_of(target: tvm.target.Target) -> Tests[Config]:
-    """Return the tests of what a target has, by name."""
+    """Return the tests that a target has the features that a configuration uses, by name."""
     known = tensor_instructions(target)
 
     def instruction(config: Config) -> bool:
@@ -80,7 +80,7 @@ def rules_of(target: tvm.target.Target) -> Tests[Config]:
 
 
 def rules(problem: Problem) -> Tests[Config]:
-    """Return the tests of a legal configuration on every target beside those of resources, by name."""
+    """Return the tests of a configuration that do not depend on the target or its resources, by name."""
     workload = problem.workload
 
     def whole_fragments(config: Config) -> bool:
@@ -90,13 +90,13 @@ def rules(problem: Problem) -> Tests[Config]:
         return whole and prod(tile.columns) % (tile.warps_n * columns) == 0
 
     def widths(config: Config) -> bool:
-        """Return whether there is a `wgmma` of so many columns; of integers past 32 only those of whole sixteens."""
+        """Return whether there is a `wgmma` of this width; of integers past 32 columns only multiples of sixteen."""
         columns = 8 * config.tile.tiles_n
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
         return not config.wgmma or (columns <= MOST_COLUMNS and whole)
 
     def whole_warps(config: Config) -> bool:
-        """Return whether all threads of a warp copy as many vectors, and all threads store as many of the output."""
+        """Return whether the threads of a warp have equal numbers of vectors to copy, and all threads to store."""
         copied = config.block_m % COPIED_ROWS == 0 and config.block_n % COPIED_ROWS == 0
         return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
 
@@ -105,13 +105,13 @@ def rules(problem: Problem) -> Tests[Config]:
         return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= most
 
     def specialized(config: Config) -> bool:
-        """Return whether warps have roles only where the copy engine serves products from shared memory."""
+        """Return whether warps have roles only where the copy engine can bring the factors of `wgmma`."""
         alone = config.min_blocks_per_sm == 1 and not config.in_cluster
         copied = is_bulk(problem) and max(config.block_m, config.block_n) <= MOST_PIXELS
         return not config.teams or (config.wgmma and copied and alone)
 
     def whole_parts(config: Config) -> bool:
-        """Return whether parts are of as many chunks, of whole taps where the last chunk of a tap has fewer steps."""
+        """Return whether parts have equal numbers of chunks, of whole taps where a tap's last chunk is narrower."""
         together = 1 if last_steps(workload) == STEPS else chunks_of_tap(workload)
         return not config.teams or chunks(workload, by_tap=True) % (config.split_k * together) == 0
 
@@ -124,7 +124,7 @@ def rules(problem: Problem) -> Tests[Config]:
         return not config.channel_rows or (in_memory and may_have_channel_rows(problem))
 
     def aligned(config: Config) -> bool:
-        """Return whether chunks begin where their permutation does, also behind the tiles of teams."""
+        """Return whether chunks begin where the period of their swizzle does, also after the tiles of teams."""
         return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
 
     def parts_with_terms(config: Config) -> bool:
@@ -150,7 +150,7 @@ def rules(problem: Problem) -> Tests[Config]:
 
 
 def needed_registers(problem: Problem, config: Config) -> int:
-    """Return the registers that a thread needs, of those that multiply where warps have roles."""
+    """Return the registers that a thread needs; where warps have roles, a thread that multiplies."""
     workload, needed = problem.workload, config.sums + fragments(problem, config)
     if config.teams:
         residual = RESIDUAL_REGISTERS if workload.epilogue.residual and config.split_k == 1 else 0

@@ -1,4 +1,4 @@
-"""The work of convolutions on tensor cores, of which the model of a GPU makes clocks."""
+"""The work of convolutions on tensor cores, from which the model of a GPU computes clocks."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ from .tiles import (
 )
 
 COPYING, STORING, SPLITTING = 8, 4, 3
-"""The instructions of an asynchronous copy and of a store with their addresses, and those that take a float32 number
-apart into two TF32 numbers."""
+"""The instructions of an asynchronous copy and of a store with their addresses, and those that split a float32 number
+into two TF32 numbers."""
 
 BARRIER, BEGINNING = 40, 100
 """The instructions that take as long as a barrier with the wait for a product, and those of a block before the first
 copy."""
 
 MEETINGS = 4
-"""The waits of a cluster, for each of its blocks: until all have begun, until all sums lie in shared memory, for what
+"""The number of waits of each block of a cluster: until all have begun, until all sums lie in shared memory, for what
 blocks read of each other, and until all have read."""
 
 ROLES = 3
-"""The times that a block whose warps have roles waits before its first tile: for the description of tensors, for the
-barriers, and for the first chunk."""
+"""The number of times that a block whose warps have roles waits before its first tile: for the description of tensors,
+for the barriers, and for the first chunk."""
 
 PAIR, ROOM = 2, 0.9
 """The blocks of a cluster that leaves no multiprocessor idle, and the share of multiprocessors that larger ones find
@@ -74,17 +74,16 @@ blocks that fill a multiprocessor, for 30 of four and for 15 of eight."""
 
 
 class Operands(NamedTuple):
-    """Numbers that are the same for all configurations of a problem."""
+    """Numbers that all configurations of a problem have in common."""
 
     steps: float
-    """The steps of a chunk that have channels, in the mean, where no chunk goes on with the next tap."""
+    """The mean number of steps of a chunk that have channels, where no chunk spans two taps."""
     cut: float
-    """The chunks whose rows go on past the last channel, as a share of all of them, where the copy engine brings zeros
-    in their place."""
+    """The share of chunks whose rows go on past the last channel, where the copy engine brings zeros."""
     one_tap: bool
     """True for a window of 1x1."""
     operations: int
-    """The instructions of the epilogue for a sum, beside its store."""
+    """The instructions of the epilogue for a sum, without its store."""
     image_bytes: float
     """The bytes that memory moves as the input is laid out; 0 where it is not."""
     rounding_bytes: float
@@ -117,7 +116,7 @@ def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resid
     """Return the work of the kernels. `exchanged` says that the weight takes the part of x, as in `cuda/linear`.
 
     The sums of a chunk's products stay in registers. A block whose warps have roles goes on with tile after tile, which
-    are counted as blocks and share its first waits (`ROLES`). Without roles a block waits for its products.
+    are counted as blocks and share its first waits (`ROLES`). Without roles a block waits for each of its products.
     """
     workload, operands, gpu = problem.workload, operands_of(problem), gpu_of(target)
     chunks, sums, grid = part_chunks(workload, config), config.block_m * config.block_n, blocks(workload, config)
@@ -143,7 +142,7 @@ def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resid
     multiplied = chunks * steps * sums * STEP_BYTES * max(1, tf32_products(problem)) / (2 * half)
     moved = memory_bytes(workload, target)
     waited = chunks * BARRIER + (0.0 if config.teams else multiplied)
-    if config.teams == 1 and moved:  # the only team multiplies nothing while its share of memory takes what it stores
+    if config.teams == 1 and moved:  # the only team multiplies nothing while memory takes its results
         waited += stored * (1 + workload.epilogue.residual) * gpu.multiprocessors / gpu.bytes_per_clock
     issued = chunks * (instructions + copies * COPYING) + BEGINNING
     issued += config.sums * (operands.operations + STORING / store_vector(problem, config))
@@ -167,8 +166,8 @@ def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resid
 def _products(problem: Problem, config: Config, steps: float) -> tuple[float, float]:
     """Return the instructions of a warp for the products of a chunk, and the bytes that all warps read for them.
 
-    A warp reads the factors of `mma` into registers. Those of `wgmma` are read by each instruction, but for one that is
-    rounded, or taken apart, in registers.
+    A warp reads the factors of `mma` into registers. Each `wgmma` reads its factors, except one that is rounded, or
+    split, in registers.
     """
     tile, converted = config.tile, converted_products(problem, config)
     groups = config.warps_m * config.warps_n
@@ -183,9 +182,9 @@ def _products(problem: Problem, config: Config, steps: float) -> tuple[float, fl
 
 
 def _other_kernels(problem: Problem, config: Config, exchanged: bool) -> tuple[int, float]:
-    """Return the number of kernels beside the main one, and the bytes that they move.
+    """Return the number of kernels besides the main one, and the bytes that they move.
 
-    They lay out operands first, but for a constant weight, or add up the parts of sums.
+    They lay out operands first, except a constant weight, or add up the parts of sums.
     """
     workload, operands = problem.workload, operands_of(problem)
     kernels, moved = 0, 0.0

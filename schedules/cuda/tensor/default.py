@@ -30,7 +30,7 @@ from .tiles import (
 )
 
 LEAST_COLUMNS = 16
-"""The output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
+"""The number of output channels of the narrowest tile: two matrices of 8, which `mma` loads together."""
 
 
 CANDIDATES = tuple(
@@ -58,25 +58,25 @@ CHANNEL_ROWS = tuple(
     Config(16, block_n, 1, warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
     for block_n, warps_n in ((64, 1), (128, 2), (192, 3), (256, 2))
 )
-"""Tiles with output channels as rows, which get the pixels that `_even_pixels` finds for them. A second team made one
+"""Tiles with output channels as rows, with the numbers of pixels that `_even_pixels` returns. A second team made one
 of eight layers 2% faster on an H100, and none of the others."""
 
 LEAST_PIXELS = 72
-"""The least pixels of such tiles: with fewer, nearly all that is brought is the weight. On an H100 the linear layers of
-32 and 128 rows took 1.1 to 1.8 times as long by tiles of 16 to 64 rows as by those of other shapes."""
+"""The least pixels of tiles in `CHANNEL_ROWS`: with fewer, nearly all that is copied is the weight. On an H100 the
+linear layers of 32 and 128 rows took 1.1 to 1.8 times as long by tiles of 16 to 64 rows as by those of other shapes."""
 
 MOST_TURNS = 8
-"""The most tiles of a multiprocessor for which pixels are shared out evenly: of more the last ones cost little."""
+"""The most tiles of a multiprocessor for which pixels are divided evenly: with more, the last ones cost little."""
 
 LARGE_TILES = (160, 192, 224, MOST_COLUMNS)
-"""The pixels of such tiles where even the largest are more than that."""
+"""The pixels of tiles in `CHANNEL_ROWS` where even with the largest a multiprocessor has more than `MOST_TURNS`."""
 
 FEWEST_PARTS, MOST_PARTS = 0.5, 2
 """The parts of tiles for each multiprocessor where blocks of a default share reductions: fewer leave most of the GPU
 idle, and more have no further multiprocessor to go to."""
 
 MOST_PARTS_TRIED = 4
-"""The most such parts in spaces."""
+"""The most parts of tiles for each multiprocessor in a space of configurations."""
 
 PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
@@ -98,7 +98,7 @@ def fitted(
     exchanged: bool,
     parts: Sequence[tuple[int, bool]],
 ) -> Iterator[Config]:
-    """Yield some tiles with parts of their reductions, and those that fit the GPU without; all with fitting stages."""
+    """Yield tiles, also with parts of their reductions where that suits the GPU; all with fitting stages."""
     gpu, residual, single = gpu_of(target), problem.workload.epilogue.residual, tf32_products(problem) == 1
     even = [] if problem.open_sizes or residual else even_tiles(problem, target, exchanged)
     if single and not residual:
@@ -130,7 +130,7 @@ def _equal(problem: Problem) -> list[int]:
 
 
 def even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
-    """Return `CHANNEL_ROWS` with the pixels of each; none where there are no such configurations."""
+    """Return `CHANNEL_ROWS` with numbers of pixels of `_even_pixels`; none where the problem cannot have such tiles."""
     if exchanged or "wgmma" not in tensor_instructions(target) or not may_have_channel_rows(problem):
         return []
     multiprocessors = gpu_of(target).multiprocessors
@@ -140,7 +140,7 @@ def even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> 
 
 
 def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list[int]:
-    """Return the pixels of tiles of which each multiprocessor has the same number, or nearly so, or `LARGE_TILES`.
+    """Return the pixels of tiles that are divided nearly evenly among the multiprocessors, or `LARGE_TILES`.
 
     So 51200 pixels of 256 channels are 512 tiles of 200x128, four for all but a few multiprocessors of an H100, where
     some of them have a fifth one of 534 tiles of 192x128. Pixels are in sixteens, too, so that threads store whole
@@ -159,7 +159,7 @@ def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list
 def _fitting(tile: Config, split_k: int, in_cluster: bool, problem: Problem, gpu: Gpu) -> Config:
     """Return a tile with some parts of its reduction, and no more stages than there are chunks to fill them.
 
-    Where blocks go on with tile after tile it is all stages that shared memory has room for.
+    Where warps have roles a block computes many tiles: it has all stages that shared memory has room for.
     """
     config = tile if split_k == 1 else replace(tile, split_k=split_k, in_cluster=in_cluster)
     if config.teams:

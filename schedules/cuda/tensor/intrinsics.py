@@ -21,9 +21,9 @@ MMA, WGMMA = (included(f"schedules/cuda/tensor/{name}.cuh") for name in ("mma", 
 def product_function(problem: Problem, config: Config, steps: int = STEPS, nearest: bool = False) -> tuple[str, str]:
     """Return the name and the source of the function that adds the product of two chunks to a thread's sums.
 
-    With `wgmma` it multiplies the first `steps` steps of the chunks. Of three products `nearest` rounds each number of
-    the first factor, which the tensor core cuts off else: its rest is half as large then, and may be negative. On an
-    H100 they take 1.06 to 1.1 times as long.
+    With `wgmma` it multiplies the first `steps` steps of the chunks. For three products `nearest` rounds each number of
+    the first factor to the nearest TF32 number, where the tensor core would truncate it: the rest is half as large
+    then, and may be negative. On an H100 that takes 1.06 to 1.1 times as long.
     """
     products, kind, tile = converted_products(problem, config), TYPES[problem.workload.dtype], config.tile
     if not config.wgmma:

@@ -1,8 +1,8 @@
 """Linear layers of several rows on the tensor cores of NVIDIA GPUs: the weight is the first factor of `wgmma`.
 
 The kernel is that of `cuda/tensor` for the transposed product, whose pixels are the output channels and whose output
-channels are the rows. So the weight, most of what such a layer reads, is read once and as it lies: in float32 it is
-rounded, or taken apart, in registers. `cuda/tensor` has a kernel before that does so; here that one is for the rows.
+channels are the rows. So the weight, most of what such a layer reads, is read once and in its layout: in float32 it is
+rounded, or split, in registers. In `cuda/tensor` a kernel before does so with the weight; here it does with the rows.
 
 On an H100 128 rows of 25088 channels to 4096 take 299 µs in float32, where cuBLAS in strict float32 takes 517, and 169
 in TF32, as long as cuBLAS there (benchmarks/linear-h100-float32.json and linear-h100-tf32.json).
@@ -33,8 +33,8 @@ MOST_ROWS = 1024
 """The most rows. On an H100 1024 took 0.82 to 0.95 of the time of `cuda/tensor`, and 4096 up to 1.6 times as long."""
 
 FEW_ROWS = 32
-"""The rows in float32 of which `cuda/tensor` reads the weight as fast by `mma`, which takes both factors apart: on an
-H100 32 of 4096 channels to 4096 took 31 µs so, and here 35, 64 of them 59 and 36."""
+"""The number of rows in float32 up to which `cuda/tensor` reads the weight as fast by `mma`, which splits both factors:
+on an H100 32 of 4096 channels to 4096 took 31 µs so, and here 35, 64 of them 59 and 36."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Linear(Tensor):
         return {name: each for name, each in super().ablations(config).items() if each.wgmma}
 
     def schedule(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> Schedule:
-        """Schedule the computation of this very problem: of an equal one, a bound may be a zero of another sign."""
+        """Schedule the computation of this very problem: in an equal one a bound may be a zero of another sign."""
         return schedule_convolution(transposed(problem), config, target, self.EXCHANGED)
 
 
 def transposed(problem: Problem) -> Problem:
-    """Return the problem whose output is the transposed one: that of the weight's rows as pixels of an image.
+    """Return the problem with the transposed output: the weight's rows are the pixels of an image, rows are filters.
 
-    It is one of exchanged factors: the weight, which may be a constant, is its first one.
+    Its factors are exchanged: the weight, which may be a constant, is the first one.
     """
     workload = problem.workload
     workload = msgspec.structs.replace(
@@ -101,7 +101,7 @@ def transposed(problem: Problem) -> Problem:
         batch=1,
         height=workload.out_channels,
         out_channels=workload.batch,
-        stride=(1, 1),  # that of images of one pixel may be any
+        stride=(1, 1),  # images of one pixel may have any stride
         layout="NHWC",
         w_layout="KRSC",
         out_layout="NCHW",

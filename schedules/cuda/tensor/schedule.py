@@ -83,7 +83,7 @@ def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Ta
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.kernels > 1:
-        if in_planes(problem):  # what the second kernel reads side by side lies so
+        if in_planes(problem):  # in the order in which the second kernel reads
             sch.transform_layout(sums, ("write", 0), lambda part, p, group, k: [part, group, k, p])
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
@@ -94,7 +94,7 @@ def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Ta
     # Step 2. Multiply
     schedule_product(sch, problem, config, target)
 
-    # Step 3. Lay out the input in a kernel of its own, and add up the products of the zero point
+    # Step 3. Lay out the input in a separate kernel, and add up the products of the zero point
     stages = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
     if "image" in stages:
         lay_out_image(sch, problem)
@@ -120,7 +120,7 @@ def schedule_product(
         finished, tiled = tiled, sch.cache_write(tiled, 0, "local")
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
 
-    # Step 1. Tile what is stored, unless threads store their sums as they are
+    # Step 1. Tile the stored elements, unless threads store their sums as they are
     from_registers = stores_registers(problem, config)
     if not from_registers:
         _store_lines(sch, problem, config, tiled, through)
@@ -180,16 +180,16 @@ def schedule_product(
     else:
         sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
 
-    # Step 4. Lay out the weight in a kernel of its own
+    # Step 4. Lay out the weight in a separate kernel
     if lays_out_weight(workload, split):
         _lay_out_weight(sch, problem)
 
 
 def finish_stores(sch: Schedule, problem: Problem, config: Config) -> None:
-    """Store sums as they are, if threads do so, or results in matrices.
+    """Store sums from registers, or results in matrices, where the configuration says so.
 
-    It is the last step: TVM schedules no more where a block has what is past the end as a condition, or where it says
-    that a block stores more than it does.
+    It is the last step: TVM schedules nothing further where a block has a condition for elements past the end, or where
+    it declares to store more than it does.
     """
     if stores_registers(problem, config):
         sch.reverse_compute_inline(sch.get_sblock("sums"))
@@ -201,7 +201,7 @@ def finish_stores(sch: Schedule, problem: Problem, config: Config) -> None:
 def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockRV, through: int) -> None:
     """Store tiles by way of shared memory, in whole lines: blocks, then threads along the lines in memory.
 
-    Blocks go through all pixels so many times, see `passes`.
+    Blocks go through all pixels `through` times, see `passes`.
     """
     workload, tile = problem.workload, config.tile
     sums = sch.get_sblock("sums")
@@ -247,7 +247,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
 
 
 def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
-    """Read the sums of a turn, of all blocks of a cluster, to registers first: neighbouring ones at once."""
+    """Read the sums of an iteration, from all blocks of a cluster, to registers first: neighbouring ones at once."""
     dimensions = len(sch.get(fetched).iter_vars)
     sch.set_scope(fetched, 0, "local")
     sch.compute_at(fetched, step, preserve_unit_loops=True)
@@ -258,13 +258,13 @@ def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
 
 
 def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
-    """Return the row and the column of an element of the tile behind what says which tile it is."""
+    """Return the indices of an element of "tile": those of the tile, then the pixel and the channel in it."""
     which, (pixel, channel) = place[:3], tile.turned(place[3:8], place[8:])
     return [*which, number(pixel, tile.pixels), number(channel, tile.channels)]
 
 
 def _add_up_offsets(sch: Schedule) -> None:
-    """Make the sums of the zero point's products a kernel of its own, in which a warp adds up those of a channel."""
+    """Make "offsets", sums of the zero point's products, a separate kernel: a warp adds up those of a channel."""
     k, *terms = sch.get_loops(sch.get_sblock("offsets"))
     _, lane = sch.split(sch.fuse(*terms), [None, WARP])
     sch.bind(k, "blockIdx.x")
@@ -272,9 +272,9 @@ def _add_up_offsets(sch: Schedule) -> None:
 
 
 def _lay_out_weight(sch: Schedule, problem: Problem) -> None:
-    """Make the weight's layout a kernel of its own, in which a thread reads the elements of a vector and stores it.
+    """Make the weight's layout a separate kernel, in which a thread reads the elements of a vector and stores it.
 
-    Of a weight in two numbers it stores a vector of each.
+    For a weight in two numbers it stores a vector of each.
     """
     packed = sch.get_sblock("packed")
     vector = sch.cache_write(packed, 0, "local")
@@ -291,7 +291,7 @@ def _lay_out_weight(sch: Schedule, problem: Problem) -> None:
 
 
 def lay_out_image(sch: Schedule, problem: Problem) -> None:
-    """Make the input's layout a kernel of its own, in which neighbouring threads read neighbours in memory.
+    """Make the input's layout a separate kernel, in which neighbouring threads read neighbours in memory.
 
     A thread stores a vector, whose elements it reads before: some of them may be zeros.
     """

@@ -25,7 +25,8 @@ MOST_STAGES = 8
 """The most chunks in shared memory: `lowering.gpu.intrinsics` waits one by one for six in flight, beside two in use."""
 
 ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
-"""The registers of a thread that copies and of one that multiplies, by the number of groups of four warps that do."""
+"""The registers of a thread that copies and of one that multiplies, by the number of groups of four warps that
+multiply."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Config:
     warps_m: int
     """The number of warps along the pixels, or with `wgmma` of groups of four warps."""
     warps_n: int
-    """The number of them along the output channels."""
+    """The number of warps, or of groups of four warps, along the output channels."""
     num_stages: int
-    """The number of chunks of the reduction in shared memory: one or two are used while the others are on their way."""
+    """The number of chunks of the reduction in shared memory: one or two are used while the others are being copied."""
     split_k: int = 1
     """The number of parts of the reduction that blocks share."""
     wgmma: bool = False
@@ -54,11 +55,11 @@ class Config:
     """The number of teams of warps that multiply a tile each, while four more warps copy and blocks stay on a
     multiprocessor; 0 where all warps of a block copy and multiply one tile."""
     rounds_input: bool = False
-    """True if a kernel of its own rounds the input to TF32 numbers first, and `wgmma` reads both factors from shared
+    """True if a separate kernel rounds the input to TF32 numbers first, and `wgmma` reads both factors from shared
     memory; else each block rounds what it multiplies."""
     channel_rows: bool = False
-    """True if the rows of `wgmma`'s product are output channels and its columns pixels: there may be any eights of
-    columns, so that pixels can be shared out evenly over the GPU, where rows are in sixty-fours."""
+    """True if the rows of `wgmma`'s product are output channels and its columns pixels: columns may be any multiple of
+    8, so that pixels can be divided evenly over the GPU, where rows are multiples of 64."""
 
     @property
     def width(self) -> int:
@@ -94,7 +95,7 @@ def _tile(rows: int, columns: int, warps_m: int, warps_n: int, width: int, chann
 
 
 def tf32_products(problem: Problem) -> int:
-    """Return the number of products of TF32 numbers that make one of the problem's; 0 where it has none."""
+    """Return the number of products of TF32 numbers for one product of float32 numbers; 0 for other types."""
     if problem.workload.dtype != "float32":
         return 0
     return 1 if problem.precision == "tf32" else 3
@@ -106,7 +107,7 @@ def converted_products(problem: Problem, config: Config) -> int:
 
 
 def weight_split(problem: Problem, config: Config) -> int:
-    """Return the number of TF32 numbers that a weight is split into ahead for `wgmma`; for `mma` it is split later."""
+    """Return the number of TF32 numbers that a weight is split into ahead, for `wgmma`; 0 for `mma`."""
     return {0: 0, 1: 1, 3: 2}[tf32_products(problem)] if config.wgmma else 0
 
 
@@ -121,10 +122,10 @@ def may_have_channel_rows(problem: Problem) -> bool:
 
 
 def goes_on(problem: Problem, config: Config) -> bool:
-    """Return whether a product goes on while the next chunk is waited for.
+    """Return whether a product is asynchronous: it continues while a block waits for the next chunk.
 
-    It does with both factors in shared memory, and with one in registers, where it is rounded, if warps have roles.
-    Three products have sums of their own, which are added to the others right behind.
+    It does with both factors in shared memory, and, if warps have roles, with one in registers, where it is rounded.
+    Three products have separate sums, which are added to the others right afterwards.
     """
     products = converted_products(problem, config)
     return config.wgmma and (products == 0 or (products == 1 and config.teams > 0))
@@ -154,8 +155,8 @@ def blocks(workload: ConvWorkload, config: Config) -> int:
 def passes(problem: Problem, config: Config, multiprocessors: int) -> int:
     """Return how many times blocks go through all pixels, each time with an equal share of the channels' tiles.
 
-    Blocks that run at the same time read the least of memory where their tiles have as many pixels as channels. With
-    open sizes it is once, and with groups, each of which reads pixels of its own.
+    Blocks that run at the same time read the least of memory where their tiles have as many pixels as channels. It is
+    once with open sizes, and with groups, each of which reads different pixels.
     """
     workload = problem.workload
     if problem.open_sizes or workload.groups > 1:
@@ -182,9 +183,10 @@ def copied_rows(problem: Problem, config: Config) -> tuple[int, ...]:
 
 
 def shared_bytes(problem: Problem, config: Config) -> int:
-    """Return the shared memory of a block in bytes: the chunks, in whose place the tile is laid out afterwards.
+    """Return the shared memory of a block in bytes: the chunks, whose memory the tile reuses afterwards.
 
-    TVM gives the tile the place of all chunks, but one of the type of a factor that of one factor alone, the largest.
+    TVM gives the tile the memory of all chunks, or, if it has the type of the factors, that of the largest factor
+    alone.
     """
     workload, tile = problem.workload, tile_bytes(problem, config)
     factors = [config.num_stages * count * ROW_BYTES for count in copied_rows(problem, config)]
@@ -223,8 +225,8 @@ def stores_registers(problem: Problem, config: Config) -> bool:
     """Return whether threads store their sums as they are: pairs of four bytes, where shared memory is for chunks.
 
     Four threads have 32 bytes of a line, which is what memory takes, or 64 of gathered channels. With a residual they
-    would need registers for pairs of it, and their places, that they have not. TVM cannot store registers so where it
-    subtracts the products of a zero point from sums of parts.
+    would need more registers than they have, for pairs of it and for addresses. TVM cannot store from registers where
+    it subtracts the products of a zero point from sums of parts.
     """
     workload = problem.workload
     four_bytes = tile_type(workload, config).itemsize == stored_bytes(workload, config) == 4
@@ -235,7 +237,7 @@ def stores_registers(problem: Problem, config: Config) -> bool:
 def tile_of(problem: Problem, config: Config) -> FragmentTile:
     """Return the tile, whose channels are gathered where weights are laid out anyhow and threads store their sums.
 
-    Channels that are rows are not: a thread would have two neighbours, which saved no time on an H100.
+    Channels that are rows are not gathered: a thread would have two neighbours, which saved no time on an H100.
     """
     tile = config.tile
     whole = problem.workload.multiplier % GATHERED == 0 and not tile.channel_rows and tile.tiles_n % 2 == 0
@@ -245,19 +247,20 @@ def tile_of(problem: Problem, config: Config) -> FragmentTile:
 def stores_matrices(workload: ConvWorkload, config: Config) -> bool:
     """Return whether warps transpose results of two bytes on their way to a tile, whose rows are pixels.
 
-    The factors are of their type: TVM may give the tile the place of chunks, and functions get addresses of one type.
+    The factors have the results' type: TVM may give the tile the memory of chunks, and functions get addresses of one
+    type.
     """
     tile = tile_type(workload, config)
     return config.channel_rows and tile.itemsize == 2 and tile.name == workload.dtype
 
 
 def stored_bytes(workload: ConvWorkload, config: Config) -> int:
-    """Return the bytes of what a block stores for an output: the output's own, or those of a sum of a part."""
+    """Return the bytes that a block stores for an output: those of the output, or of a sum of a part."""
     return workload.output_storage.itemsize if config.split_k == 1 else workload.sum_bytes
 
 
 def store_vector(problem: Problem, config: Config) -> int:
-    """Return the elements that a thread stores side by side at once, or the sums of parts: at most 16 bytes."""
+    """Return the number of neighbouring elements, or sums of parts, that a thread stores at once: at most 16 bytes."""
     workload = problem.workload
     itemsize = stored_bytes(workload, config)
     most = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
@@ -269,9 +272,9 @@ def store_vector(problem: Problem, config: Config) -> int:
 
 
 def store_lanes(problem: Problem, config: Config) -> int:
-    """Return the threads that store side by side in a row of the output: all of it, unless warps have roles.
+    """Return the number of threads that store neighbours in a row of the output: a whole row, unless warps have roles.
 
-    Where a row is no power of two, a thread has another column each time. Those of warps with roles would spill
+    Where a row is no power of two, a thread has another column each time. Threads of warps with roles would spill
     registers for that.
     """
     row = config.block_n // store_vector(problem, config)
@@ -301,7 +304,7 @@ def plane_vector(problem: Problem, config: Config) -> int:
 
 
 def bank(problem: Problem, config: Config) -> int:
-    """Return the element of a row of banks that the second row of a tile begins at, such that those of a warp differ.
+    """Return the bank, in elements, where the second row of a tile begins, such that the banks of a warp differ.
 
     A warp stores neighbouring pairs of eight rows, four in each, and reads vectors of 16 bytes or single elements.
     """

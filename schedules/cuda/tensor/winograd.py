@@ -11,7 +11,7 @@ On an H100 512 channels to 512 take 1.37 ms at batch 128 of 28x28, where `cuda/t
 5x5 of 96 to 256, of 24x24 without padding, takes 0.26 for 0.53, at 242. (The weight is transformed ahead.)
 
 Threads of the transforms have neighbouring vectors of channels, and a whole tile in registers: 36 points of four
-channels, or 64 of two. An input in NCHW is laid out in NHWC first, by a kernel of its own, as `cuda/tensor` does.
+channels, or 64 of two. An input in NCHW is first copied to NHWC, by a separate kernel, as `cuda/tensor` does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ THREADS = 128
 
 
 class Size(NamedTuple):
-    """A row says from how many channels on kernels of one size are taken, and how they are computed."""
+    """Minimum channel count, rounding of products and vector length of transforms for one kernel size."""
 
     fewest_channels: int
     """The least input channels. Transforms round as much for few channels as for many, but sums of few products have to
@@ -62,8 +62,8 @@ class Size(NamedTuple):
     """True if products round their first factor to the nearest TF32 number: see `intrinsics.product_function`. That
     is for `wgmma`: `mma` adds rests to sums that are large already, and would be 3.5 times as inexact behind a ReLU."""
     lanes: int
-    """The neighbouring channels that a thread of a transform has: the more, the longer vectors it moves, and the more
-    registers a tile takes, 144 or 128 of 255. For 5x5 one and four are up to 3% slower on an H100."""
+    """The number of neighbouring channels of a thread in a transform: the more, the longer vectors it moves, and the
+    more registers a tile takes, 144 or 128 of 255. For 5x5 one and four are up to 3% slower on an H100."""
 
 
 SIZES = {3: Size(32, nearest=False, lanes=VECTOR), 5: Size(96, nearest=True, lanes=2)}
@@ -77,7 +77,7 @@ transformed ahead, and an input in NCHW once more. At batch 128 of 56x56 256 cha
 """
 
 WEIGHTS = 3
-"""The copies of a transformed weight: whole, and as two TF32 numbers that add up to each of its numbers."""
+"""The number of copies of a transformed weight: whole, and as two TF32 numbers that add up to each of its numbers."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Config(tiles.Config):
 
 
 class Product(Tensor):
-    """The product of transformed tiles by `cuda/tensor`, without what else Winograd's convolution takes."""
+    """The product of transformed tiles by `cuda/tensor`, without the transforms of Winograd's convolution."""
 
     def product_of(self, problem: Problem) -> Problem:
         return product_of(problem)
@@ -202,7 +202,7 @@ class Winograd(Product):
         sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
         schedule_product(sch, product, config, target, size.nearest)
 
-        # Step 2. The input's tiles, behind the layout of one in NCHW
+        # Step 2. The input's tiles, after the copy of an input in NCHW to NHWC
         if lays_out_input(workload):
             lay_out_image(sch, problem)
         points = sch.get_sblock("points")
@@ -224,7 +224,7 @@ class Winograd(Product):
         _in_registers(sch, thread, rows, sch.cache_read(rows, 0, "local"))
         _unroll(sch, points)
 
-        # Step 4. The outputs' tiles, of sums that a thread reads first, and the epilogue
+        # Step 4. The outputs' tiles, from sums that a thread reads first, and the epilogue
         output, planes, rows = (sch.get_sblock(name) for name in ("output", "planes", "sum_rows"))
         n, k, h, v = workload.output_layout.logical(*sch.get_loops(output))
         h, i = sch.split(h, [None, OUTPUTS])
@@ -247,10 +247,10 @@ class Winograd(Product):
 
 @lru_cache(maxsize=64)  # constraints and estimates ask for each of thousands of configurations
 def product_of(problem: Problem) -> Problem:
-    """Return the problem that the product of transformed tiles is for `cuda/tensor`.
+    """Return the problem, for `cuda/tensor`, of the product of transformed tiles.
 
-    It is by three products of TF32 numbers in the precision "tf32", too: single ones of transformed numbers would have
-    larger errors than that promises.
+    Its precision is that of three products of TF32 numbers for the precision "tf32", too: single ones of transformed
+    numbers would have larger errors than that promises.
     """
     return msgspec.structs.replace(problem, workload=winograd_product(problem.workload), precision="float32")
 
@@ -260,7 +260,7 @@ def _size(problem: Problem) -> Size:
 
 
 def _run(problem: Problem) -> int:
-    """Return the outputs that a thread stores side by side at once: of NCHW those of a row, if rows are whole tiles."""
+    """Return the number of outputs that a thread stores at once: in NCHW those of a row, if rows are whole tiles."""
     workload = problem.workload
     if workload.out_layout == "NHWC":
         return _size(problem).lanes
@@ -276,9 +276,9 @@ def _in_registers(sch: Schedule, thread: LoopRV, *stages: SBlockRV) -> None:
 
 
 def _unroll(sch: Schedule, stage: SBlockRV, whole: bool = True) -> None:
-    """Unroll the loops of a thread, but for the last one where that is over the lanes of a whole vector.
+    """Unroll the loops of a thread, and vectorize the last one if it is over the lanes of a whole vector.
 
-    It is longer than a vector where a weight of 5x5 taps lies in KCRS.
+    The last loop is longer than a vector where a weight of 5x5 taps is in KCRS.
     """
     _, _, *loops, lane = sch.get_loops(stage)
     for loop in loops:

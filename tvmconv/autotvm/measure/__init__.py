@@ -1,4 +1,4 @@
-"""Measuring of trials: they are built and run side by side, as far as they do not disturb each other."""
+"""Measuring of trials: they are built and run in parallel, unless that would disturb their timing."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ __all__ = [
 __getattr__ = names_of(__name__, NAMES)
 
 AHEAD = 8
-"""The number of trials that are built, or wait to be run, for each that runs, at first.
+"""The number of trials that are built, or wait to be run, for each running trial, at first.
 
-It is about as many as one process builds in the time of the others. Where that is too few and a runner had to wait, it
+It is about the number that one process builds while the others run. Where that is too few and a runner had to wait, it
 grows up to the number that the builder builds at once.
 """
 
@@ -48,7 +48,7 @@ grows up to the number that the builder builds at once.
 class measure_option:  # noqa: N801 (AutoTVM's name)
     """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`.
 
-    "local" stands for either of these.
+    "local" stands for either of these two objects.
     """
 
     def __init__(self, builder: Builder | str, runner: Runner | str) -> None:
@@ -65,9 +65,9 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
         started: Callable[[MeasureInput], None],
         stop: Callable[[], bool] = never,
     ) -> Generator[tuple[MeasureInput, MeasureResult], None, None]:
-        """See `MeasureOption`. Trials are built while others run, unless they would share the cores with them.
+        """See `MeasureOption`. Trials are built while others run, unless builds would share the cores with them.
 
-        Then they are built and run by turns, as many at a time as the builder builds at once.
+        Then they are built and run by turns, at most the builder's number of simultaneous builds at a time.
         """
         waiting = iter(inputs)
         if (lead := next(waiting, None)) is None:
@@ -86,7 +86,7 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
                     built.clear()
                     _cancel(building)
                 held = bool(building) if shares_cores else leading in building
-                # One waits for each that runs: no device is idle while the tuner proposes.
+                # A built trial waits for each that runs: no device is idle while the tuner proposes.
                 while built and not held and len(running) < (1 if shares_cores else 2 * slots):
                     trial, build = built.popleft()
                     started(trial)

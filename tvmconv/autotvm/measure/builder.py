@@ -24,8 +24,8 @@ class LocalBuilder:
 
     MetaSchedule's builder of this name pickles modules for its workers, and starts new ones for each batch; here a
     worker is told the problem and the configuration, and stays. A build that takes more than `timeout` seconds is
-    killed. `n_parallel` is how many are built at once, by default one a core. Both are in AutoTVM's order;
-    `InvalidArgumentError` tells of arguments that AutoTVM had beside them.
+    killed. `n_parallel` is the number of simultaneous builds, by default one for each core. Both are in AutoTVM's
+    order; `InvalidArgumentError` tells of arguments that AutoTVM had besides them.
     """
 
     def __init__(self, timeout: float = 30.0, n_parallel: int | None = None, **others: object) -> None:

@@ -1,7 +1,7 @@
 """A process that worker processes are forked from: they begin in a tenth of the second that importing TVM takes.
 
-It has imported all that workers need, and nothing else has happened in it: it has no threads of its own and has not
-begun to use a device, which no fork survives. It ends with the process that began it.
+It has imported all that workers need, and nothing else has happened in it: it has no threads and has not begun to use a
+device, which no fork survives. It ends with the process that began it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ Where torch is installed, `import tvm` imports it first, for a conflict of symbo
 PID_BYTES = 4
 
 SECONDS_TO_DIE = 1.0
-"""The seconds that a process gets to die when it is killed: one that uses a GPU gives back its memory first."""
+"""The seconds that a process has to die when it is killed: one that uses a GPU gives back its memory first."""
 
 
 def readable(descriptor: int, seconds: float) -> bool:
-    """Return whether a file descriptor can be read, or is at its end, within so many seconds."""
+    """Return whether a file descriptor can be read, or is at its end, within some seconds."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
@@ -59,7 +59,8 @@ class Fork:
 
     pid: int
     handle: int
-    """A file descriptor for this process, and for no later one of its number; it can be read when the process ends."""
+    """A file descriptor for this very process, even if its number is used again; it can be read when the process
+    ends."""
 
     @property
     def alive(self) -> bool:

@@ -1,4 +1,4 @@
-"""Worker processes, which are TVM's but for how they begin."""
+"""Worker processes: TVM's, except for the way in which they begin."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WorkerPool(PopenPoolExecutor):  # type: ignore[misc]
 
 
 class _Worker(PopenWorker):  # type: ignore[misc]
-    """One of the processes, which starts when it is first sent a call."""
+    """A worker process, which starts when it is first sent a call."""
 
     _proc: Fork | None
 
@@ -75,7 +75,7 @@ class _Worker(PopenWorker):  # type: ignore[misc]
         self._initargs = (self._initialize, dict(os.environ), sys.path, system.processors())
 
     def send(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, timeout: float | None = None) -> None:
-        """Send a call; a process that has died since its last one, which no call is to blame for, is replaced first."""
+        """Send a call; a process that has died since its last call, for whatever reason, is replaced first."""
         if (process := self._proc) is not None and not process.alive:
             self.kill()
         super().send(fn, args, kwargs, timeout)
@@ -97,7 +97,7 @@ class _Worker(PopenWorker):  # type: ignore[misc]
 
 
 def _begin(initialize: Callable[[], None], environment: dict[str, str], path: list[str], cores: list[int]) -> None:
-    """Let a new worker begin as a process would that this one had started, with backends that may use a device."""
+    """Let a new worker begin like a process that this one had started, with backends that may use a device."""
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path

@@ -32,11 +32,11 @@ class BuildResult(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """The timing of a kernel: a cost is the average over `number` calls, or as many as take `min_repeat_ms`."""
+    """The timing of a kernel: a cost is the average over `number` calls, or more, until they take `min_repeat_ms`."""
 
     number: int
     repeat: int
-    """The number of costs."""
+    """The number of costs that are measured."""
     min_repeat_ms: int
     flush: bool = False
     """True if a CPU's caches lose all arguments of the kernel but the first before each cost is taken."""
@@ -94,7 +94,7 @@ class Builder(Protocol):
 
     @property
     def n_parallel(self) -> int:
-        """The number of kernels that it builds at once."""
+        """The number of kernels that are built at once."""
         ...
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]: ...
@@ -103,7 +103,7 @@ class Builder(Protocol):
 
 
 class Runner(Protocol):
-    """Checks and times what was built; `LocalRunner` and `RPCRunner` are runners."""
+    """Checks and times kernels that were built; `LocalRunner` and `RPCRunner` are runners."""
 
     def begin(self, task: Task) -> int:
         """Begin to start the processes for the trials of a task; return the number of trials that run at once."""

@@ -26,17 +26,17 @@ class LocalRunner:
     """Checks and times kernels on this machine's devices, one at a time on each.
 
     `devices` are the numbers of GPUs; by default all that CUDA shows and that are of the same model as the first, as
-    costs of different ones do not belong into one search. A CPU is one device, which all its cores are for.
+    costs of different models do not belong into one search. A CPU with all its cores is one device.
 
-    A kernel runs in a worker process of its device. One in which a trial has failed, however it failed, is not used
-    again, so what a kernel does to its process or to the GPU's context touches no other trial.
+    A kernel runs in a worker process of its device. A process in which a trial has failed, however it failed, is not
+    used again, so that damage to the process or to the GPU's context touches no other trial.
 
-    A cost is the average over `number` calls or more, as many as take `min_repeat_ms`; there are `repeat` of them. The
+    A cost is the average over `number` calls, or more, until they take `min_repeat_ms`; there are `repeat` costs. The
     arrays stay the same, so caches are warm, a GPU's L2 too. With `enable_cpu_cache_flush` a CPU's caches hold none of
-    a kernel's arguments but the first when a repeat begins; on a GPU it does nothing. A run that takes more than
-    `timeout` seconds, checking included, is killed. The device rests `cooldown_interval` seconds behind a run.
+    a kernel's arguments except the first when a repeat begins; on a GPU it does nothing. A run that takes more than
+    `timeout` seconds, checking included, is killed. The device rests `cooldown_interval` seconds after a run.
 
-    The arguments but `devices` are AutoTVM's, in its order; `InvalidArgumentError` tells of those that are gone.
+    The arguments except `devices` are AutoTVM's, in its order; `InvalidArgumentError` tells of those that are gone.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class LocalRunner:
         return backend_of(task.target).uses_host_cores
 
     def begin(self, task: Task) -> int:
-        """Begin to start the workers for a task, unless they exist; return the number of trials they run at once."""
+        """Begin to start the workers for a task, unless they exist; return the number of trials that run at once."""
         kind = task.target.kind.name
         with self._lock:
             if kind not in self._processes:
@@ -130,7 +130,7 @@ class LocalRunner:
 
 
 class DeviceProcess:
-    """A worker process that checks and times kernels on one device, such as "cuda:1", and is made anew when one fails.
+    """A worker process that checks and times kernels on one device, such as "cuda:1"; it is replaced after a failure.
 
     A run that takes more than `timeout` seconds is killed.
     """
@@ -148,7 +148,7 @@ class DeviceProcess:
         return self._pool
 
     def run(self, problem: str, workspace: Workspace, library: str, calls: Calls) -> RunResult:
-        """Return the result of a library's kernel; raise `NoDeviceError` where the device fails everything."""
+        """Return the result of a library's kernel; raise `NoDeviceError` where the device itself fails."""
         future = self.start().submit(worker.evaluate, problem, workspace, library, self.device, calls)
         error = future.exception()
         if error is None:
@@ -162,7 +162,7 @@ class DeviceProcess:
         return failure(str(error))
 
     def require_device(self) -> None:
-        """Let a process, a new one after a failure, use the device; raise `NoDeviceError` where it cannot."""
+        """Let the process, a new one after a failure, use the device; raise `NoDeviceError` where it cannot."""
         error = self.start().submit(worker.touch, self.device).exception()
         if error is not None:
             self.close()
@@ -187,7 +187,7 @@ def require_for(task: Task, device: DeviceFacts) -> None:
 def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
     """Return the numbers of the devices that measure for targets of a kind.
 
-    They are the chosen ones, or all that are like the first. There are none where there is no GPU.
+    They are the chosen ones, or all of the model of the first. There are none where there is no GPU.
     """
     if backend_named(kind).uses_host_cores:
         if chosen is not None:

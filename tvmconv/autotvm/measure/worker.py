@@ -38,20 +38,20 @@ from ..templates import kernels as template_kernels
 from .protocol import BuildResult, Calls
 
 CHECKED_PRODUCTS = 2**24
-"""The number of products in the outputs that are checked, 0.1 seconds of a CPU, for which those of long sums are fewer.
+"""The most products in the outputs that are checked, 0.1 seconds of a CPU: of long sums fewer outputs are checked.
 
 `Sample` compares a few positions, or planes, in any case.
 """
 
 WRONG_ANSWER = "[wrong answer]"
-"""The beginning of the message of the error for a kernel that computes something else."""
+"""The beginning of the message of the error for a kernel with a wrong result."""
 
 
 def initialize() -> None:
     """Prepare a new worker.
 
     A segmentation fault ends it at once: TVM's handler allocates memory to describe it, and waits for ever where the
-    allocator is what a kernel has corrupted, with Python's lock, so that no time limit ends the worker either.
+    allocator is corrupted by a kernel, holding Python's lock, so that no time limit ends the worker either.
     """
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     system.follow_parent()
@@ -73,7 +73,7 @@ def build(problem: str, template: str, knobs: dict[str, Any], target: str, libra
             with ThreadPoolExecutor() as pool:
                 kernels += pool.map(lambda source: kernel_cache.precompile(source, cuda_arch(device), folder), sources)
     except TvmconvError as error:
-        raise RuntimeError(str(error)) from None  # other errors do not survive the way back, or lose their message
+        raise RuntimeError(str(error)) from None  # other errors cannot be sent back, or lose their message
     return BuildResult(library, workspace, time.perf_counter() - start, tuple(map(str, kernels)))
 
 
@@ -107,7 +107,7 @@ def describe(kind: str) -> tuple[DeviceFacts | None, str | None]:
 def evaluate(problem: str, workspace: Workspace, library: str, device: str, calls: Calls) -> list[float]:
     """Check the kernel in a library, then time it on a device: seconds of one call, averaged over each repeat.
 
-    The CUDA code that `build` compiled lies beside the library. Every operand but the input is drawn anew each time,
+    The CUDA code that `build` compiled lies beside the library. Every operand but the input is drawn again each time,
     and so caches are warm, a GPU's L2 too.
     """
     kernel_cache.use_fast_compiler(Path(library).parent)
@@ -149,11 +149,11 @@ def _checked_convolution(problem: Problem, workspace: Workspace, module: Module,
 
 @dataclass(frozen=True)
 class _Memory:
-    """A problem's operands by name, in memory and on a device, with an output there in which all is unwritten."""
+    """A problem's operands by name, in memory and on a device, where the output is filled with `unwritten`."""
 
     operands: dict[str, np.ndarray[Any, Any]]
     tensors: dict[str, Tensor]
-    """The arguments that the kernel is called with, without constants that it holds."""
+    """The arguments that the kernel is called with, without constants that are compiled in."""
     unwritten: Tensor
 
 

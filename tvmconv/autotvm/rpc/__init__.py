@@ -2,8 +2,8 @@
 
 A server forks a process for each session, in which a client has trial after trial measured. Kernels run in another
 process, which the session starts and keeps, with its use of the GPU, until one fails: see `runner.DeviceProcess`. Where
-the session's own process dies, TVM's listening thread dies too, and its clients would wait for ever; here the server's
-process ends with the thread, and is forked again from one that has imported everything.
+the session's process dies, TVM's listening thread dies too, and clients would wait for ever; here the server's process
+ends with the thread, and is forked again from a process that has imported everything.
 
 Importing TVM begins to use CUDA, which no fork survives. So `tvmconv rpc server` has TVM load no runtime of a device,
 and not ask torch for one; the process that runs kernels loads CUDA's for itself.
@@ -82,7 +82,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """A server's description of itself; servers of one key have the same but for the host."""
+    """The description of a server; servers of one key have equal ones, except for the host."""
 
     host: str
     device: DeviceFacts | None
@@ -128,7 +128,7 @@ def server(tracker: tuple[str, int], key: str, host: str, port: int, port_end: i
 
 
 class Supervisor:
-    """Runs services, each in a process of its own, from `with` to the end of the block; SIGTERM ends the block too."""
+    """Runs services, each in a separate process, from `with` to the end of the block; SIGTERM ends the block too."""
 
     def __init__(self, services: Mapping[str, Service]) -> None:
         self._services = services
@@ -165,7 +165,7 @@ class Supervisor:
 
 
 class _Child:
-    """A process in which a service listens, and a folder for files that its sessions leave in temporary ones."""
+    """A process in which a service listens, and a folder for temporary files that its sessions leave."""
 
     def __init__(self, service: Service) -> None:
         self._folder = tempfile.mkdtemp(prefix="tvmconv-rpc-")

@@ -43,10 +43,10 @@ PATIENCE = 60.0
 """The seconds to wait for a server, and for a trial beyond the time that the trial itself may run."""
 
 HOLD = 20.0
-"""The seconds that a session with a server is kept though others wait for one: to begin another takes some."""
+"""The seconds that a session with a server is kept though others wait for one, as beginning another takes time."""
 
 REPEATS = 3
-"""The number of times that one error keeps a client from a server before it is told; a restart causes fewer."""
+"""The number of repetitions of one error after which a client reports it; a server's restart causes fewer."""
 
 TRACKER_SECONDS = 5.0
 """The seconds within which a tracker has to answer."""
@@ -65,7 +65,7 @@ class RPCRunner:
     none left.
 
     MetaSchedule's runner of this name waits for ever where a server is lost, and cannot be ended then: here each
-    session is held by a process of its own, which has a time-out.
+    session is held by a separate process, which has a time-out.
     """
 
     def __init__(
@@ -183,11 +183,11 @@ class RPCRunner:
                 raise NoDeviceError(f"no server of key {self.key!r} answers any more")
 
     def _require_alike(self, server: str, kind: str) -> None:
-        """Refuse a server that came later and differs from the first."""
+        """Refuse a server that was added later and differs from the first."""
         alike(self.key, [msgspec.json.encode(self._facts[kind][0]).decode(), server])
 
     def _begin_again(self, client: _Client, kind: str) -> None:
-        """Let a client get a server anew, the same or another, and be free then; meanwhile the others go on."""
+        """Let a client get a server again, the same or another, and then be free; meanwhile the other clients go on."""
         errors = Counter[str]()
         while not self._closed:
             try:
@@ -234,7 +234,7 @@ class _Client:
         self._pool: WorkerPool | None = None
 
     def describe(self, kind: str) -> Future[str]:
-        """Return the server's description of itself, as JSON."""
+        """Return the server's `ServerFacts` as JSON."""
         return self._submit(_describe, self._tracker, kind, self._timeout)
 
     def evaluate(self, trial: MeasureInput, build: BuildResult, calls: Calls) -> _Answer | str:

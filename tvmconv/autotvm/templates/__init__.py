@@ -95,7 +95,7 @@ def create_task(task_name: str, args: Sequence[Any] = (), target: Any = None) ->
         raise InvalidArgumentError("args", args, "a tuple of arguments")
     call = Call(task_name, msgspec.json.encode(recordable(args)).decode())
     task = TemplateTask(call, resolve_target(target))
-    _ = task.space  # what is wrong with it is said now
+    _ = task.space  # raises errors of the template now
     return task
 
 

@@ -1,4 +1,4 @@
-"""The space of a template of one's own: its knobs, as the template defines them, and all configurations of these."""
+"""The space of a user-defined template: its knobs, as the template defines them, and all their configurations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .knobs import (
 )
 
 LISTED = 2**15
-"""The number of configurations that tuners choose from; of a larger space it is so many at random, always the same."""
+"""The most configurations that tuners choose from: in a larger space a random set of them, always the same."""
 
 
 class ConfigSpace:
@@ -69,11 +69,11 @@ class ConfigSpace:
     ) -> list[Axis]:
         """Define a knob that splits a loop into `num_outputs`; `cfg[name].apply(sch, block, loop)` does it.
 
-        `axis` is the extent, or what has it: an axis of a `te` operation such as `C.op.axis[0]`, or `sch.get(loop)`.
+        `axis` is the extent, or has it: an axis of a `te` operation such as `C.op.axis[0]`, or `sch.get(loop)`.
         `policy` says which sizes are tried: "factors" of the extent; "power2", powers of two; "verbose", both; or
-        "candidate", those in the list `candidate`. `cfg[name].size` has the sizes from outside, -1 the outermost,
-        which is what is left. Values for which `filter` is false, and sizes above `max_factor`, are left out; with
-        `no_tail` also those that do not divide, as they are by themselves for "factors".
+        "candidate", those in the list `candidate`. `cfg[name].size` has the sizes from outside, the outermost being
+        -1, for the rest of the extent. Values for which `filter` is false, and sizes above `max_factor`, are left out;
+        with `no_tail`, and always for "factors", also those that do not divide the extent.
         """
         self._extents[name] = extent_of(name, axis)
         values = split_values(name, self._extents[name], policy, num_outputs, candidate, filter, max_factor, no_tail)
@@ -82,7 +82,7 @@ class ConfigSpace:
     def define_reorder(self, name: str, axes: Sequence[Any], policy: str, **options: Any) -> list[Axis]:
         """Define a knob that reorders loops; `cfg[name].apply(sch, block, loops)` does it.
 
-        `axes` stand for the loops: what other definitions returned, or any objects. `policy` is "identity"; "all"
+        `axes` stand for the loops: results of other definitions, or any objects. `policy` is "identity"; "all"
         orders; "interval_all", those of the axes from `interval[0]` to before `interval[1]`; "candidate", those in the
         list `candidate`; "interleave" or "interleave_cuda", the chains of axes `spatial` and `reduce` merged.
         """
@@ -99,7 +99,7 @@ class ConfigSpace:
 
     @staticmethod
     def axis(length: Any) -> Any:
-        """Return what stands for a loop of this length in a definition: the length itself."""
+        """Return the object that stands for a loop of this length in a definition: the length itself."""
         return length
 
     reduce_axis = axis
@@ -109,7 +109,7 @@ class ConfigSpace:
         self.flop += float(flop.value if isinstance(flop, tirx.IntImm | tirx.FloatImm) else flop)
 
     def raise_error(self, message: str) -> None:
-        """Do nothing: the default, which the space is asked for, is no trial; `ConfigEntity` keeps the message."""
+        """Do nothing: the space is asked for the default, which is no trial; `ConfigEntity` keeps the message."""
 
     def valid(self) -> bool:
         """Return True: `raise_error` rejects single configurations only."""
@@ -200,7 +200,7 @@ class ConfigSpace:
 
 
 class FallbackConfigEntity(ConfigSpace):
-    """The default configuration, which a template gets that is called without a record for it.
+    """The default configuration, which a template gets when it is called without a record.
 
     The template may choose another one, by `fallback_split` or `cfg[name] = OtherOptionEntity(4)`.
     """
@@ -212,7 +212,7 @@ class FallbackConfigEntity(ConfigSpace):
         self._chosen: dict[str, Entity] = {}
 
     def fallback_split(self, name: str, constraints: Sequence[int]) -> None:
-        """Choose a split: from inside out, the largest factors within the constraints; -1 is no constraint.
+        """Choose a split: from the innermost size out, the largest factors within the constraints; -1 is no constraint.
 
         An extent of 128 by [-1, 8, 4] is split into [4, 8, 4], and one of 49 into [7, 7, 1].
         """
@@ -234,9 +234,9 @@ class FallbackConfigEntity(ConfigSpace):
 
 
 class ConfigEntity:
-    """One configuration of a space, under the names that a template knows: `cfg["tile_x"].size`, `cfg["k"].val`.
+    """A configuration of a space, under the names that a template knows: `cfg["tile_x"].size`, `cfg["k"].val`.
 
-    Given to the template, its definitions change nothing more.
+    When the template runs with it, its `define_...` calls change nothing.
     """
 
     is_fallback = False
@@ -261,7 +261,7 @@ class ConfigEntity:
         return tuple((name, entity.KIND, entity.value) for name, entity in self.values.items())
 
     def numbers(self) -> tuple[float, ...]:
-        """Return numbers for the cost model: the place of each knob's value, then each value's own numbers."""
+        """Return numbers for the cost model: the index of each knob's value, then the numbers of each value."""
         said = (number for entity in self.values.values() for number in entity.numbers())
         return (*map(float, self.places), *said)
 

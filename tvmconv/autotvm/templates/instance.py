@@ -1,4 +1,4 @@
-"""A call of a template of one's own: its knobs, its computation, and its schedule by a configuration."""
+"""A call of a user-defined template: its knobs, its computation, and its schedule by a configuration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def applied_config(config: ConfigSpace | ConfigEntity) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Instance:
-    """A template of one's own, with the arguments that it is called with, for a target."""
+    """A user-defined template, with the arguments that it is called with, for a target."""
 
     call: Call
     target: tvm.target.Target

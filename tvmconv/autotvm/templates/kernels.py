@@ -1,4 +1,4 @@
-"""Kernels of templates of one's own: they are built, and compared with the computation as it was defined."""
+"""Kernels of user-defined templates: they are built, and compared with the computation as it was defined."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
     schedule, _ = task.instantiate(config)
     func = schedule.mod["main"]
     limit = task.target.attrs.get("max_threads_per_block")
-    if limit is not None and (threads := _most_threads(func)) > int(limit):  # it would not start
+    if limit is not None and (threads := _most_threads(func)) > int(limit):  # the kernel would not start
         raise InvalidArgumentError("threads of a block", threads, f"at most {limit}")
     return with_alignment(as_scheduled(func, KERNEL_NAME), task.target)
 
@@ -92,16 +92,16 @@ class _Expected:
     results: list[np.ndarray[Any, Any]]
     """The same arrays after the computation."""
     places: dict[int, str]
-    """The names of the outputs, by their places among the arrays."""
+    """The names of the outputs, by their indices among the arrays."""
     tolerance: float
     """The relative tolerance; see `assert_same`."""
 
 
 @lru_cache(maxsize=1)
 def _expected(call: Call, kind: str, function: Any) -> _Expected:
-    """Compute the expected results on a CPU by the unscheduled computation, in its own dtypes.
+    """Compute the expected results on a CPU by the unscheduled computation, in the dtypes of its definition.
 
-    They are kept for the template `function` that there is now.
+    They are cached for the present function of the template.
     """
     task = Instance(call, resolve_target(kind))
     func = task.unscheduled()
@@ -114,15 +114,15 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
         module[KERNEL_NAME](*tensors)
         results = [each.numpy() for each in tensors]
         if all(np.isfinite(result).all() for result in results):
-            break  # else there may be a logarithm, or a root, of what is negative
+            break  # else there may be a logarithm, or a root, of a negative number
     places = {place: tensor.name for place, tensor in enumerate(task.computation) if _is_output(tensor)}
     return _Expected(arrays, results, places, _tolerance(func))
 
 
 def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: float) -> None:
-    """Assert that floats differ by at most so many times their own size and the root mean square of all together.
+    """Assert that floats differ by at most `tolerance` times their size and the root mean square of all together.
 
-    NaN and infinity have to be where the reference has them, and what are no floats have to be equal.
+    NaN and infinity have to be where the reference has them, and elements that are no floats have to be equal.
     """
     if not np.issubdtype(reference.dtype, np.floating):
         wrong = got != reference

@@ -1,4 +1,4 @@
-"""Kinds of knobs of a template of one's own, with the values of each and their effect on a schedule.
+"""Kinds of knobs of a user-defined template, with the values of each and their effect on a schedule.
 
 Names, policies and the order of the values are AutoTVM's, and so are the values in a log.
 """
@@ -40,14 +40,14 @@ BINDINGS = {
 
 
 class Axis(NamedTuple):
-    """A place in the result of a knob: `define_split` and the others return these, to define more knobs with."""
+    """A loop in the result of a knob: `define_split` and the others return these, to define more knobs with."""
 
     knob: str
     place: int
 
 
 class Entity:
-    """One value of a knob."""
+    """A value of a knob."""
 
     KIND: ClassVar[str]
     """The name of the kind in a log."""
@@ -58,7 +58,7 @@ class Entity:
         raise NotImplementedError
 
     def numbers(self) -> tuple[float, ...]:
-        """Return numbers for the cost model: none negative, and as many for each value of a knob."""
+        """Return numbers for the cost model: none negative, and equally many for each value of a knob."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Entity:
 
 @dataclass(frozen=True)
 class SplitEntity(Entity):
-    """The sizes that a loop is split into, from outside in; -1 is whatever is left for the outermost."""
+    """The sizes that a loop is split into, from outside in; -1 for the outermost is the rest of the extent."""
 
     KIND = "sp"
     size: tuple[int, ...]
@@ -87,7 +87,7 @@ class SplitEntity(Entity):
 
 @dataclass(frozen=True)
 class ReorderEntity(Entity):
-    """An order of loops, given by the places that they had before."""
+    """An order of loops, given by the indices that they had before."""
 
     KIND = "re"
     perm: tuple[int, ...]
@@ -109,7 +109,7 @@ class ReorderEntity(Entity):
 
 @dataclass(frozen=True)
 class AnnotateEntity(Entity):
-    """The annotation of each of some loops, or, to locate a cache, the places of loops."""
+    """The annotation of each of some loops, or, to locate a cache, the indices of loops."""
 
     KIND = "an"
     anns: tuple[int | str, ...]
@@ -136,8 +136,8 @@ class AnnotateEntity(Entity):
         """Unroll, vectorize, fuse or bind loops of a block; return the loops that they have become.
 
         A loop longer than `max_unroll` that is to be unrolled, and one of a length that is not in `vec_size` that is to
-        be vectorized, make the configuration `cfg` invalid; `axis_lens` are the loops' extents unless it is given. With
-        a `source`, which has some blocks for each place, those are computed at the loops of these places.
+        be vectorized, make the configuration `cfg` invalid; `axis_lens` are by default the loops' extents. With a
+        `source`, which is a list of lists of blocks, each list is computed at the loop with an index of the value.
         """
         require_loops(sch, block, loops)
         loops = list(loops)

@@ -20,7 +20,7 @@ class GATuner(Tuner):
     """
 
     attempts = 20
-    """The number of children tried for each that is wanted, before random ones take their place."""
+    """The number of children tried for each that is wanted, before random configurations are taken instead."""
 
     def __init__(
         self,

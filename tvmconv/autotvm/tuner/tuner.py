@@ -29,11 +29,11 @@ FINALISTS = 5
 """The number of best configurations that are measured again at the end."""
 
 ROUNDS = 3
-"""The number of times that each of them is measured again."""
+"""The number of times that each of the finalists is measured again."""
 
 
 class Tuner(ABC):
-    """Searches the space of a task; each subclass has its own way to choose what to try next.
+    """Searches the space of a task; each subclass chooses in another way what to try next.
 
     The same seed and the same results bring the same trials in the same order. `InvalidArgumentError` tells of
     arguments that AutoTVM's tuners had and these do not.

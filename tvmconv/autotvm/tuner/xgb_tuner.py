@@ -45,7 +45,7 @@ class XGBTuner(Tuner):
     """
 
     random_share = 0.1
-    """The probability that a place in a batch goes to a random configuration."""
+    """The probability that an element of a batch is a random configuration."""
 
     diversity = 2.0
     """The penalty, in standard deviations of the score, for equalling another of the batch in all knobs."""
@@ -121,7 +121,7 @@ class XGBTuner(Tuner):
 
     @cached_property
     def _places(self) -> dict[Any, int]:
-        """The row of each configuration."""
+        """The row of each configuration in the matrix of all."""
         return {config: place for place, config in enumerate(self.space.configs)}
 
     def _pick(self, rows: Matrix, size: int) -> list[int]:
@@ -140,7 +140,7 @@ class XGBTuner(Tuner):
         return picked
 
     def _scores(self, rows: Matrix) -> Vector:
-        """Return the score of each row by the model, trained anew: the higher the faster."""
+        """Return the score of each row by a newly trained model: the higher the faster."""
         groups = [*self._similar, (matrix(self.task, list(self.costs)), _speeds(self.costs.values()))]
         groups = [group for group in groups if len(group[1])]
         features, speeds = (np.concatenate(parts) for parts in zip(*groups, strict=True))

@@ -39,7 +39,7 @@ class Chart:
         return tag("figure", chart, tag("figcaption", *keys))
 
     def file(self, notes: Sequence[str]) -> Markup:
-        """Return the chart above its key and lines of notes, as an SVG file of its own."""
+        """Return the chart above its key and lines of notes, as a separate SVG file."""
         parts, y, step = list(self.parts), self.height + 12, 14
         for place, (number, name) in enumerate(self.keys):
             x, line = 12 + 125 * (place % 3), y + step * (place // 3)
@@ -59,7 +59,7 @@ class Chart:
 
 
 class LogAxis:
-    """A logarithmic axis, which maps positive numbers to places between two ends of a line."""
+    """A logarithmic axis, which maps positive numbers to coordinates between two ends of a line."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         self.low, self.high = log10(min(values)), log10(max(values))
@@ -159,7 +159,7 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Char
 
 
 def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
-    """Return the corners of a curve that only goes down: its ends and the places where it does."""
+    """Return the corners of a curve that only goes down: its ends and the points where it falls."""
     corners: list[Point] = []
     for a, b in line:
         if not corners:

@@ -46,7 +46,7 @@ def read(path: Path) -> Source:
 
 
 def _documents(data: bytes) -> list[dict[str, Any]]:
-    """Return the JSON objects in a file: one in all, one for each line, or one behind other lines of output."""
+    """Return the JSON objects in a file: one in all, one for each line, or one after other lines of output."""
     start = 0 if data.startswith(b"{") else data.find(b"\n{\n") + 1
     for candidates in ([data[start:]], data.splitlines()):
         found = [document for text in candidates if (document := _object(text)) is not None]

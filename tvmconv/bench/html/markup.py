@@ -42,7 +42,7 @@ def join(children: Iterable[str | Markup]) -> Markup:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
-    """Return a table that scrolls sideways by itself; a click on a header sorts it, where scripts run."""
+    """Return a table that scrolls sideways without the page; a click on a header sorts it, where scripts run."""
     numeric = [
         any(isinstance(row[i], int | float) for row in rows) and not any(isinstance(row[i], str) for row in rows)
         for i in range(len(headers))

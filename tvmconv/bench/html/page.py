@@ -1,4 +1,4 @@
-"""The page: a section for each file, the environment of the measurements, and the page's own style and script."""
+"""The page: a section for each file, the environment of the measurements, and the style and script of the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .suites import benchmark
 
 
 def page(title: str, sources: Sequence[Source]) -> str:
-    """Return the whole page as HTML. It loads nothing, and tells a browser to run no script but its own."""
+    """Return the whole page as HTML. It loads nothing, and lets a browser run no script but the page's."""
     style, script = (Markup(files(__package__).joinpath(name).read_text()) for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

@@ -1,7 +1,7 @@
 """Building of networks in other processes: side by side before they are measured, or alone, cold and warm, to be timed.
 
-What takes long is kept on disk, where the process that measures finds it: our networks are files, and `torch.compile`
-keeps its kernels in a folder of its own.
+Slow results are kept on disk, where the process that measures finds them: our networks are files, and `torch.compile`
+keeps its kernels in a folder.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Task(NamedTuple):
 
 
 def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], None]) -> None:
-    """Build in so many processes at once, and tell what is done; one that fails fails again in its turn.
+    """Build in `jobs` processes at once, and tell the results; a build that fails fails again in its measurement.
 
     A kernel that `torch.compile` would choose by its time is chosen when it is measured: here others use the GPU. Each
-    process has processors of its own, and runs no more compilers than these.
+    process runs on a share of the processors, and runs no more compilers than it has processors.
     """
     start, processors = time.perf_counter(), system.processors()
     shares = [set(processors[place::jobs]) or set(processors) for place in range(jobs)]
@@ -111,7 +111,7 @@ def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], N
 
 
 def cold_and_warm(task: Task) -> tuple[float, float]:
-    """Return the seconds of a build with nothing kept, and of the same build after it, each in a new process."""
+    """Return the seconds of a build with empty caches, and of the same build after it, each in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         kept = {name: str(Path(folder, name)) for name in CACHES}
         pool = WorkerPool(1, PATIENCE, partial(_set_variables, kept), calls=1)
@@ -125,7 +125,7 @@ def cold_and_warm(task: Task) -> tuple[float, float]:
 def built(
     contender: Contender, module: Any, x: Any, target: tvm.target.Target, library: Path
 ) -> tuple[Prepared, float]:
-    """Prepare a contender, write its file and call it; return the seconds too, but for those of writing."""
+    """Prepare a contender, write its file and call it; return the seconds without those of writing."""
     start = time.perf_counter()
     prepared = contender.prepare(module, x, target)
     before = time.perf_counter()

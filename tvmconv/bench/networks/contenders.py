@@ -46,17 +46,17 @@ class Prepared(NamedTuple):
     network: Network | None = None
     """The network that is called, where tvmconv has built it."""
     multiplied: frozenset[str] = frozenset()
-    """The types of the factors of convolutions and products beside float32, with which larger errors are allowed."""
+    """The types of the factors of convolutions and products, besides float32, with which larger errors are allowed."""
 
 
 class Contender(ABC):
-    """One way to run networks."""
+    """A way to run networks: a library, in one of its modes."""
 
     name: str
 
     @property
     def is_built_ahead(self) -> bool:
-        """True where another process can do what takes long, and keeps the same while others use the GPU."""
+        """True where another process can do the slow part, with the same result while others use the GPU."""
         return False
 
     def obstacle(self, target: tvm.target.Target) -> str | None:
@@ -94,7 +94,7 @@ class Tvmconv(Contender):
 
 @dataclass(frozen=True)
 class PyTorch(Contender):
-    """Eager PyTorch in strict float32, with cuDNN's own search for the fastest algorithms."""
+    """Eager PyTorch in strict float32, with cuDNN's search for the fastest algorithms."""
 
     name: str = "pytorch"
 
@@ -157,7 +157,7 @@ class Compiled(PyTorch):
 
 @dataclass(frozen=True)
 class Half(Compiled):
-    """PyTorch in half precision and channels_last, eager or by `torch.compile`; it is given its images so.
+    """PyTorch in half precision and channels_last, eager or by `torch.compile`; its images are in these, too.
 
     With `autocast` weights and images stay in float32, and are cast in each call.
     """
@@ -195,7 +195,7 @@ class Half(Compiled):
 
 
 class OnnxRuntime(Contender):
-    """ONNX Runtime on a CPU, on as many threads as PyTorch has."""
+    """ONNX Runtime on a CPU, with PyTorch's number of threads."""
 
     name = "onnxruntime"
 

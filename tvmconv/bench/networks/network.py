@@ -72,7 +72,8 @@ class NetworkRow(msgspec.Struct, frozen=True):
     cold_seconds: dict[str, float] = {}
     """The seconds from the module to the end of the first call in a new process, where nothing is kept from before."""
     warm_seconds: dict[str, float] = {}
-    """The seconds of the same in the next process, where what the first one kept is found."""
+    """The seconds from the module to the end of the first call in the next process, which finds what the first one
+    kept."""
 
     def images_per_second(self, contender: str) -> float:
         """Return how many images a contender that has run takes in a second, one batch after the other."""
@@ -192,7 +193,7 @@ def measure_network(
                 if precision != DEFAULT:
                     row.top1[contender.name] = _agreement(prepared, exact, case.batch)
             calls[contender.name] = prepared.call
-    # Not before: a graph that was captured of TVM as it is needs memory that TVM's pool would give back above.
+    # Not before: a graph that was captured of plain TVM needs memory that TVM's pool would give back above.
     with laps("timing"):
         for task in tasks:
             if task.contender.name in calls:
@@ -224,7 +225,7 @@ class Laps:
 
 
 class Exact:
-    """A network in float64, which all contenders are compared with, and the images that it is for."""
+    """A network in float64, which all contenders are compared with, and the images to compare."""
 
     AT_ONCE = 16
     """The number of images in a call: more would need much memory."""
@@ -245,7 +246,7 @@ class Exact:
 
     @cached_property
     def largest(self) -> Any:
-        """The places of the largest outputs, (N) or (N, H, W) where each pixel has outputs of its own."""
+        """The indices of the largest outputs, (N), or (N, H, W) where each pixel has outputs."""
         import torch
 
         return torch.cat([self(images).argmax(1) for images in self.images.split(self.AT_ONCE)])
@@ -254,7 +255,7 @@ class Exact:
 def _agreement(prepared: Prepared, exact: Exact, batch: int) -> float:
     """Return the share of random images, at least `IMAGES`, of which a network has the same largest output as exactly.
 
-    Where each pixel has outputs of its own it is the share of pixels.
+    Where each pixel has outputs it is the share of pixels.
     """
     import torch
 
@@ -285,7 +286,7 @@ def _ends(images: Any) -> Any:
 def _prepared(task: Task, module: Any, x: Any, target: tvm.target.Target, row: NetworkRow) -> Prepared:
     """Prepare the contender and make its first calls; the row gets their seconds and memory.
 
-    What was built ahead is not built again, and has no seconds.
+    A contender that was built ahead is not built again, and has no seconds.
     """
     contender, was_built = task.contender, task.library.exists()
     name = contender.name
@@ -299,7 +300,7 @@ def _prepared(task: Task, module: Any, x: Any, target: tvm.target.Target, row: N
     if not was_built:
         row.build_seconds[name] = seconds
     if x.is_cuda:
-        _taken()  # without what the first call alone has taken
+        _taken()  # without memory that only the first call has taken
         prepared.call()
         row.memory[name] = _taken(releases=False) - before
     if prepared.network is not None and name == OURS.name:

@@ -87,7 +87,7 @@ class ChannelsLast(nn.Module):  # type: ignore[misc]
 
 
 class Scaled(nn.Module):  # type: ignore[misc]
-    """A module that multiplies each channel by a number of its own."""
+    """A module that multiplies each channel by a learned number."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

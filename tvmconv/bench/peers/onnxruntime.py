@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntime(Peer):
-    """A model of one Conv node, whose weight is a constant of it, laid out as the session likes when it is made."""
+    """A model of one Conv node whose weight is a constant, which the session packs as it likes when it is created."""
 
     name = "onnxruntime"
 
@@ -35,7 +35,7 @@ class OnnxRuntime(Peer):
 
 
 def session_of(model: bytes) -> Any:
-    """Return a session of ONNX Runtime for a model on a CPU, on as many threads as PyTorch has."""
+    """Return a session of ONNX Runtime for a model on a CPU, with PyTorch's number of threads."""
     import onnxruntime
     import torch
 

@@ -46,7 +46,7 @@ class Tvmconv(Function):
 
 
 class Configured(Tvmconv):
-    """tvmconv with one configuration."""
+    """tvmconv with a given configuration."""
 
     def __init__(self, config: Any, algorithm: str = "auto") -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ChannelsLast(Tvmconv):
 
 
 class Plain(Tvmconv):
-    """tvmconv for the convolution without its epilogue, which shows the cost of fusing the epilogue."""
+    """tvmconv for the convolution without its epilogue, which shows the cost of the fused epilogue."""
 
     name = "tvmconv-plain"
 
@@ -113,13 +113,13 @@ class Plain(Tvmconv):
 
 
 class Dense(Tvmconv):
-    """tvmconv's dense kernel, which multiplies by zeros as by any number."""
+    """tvmconv's dense kernel, which multiplies zeros, too."""
 
     name = "tvmconv-dense"
 
 
 class Sparse(Tvmconv):
-    """tvmconv with the weight compiled in; it takes the place of tvmconv's dense kernel."""
+    """tvmconv with the weight compiled in; it replaces tvmconv's dense kernel."""
 
     operator: SparseOperator
     """The operator that was prepared last."""

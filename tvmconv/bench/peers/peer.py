@@ -22,14 +22,14 @@ Call = Callable[[], Any]
 
 
 class Peer(ABC):
-    """One way to compute convolutions."""
+    """A way to compute convolutions: a library, in one of its modes."""
 
     name: str
     precision: str = DEFAULT
     """The precision of its results, in tvmconv's words; `unit` says what a library does beside that."""
 
     takes_integers: ClassVar[bool] = False
-    """True if it can be asked for convolutions of integers at all."""
+    """True if it supports convolutions of integers at all."""
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         """Return the reason why it cannot take part; None where it can."""

@@ -84,14 +84,14 @@ class Gemm(Function):
 def _rows(x: Any) -> Any:
     """Return the pixels of x, which is NCHW, as a matrix of rows of channels.
 
-    It is a matrix of two dimensions: four of them keep the strides that they had where a plane is one pixel, contiguous
-    or not, and `linear` multiplies each row by itself then.
+    The matrix has two dimensions: with four, the strides of a plane of one pixel would stay, contiguous or not, and
+    `linear` would multiply each row separately.
     """
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).contiguous()
 
 
 class Im2colGemm(Function):
-    """PyTorch's `unfold` and its matrix product, one for each image and group."""
+    """PyTorch's `unfold` and its matrix product, with a product for each image and group."""
 
     name = "im2col-gemm"
 

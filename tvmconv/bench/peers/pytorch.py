@@ -1,4 +1,4 @@
-"""Peers that run PyTorch: cuDNN and its own kernels on a GPU, oneDNN on a CPU; eager, and compiled by itself."""
+"""Peers that run PyTorch: cuDNN and PyTorch's kernels on a GPU, oneDNN on a CPU; eager, and by `torch.compile`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TEN_BITS = 2.0**-10
 """The relative rounding error of float16 and TF32, if a conversion cuts bits off."""
 
 FLOAT32_ON_GPU = "for float32 on a GPU"
-"""The obstacle of what is TF32 or float16 in a GPU's tensor cores."""
+"""The obstacle for peers that compute float32 as TF32 or float16 in a GPU's tensor cores."""
 
 
 @dataclass(frozen=True)
 class PyTorch(Function):
-    """Eager PyTorch, with cuDNN's own search for the fastest algorithm: an epilogue comes operation by operation."""
+    """Eager PyTorch, with cuDNN's search for the fastest algorithm: an epilogue comes operation by operation."""
 
     name: str = "pytorch"
     channels_last: bool = False
@@ -59,7 +59,7 @@ class PyTorch(Function):
 
 @dataclass(frozen=True)
 class Structured(PyTorch):
-    """PyTorch with half of the input channels, of the filters, or of both gone: a dense convolution, only smaller."""
+    """PyTorch without half of the input channels, of the filters, or of both: a dense convolution, only smaller."""
 
     channels: bool = False
     filters: bool = False
@@ -137,7 +137,7 @@ def with_tf32_products(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiler_obstacle(target: tvm.target.Target) -> str | None:
-    """Return what is in the way of `torch.compile` for a target."""
+    """Return the reason why `torch.compile` cannot compile for a target; None where it can."""
     missing = not_installed("triton") if backend_of(target).on_gpu else None
     return missing or (None if which("g++") or which("clang++") else "it needs a C++ compiler")
 

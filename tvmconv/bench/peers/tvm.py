@@ -1,4 +1,4 @@
-"""Peers that are TVM alone: its definition of a convolution, scheduled by its default pipeline or by its own search."""
+"""Peers that are TVM alone: its definition of a convolution, scheduled by its default pipeline or by MetaSchedule."""
 
 from __future__ import annotations
 

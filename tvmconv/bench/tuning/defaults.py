@@ -50,10 +50,10 @@ class Gap:
 
 
 def random_workloads(count: int, seed: int, dense: bool = False, dtype: str = "float32") -> list[ConvWorkload]:
-    """Return depthwise or dense workloads, the same for the same seed everywhere, in any type.
+    """Return random depthwise or dense workloads of any type; a seed gives the same workloads on every machine.
 
     A longer list begins with a shorter one. The kernel fits the image, and the tensors hold `LEAST_BYTES` to
-    `MOST_BYTES`; what does not, or has more than `MOST_FLOPS` if it is dense, is drawn again.
+    `MOST_BYTES`; a workload that does not, or a dense one with more than `MOST_FLOPS`, is drawn again.
     """
     draw, workloads = Draw(seed), list[ConvWorkload]()
     attempt = _dense if dense else _depthwise
@@ -87,7 +87,7 @@ def _depthwise(draw: Draw) -> ConvWorkload | None:
 
 
 def _dense(draw: Draw) -> ConvWorkload | None:
-    """Return a workload whose channels meet; None where it has too many operations, or the kernel is too large.
+    """Return a dense or grouped workload; None where it has too many operations, or the kernel is too large.
 
     Batches up to 64 and sides up to 128 are uniform in their logarithms, as are channels up to 1024, three quarters of
     them in eights. Half of the kernels are 3x3 and a quarter 1x1, a quarter of the strides and an eighth of the

@@ -1,4 +1,4 @@
-"""The command `tvmconv bench`: each of its commands is in a file of its own."""
+"""The command `tvmconv bench`, whose commands are in the files of this folder."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ def begin(command: str, target: str, rounds: int, cache: str = "warm") -> Run:
 
 @contextmanager
 def collected(rows: Iterable[T]) -> Iterator[tuple[list[T], BaseException | None]]:
-    """Yield all rows, or those before the error or Ctrl-C that ended them, which is raised behind the block.
+    """Yield all rows, or those before the error or Ctrl-C that ended them, which is raised again after the block.
 
-    So it does not cost a long run.
+    So an error does not cost the rows of a long run.
     """
     found: list[T] = []
     ended: BaseException | None = None

@@ -92,7 +92,7 @@ def inspect(
 
 
 def _show_passes(subject: str, target: tvm.target.Target, precision: str, shapes: Shapes | None, as_json: bool) -> None:
-    """Show a model's module behind its import, and behind each pass for the target."""
+    """Show a model's module after its import, and after each pass for the target."""
     from tvmconv.network import import_model
     from tvmconv.network.building import modules_behind_passes
 

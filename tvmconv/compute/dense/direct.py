@@ -15,8 +15,8 @@ from .tiles import Element, summed_in_tiles
 def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "packed", "direct", "groups" where there are any, "output".
 
-    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (K, C / groups, R, S), what the epilogue
-    reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
+    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (K, C / groups, R, S), the epilogue's
+    operands, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
 
     `tile` rounds the channels, rows and columns of "direct" up to whole tiles, so that a schedule that computes tile by
     tile needs no bounds test in its inner loops; input and weight read as zero there, and "output" leaves the surplus
@@ -26,7 +26,7 @@ def direct(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
 
 
 def input_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
-    """Return a function that reads the padded input where it lies; `height` is not used."""
+    """Return an `Element` that reads the padded input directly; `height` is not used."""
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
     def element(

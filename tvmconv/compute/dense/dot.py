@@ -21,11 +21,12 @@ from ..epilogue import epilogue, epilogue_operands
 from .packing import in_groups, in_type, packed_weight, weighted_zero
 
 SIGN = 128
-"""The distance between bytes with a sign and without: the first bit, which is what they differ in, counts as much."""
+"""The offset between the int8 and the uint8 number with the same low seven bits: flipping the first bit adds or
+subtracts it."""
 
 
 def as_factor(value: tirx.PrimExpr, dtype: str, first: str, zero_point: int) -> tirx.PrimExpr:
-    """Return an element of x as an instruction takes it: as it is, without its zero point, or with another sign bit."""
+    """Return an element of x as an instruction's factor: unchanged, less its zero point, or with its sign flipped."""
     if dtype == first:
         return value
     if first not in QUANTIZED:
@@ -35,14 +36,14 @@ def as_factor(value: tirx.PrimExpr, dtype: str, first: str, zero_point: int) -> 
 
 
 def as_term(factor: tirx.PrimExpr, dtype: str, sums: str) -> tirx.PrimExpr:
-    """Return a factor in the type of the sums: one in uint16 is the first half of a float32 number."""
+    """Return a factor in the type of the sums; a uint16 factor is the upper half of the bits of a float32 number."""
     if dtype != "uint16":
         return factor.astype(sums)
     return tirx.reinterpret(sums, factor.astype("uint32") << tirx.const(16, "uint32"))
 
 
 def zero_of(workload: ConvWorkload, first: str) -> int:
-    """Return the factor that stands for zero."""
+    """Return the number that stands for zero among factors of the type `first`; padding is filled with it."""
     if first not in QUANTIZED:
         return 0
     return workload.zero_point + SIGN * ((workload.dtype == "int8") - (first == "int8"))
@@ -54,12 +55,12 @@ def depth(workload: ConvWorkload, terms: int) -> int:
 
 
 def is_row(workload: ConvWorkload) -> bool:
-    """Return whether a plane is taken as one row of pixels: where an output reads the pixel at its own place alone."""
+    """Return whether the rows of a plane can be joined into one: for a 1x1 kernel with stride 1 and without padding."""
     return workload.kernel == workload.stride == (1, 1) and not any(workload.padding)
 
 
 def staged_layout(workload: ConvWorkload, terms: int) -> Layout:
-    """Return a layout for the stage "pad" in which the terms of an instruction lie side by side."""
+    """Return the layout of the stage "pad" in which the `terms` channels of one instruction are adjacent."""
     return data_layout(f"NCHW{terms}c") if workload.layout == "NCHW" and terms > 1 else workload.x_layout
 
 
@@ -71,19 +72,21 @@ def dot(
     staged: Layout | None,
     rows_of: ConvWorkload | None = None,
 ) -> list[te.Tensor]:
-    """Return the TE definition, in the stages "pad", "packed", "zero", "dot", "sums", "groups" and "output".
+    """Return the TE definition, in the stages "pad", "packed", "offsets", "dot", "sums", "groups" and "output".
 
-    Returns the operands in the order of `workload.operands`. Where `is_row` says so a plane's rows are one: x is (N, C,
-    1, H * W), and the output (N, K, 1, H * W). Sums of integers are exact.
+    Returns the operands in the order of `workload.operands`. Where `is_row` is true the rows of a plane are joined: x
+    is (N, C, 1, H * W), and the output (N, K, 1, H * W). Sums of integers are exact.
 
-    `tile` rounds the channels, rows and columns of "dot" up to whole tiles, and `own_channels` are the input channels
-    of a group, rounded up to whole instructions. With `staged` there is the stage "pad" in that layout, which has these
-    channels, and zeros around planes; else the sums read x in place, and those beyond the end of a plane read its last
-    pixels. "packed" is the weight in blocks of the tile's channels. "zero", (K,), has the products of the number that
-    stands for zero, which "sums" subtracts; without them there is neither. "groups" is there with several groups.
+    `tile` rounds the channels, rows and columns of "dot" up to whole tiles, and `own_channels` is the number of input
+    channels of a group, rounded up to whole instructions. With `staged`, a layout, there is the stage "pad" in that
+    layout, with `own_channels` channels for each group and zeros around planes; else the sums read x directly, and
+    outputs past the end of a plane read what its last outputs read. "packed" is the weight in blocks of the tile's
+    channels. "offsets", (K,), is the sum of each filter's weights times the number that stands for zero; "sums"
+    subtracts it, or "groups", which is there with several groups. Where that number is 0 there are neither "offsets"
+    nor "sums".
 
-    With `rows_of` the workload is `with_rows_as_channels` of that one, whose x and w are the operands: "pad" and the
-    stage "filter_rows" read them as that one has them.
+    With `rows_of` the workload is `with_rows_as_channels(rows_of)`, while x and w are the operands of `rows_of`: "pad"
+    and the stage "filter_rows" convert them.
     """
     if is_row(workload):
         workload = structs.replace(workload, height=1, width=prod(workload.output_size))
@@ -124,10 +127,10 @@ def dot(
 
 
 def with_rows_as_channels(workload: ConvWorkload) -> ConvWorkload:
-    """Return the convolution that computes the same if each row of a window, in all channels, is taken for channels.
+    """Return an equivalent convolution whose input channels are the taps of a kernel row, in all input channels.
 
-    It reads a copy of x in which windows beside each other repeat what they share: the im2win layout along rows. Few
-    channels, such as the three of an image, fill a tile of AMX that way.
+    It reads a copy of x in which neighbouring windows repeat the columns that they share: the im2win layout along rows.
+    So few channels, such as the three of an image, fill a tile of AMX.
     """
     (top, _, bottom, _), (r, s) = workload.padding, workload.kernel
     return structs.replace(
@@ -144,7 +147,7 @@ def with_rows_as_channels(workload: ConvWorkload) -> ConvWorkload:
 
 
 def filter_rows(w: te.Tensor, workload: ConvWorkload, rows: ConvWorkload) -> te.Tensor:
-    """Return the stage "filter_rows": w as `with_rows_as_channels` has it, the taps of a channel side by side."""
+    """Return the stage "filter_rows": w in the shape of `with_rows_as_channels`, the taps of a channel adjacent."""
     taps = workload.kernel[1]
 
     def value(k: tirx.Var, q: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
@@ -162,15 +165,16 @@ def padded_factors(
     channels: int,
     rows_of: ConvWorkload | None = None,
 ) -> te.Tensor:
-    """Return the stage "pad": x as factors in a layout, with zeros around it, of so many rows and columns.
+    """Return the stage "pad": x as factors in `layout`, padded with zeros to `size` rows and columns.
 
-    Each group has so many channels, its own and zeros behind them. With `rows_of` these are rows of windows of x.
+    Each group has `channels` channels: those of x, then zeros. With `rows_of` channels are the taps of a window's row,
+    and x is the operand of `rows_of`: see `with_rows_as_channels`.
     """
     top, left, _, _ = workload.padding
     (height, width), own = size, workload.w_shape[1]
 
     def in_row(c: tirx.PrimExpr, v: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
-        """Return the channel and the column of x for a place in the row of a window."""
+        """Return the channel and the column of x that tap-channel c of output column v reads."""
         assert rows_of is not None
         taps = rows_of.kernel[1]
         return c // taps, v * rows_of.stride[1] + c % taps * rows_of.dilation[1] - rows_of.padding[1]

@@ -25,7 +25,7 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
 
 
 def window_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> Element:
-    """Return a function that reads the stage "windows", which is defined here for so many rows of output."""
+    """Return an `Element` that reads the stage "windows", which is defined here for `height` rows of output."""
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
 
     def window(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, r: tirx.Var) -> tirx.PrimExpr:

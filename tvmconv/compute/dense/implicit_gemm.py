@@ -31,9 +31,9 @@ def implicit_gemm(
     channel "packed" and "columns" are zero, the last pixel is computed again, and "sums" leaves the surplus out.
     "packed" is the weight in blocks of the tile's channels, as `packed_weight` says.
 
-    "sums" has shape (parts, groups, output channels of a group, pixels): each part is the sum over as many input
-    channels, and "planes" adds them up. `elements` says where the input is read: with im2win's there is a stage
-    "windows" behind "pad".
+    "sums" has shape (parts, groups, output channels of a group, pixels): each part sums over an equal share of the
+    input channels, and "planes" adds the parts up. `elements` makes the function that reads the input: with im2win's
+    there is a stage "windows" after "pad".
     """
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")

@@ -1,7 +1,7 @@
-"""Linear layers of few rows: products of a matrix with vectors, in which each weight is a factor of few products.
+"""Linear layers of few rows: a weight matrix times a few vectors, so that each weight is a factor of few products.
 
-`O[n, k] = sum over lanes of P[n, k, lane]`, where P has the sum of the terms of a lane: vectors of neighbouring terms
-go round the lanes.
+`O[n, k] = sum over lanes of P[n, k, lane]`, where P is the sum of the terms of one lane: vectors of neighbouring input
+channels are dealt to the lanes in turn.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from ..epilogue import epilogue, epilogue_operands
 def matvec(workload: ConvWorkload, vector: int, lanes: int, ahead: int, rows: int) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pixels", "weights", "parts", "product", "planes" and "output".
 
-    Returns x and w in the workload's layouts, what the epilogue reads, and the output. "pixels" and "weights" have x
-    and w in vectors, (N or K, steps, lanes, elements of one), of whole times `ahead` steps: vectors behind the last one
-    repeat it, so that loads have no conditions. "parts" are the sums of lanes, (N, K, lanes), and "product" those of
-    all. The output channels are rounded up to whole times `rows`: those beyond have the weight of the last one.
+    Returns x and w in the workload's layouts, the epilogue's operands, and the output. "pixels" and "weights" are x and
+    w in vectors, (N or K, steps, lanes, `vector`), where the number of steps is a multiple of `ahead`: past the last
+    vector that one is read again, so that loads have no conditions. "parts" are the sums of single lanes, (N, K,
+    lanes), without the repeated vectors, and "product" adds up the lanes. The output channels are rounded up to a
+    multiple of `rows`: those past the last one read its weight.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")

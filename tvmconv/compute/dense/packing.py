@@ -8,17 +8,17 @@ from tvmconv.problem.workload import ConvWorkload
 
 
 def in_type(value: tirx.PrimExpr, dtype: str, wanted: str) -> tirx.PrimExpr:
-    """Return an element in another type; in uint16 the bits of one in bfloat16."""
+    """Return an element in another type; bfloat16 in uint16 keeps its bits."""
     return tirx.reinterpret(wanted, value) if dtype == "bfloat16" and wanted == "uint16" else value.astype(wanted)
 
 
 def packed_weight(
     w: te.Tensor, workload: ConvWorkload, block: int, depth: int | None = None, dtype: str | None = None
 ) -> te.Tensor:
-    """Return the stage "packed": w, of K filters (C / groups, R, S), as (blocks, depth, R, S, block).
+    """Return the stage "packed": w in blocks of output channels, (blocks, depth, R, S, block).
 
-    The depth is C / groups or more. A block does not reach into another group: the last one of each is filled up with
-    zeros, and so is the depth. Elements are in another type where one is given.
+    The depth is C / groups or more. A block has channels of one group: the last block of each group is filled up with
+    zeros, and so is the depth. Elements are converted to `dtype`, where that is given.
     """
     channels, own_depth, dtype = workload.multiplier, workload.w_shape[1], dtype or w.dtype
     depth = own_depth if depth is None else depth
@@ -35,7 +35,7 @@ def packed_weight(
 
 
 def weighted_zero(w: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
-    """Return the stage "offsets", (K,): the sum of the products of a number with each filter's weights."""
+    """Return the stage "offsets", (K,): the sum of each filter's weights times `zero`."""
     c, r, s = (te.reduce_axis((0, extent), name=name) for name, extent in zip("crs", workload.w_shape[1:], strict=True))
 
     def product(k: tirx.Var) -> tirx.PrimExpr:
@@ -46,10 +46,10 @@ def weighted_zero(w: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
 
 
 def in_groups(accumulated: te.Tensor, workload: ConvWorkload, offsets: te.Tensor | None = None) -> te.Tensor:
-    """Return the stage "groups": sums (N, K', H, W) with whole blocks as (N, groups, K / groups, H, W).
+    """Return the stage "groups": sums (N, K', H, W), K' in whole blocks, as (N, groups, K / groups, H, W).
 
-    With one group it is not there, and the sums are what they were, or (N, K, H, W) in a stage "sums" where there are
-    offsets (K,), which are subtracted.
+    Offsets (K,), where given, are subtracted. With one group there is no stage "groups": sums without offsets are
+    returned as they are, and those with offsets are a stage "sums" (N, K, H, W).
     """
     if workload.groups == 1 and offsets is None:
         return accumulated

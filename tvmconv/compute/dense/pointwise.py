@@ -20,14 +20,16 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
     """Return the TE definition, in the stages "packed", "pointwise", "pixels", "groups" if there are any, "output".
 
     Returns the operands in the order of `workload.operands`, with a plane's rows as one: x (N, C, 1, H * W), w (K, C /
-    groups, 1, 1), what the epilogue reads, and the output (N, K, 1, H * W). Products are summed in float32.
+    groups, 1, 1), the epilogue's operands, and the output (N, K, 1, H * W). Products are summed in float32.
 
-    "pointwise" has a plane's pixels in vectors of `lanes`, as many as are whole times `vectors`, so that a schedule
-    that computes tile by tile needs no bounds test in its inner loops. Those that would reach beyond the plane, which
-    has to have so many pixels, end where it ends. "packed" is the weight in blocks of `block` output channels.
+    "pointwise" has a plane's pixels in vectors of `lanes`, their number rounded up to a multiple of `vectors`, so that
+    a schedule that computes tile by tile needs no bounds test in its inner loops. A vector that would reach beyond the
+    plane, which has to have at least `lanes` pixels, is moved back to end where the plane ends. "packed" is the weight
+    in blocks of `block` output channels.
 
-    A plane whose size is known only when the kernel runs is in rows of `vectors` of them, whose number is a variable:
-    x (N, C, T, vectors * lanes). Lowering puts them into the plane, the last one where it ends.
+    A plane whose size is known only when the kernel runs is in T tiles of `vectors * lanes` pixels, where T is a
+    variable: x is (N, C, T, vectors * lanes). Lowering maps the tiles to the plane, the last one so that it ends where
+    the plane ends (`lowering.open_sizes.pixels.in_planes`).
     """
     plane = prod(workload.output_size)
     if isinstance(plane, int):

@@ -16,7 +16,7 @@ from ..padding import padded_input
 def sparse(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "sparse" and "output".
 
-    Returns x (N, C, H, W), w (K, C, R, S) in float32 whatever the groups are, what the epilogue reads, and the output
+    Returns x (N, C, H, W), w (K, C, R, S) in float32 whatever the groups are, the epilogue's operands, and the output
     (N, K, Ho, Wo). `tile` rounds the rows and columns of "sparse" up to whole tiles; "output" leaves the surplus out.
     """
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
@@ -40,7 +40,8 @@ def sparse(workload: ConvWorkload, tile: tuple[int, int] = (1, 1)) -> list[te.Te
 def band_pitch(workload: ConvWorkload) -> int:
     """Return the elements from one row of a phase to the next: an odd number where a row is longer than the output.
 
-    Else TVM may find that some lanes of all vectors are in none, and make vectors of a size that no target has.
+    With an even number TVM may find that some lanes of every vector are unused, and make vectors of a size that no
+    target has.
     """
     width = workload.output_size[1]
     pitch = -(-workload.read_by((1, width))[1] // workload.stride[1])
@@ -53,7 +54,7 @@ def band_pixels(workload: ConvWorkload, rows: int, tile: int) -> int:
 
 
 def band_rows(workload: ConvWorkload, rows: int, tile: int) -> int:
-    """Return the rows of the input, of each phase, that the pixels of a band read."""
+    """Return the number of input rows, in each phase, that the pixels of a band read."""
     below, beside = ((span - 1) // step for span, step in zip(workload.window, workload.stride, strict=True))
     return below + -(-(band_pixels(workload, rows, tile) + beside) // band_pitch(workload))
 
@@ -61,12 +62,13 @@ def band_rows(workload: ConvWorkload, rows: int, tile: int) -> int:
 def sparse_rows(workload: ConvWorkload, rows: int, vectors: int, lanes: int) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "sparse" and "output", for bands of rows.
 
-    The pixels of a band are numbered through, so that vectors run across the ends of rows. A band of the padded input
-    is stored once for each phase of the stride, row behind row with a pitch. A tap then is an offset: output pixel p =
-    h * pitch + w of a band reads index p + (r*dh // sh) * pitch + s*dw // sw of the phase (r*dh % sh, s*dw % sw), for
-    any stride and dilation. Pixels between the end of a row and the pitch are computed and left out of the output.
+    The pixels of a band are numbered consecutively, so that vectors run across the ends of rows. A band of the padded
+    input is stored once for each phase of the stride, row after row with a pitch. A tap then is an offset: output pixel
+    p = h * pitch + w of a band reads index p + (r*dh // sh) * pitch + s*dw // sw of the phase (r*dh % sh, s*dw % sw),
+    for any stride and dilation. Pixels between the end of a row and the pitch are computed, but are not stored in the
+    output.
 
-    Returns x (N, C, H, W), w (K, C, R, S) in float32 whatever the groups are, what the epilogue reads, and the output
+    Returns x (N, C, H, W), w (K, C, R, S) in float32 whatever the groups are, the epilogue's operands, and the output
     (N, K, Ho, Wo). "pad" is (N, bands, C, sh, sw, rows, pitch) in float32; "sparse", the sums, is (N, bands, K, tiles,
     vectors, lanes).
     """

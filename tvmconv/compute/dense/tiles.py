@@ -29,9 +29,9 @@ def summed_in_tiles(
 ) -> list[te.Tensor]:
     """Return the TE definition with the sums in the stage `name`, operands first and the output last.
 
-    `taps` is "rs" or "sr", the order of the reduction behind the channels; `elements` is told the rows of output in
-    whole tiles. An image in NHWC is taken without padding, and beyond its end its last pixels are read,
-    without a test.
+    `taps` is "rs" or "sr", the order of the reduction axes after the channels; `elements` gets the number of output
+    rows, rounded up to whole tiles. An input in NHWC is not extended to whole tiles: outputs past the end read what the
+    last output reads, without a test.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")

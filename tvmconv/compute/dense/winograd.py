@@ -24,43 +24,43 @@ from ..open_sizes import is_whole, whole_tiles
 from ..padding import padded_input
 
 TAPS = 3
-"""The taps of a filter along each axis, where nothing else is said."""
+"""The number of taps of a filter along each axis, unless another one is given."""
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 POINTS = {4: (0, 1), 6: (0, Fraction(3, 4), Fraction(3, 2)), 8: (0, Fraction(1, 2), 1, 2)}
-"""The points by their number, infinity among them, each but zero with its negative.
+"""The interpolation points for a total of 4, 6 or 8: those listed, the negatives of all but 0, and infinity.
 
-With those of F(4, 3) errors are half as large as with the usual 0, 1 and 2 (measured), and the fractions are exact. Of
-8 points no others add up smaller errors (computed for sixteenths and eighths up to 3), with 5 taps or with 3. Powers of
-two that could balance the rows of two matrices would change no rounding.
+The points of F(4, 3) make errors half as large as the usual 0, 1 and 2 do (measured), and the fractions are exact. No
+other 8 points, of sixteenths and eighths up to 3, have a smaller sum of errors, with 5 taps or with 3 (computed).
+Scaling the rows of two matrices by powers of two to balance them would change no rounding.
 """
 
 
 class WinogradTile(NamedTuple):
-    """The sizes that a schedule of Winograd's convolution rounds up to whole parts."""
+    """The sizes that a schedule of Winograd's convolution rounds up to whole multiples."""
 
     outputs: int
-    """The rows, and the columns, of outputs of a tile: 2 or 4."""
+    """The number of output rows, and of output columns, of a tile: 2 or 4."""
     rows: int
-    """The rows of tiles of a band, which is transformed as a whole."""
+    """The number of rows of tiles in a band; a band is transformed as a whole."""
     images: int
-    """The images that a band has those rows of; they divide the batch."""
+    """The number of images whose rows of tiles are in one band; it divides the batch."""
     across: int
-    """The tiles of a row that lie side by side in a band, before those of its next row."""
+    """The number of tiles of a row that are adjacent in a band, before those of its next row."""
     together: int
-    """The tiles of a band that are summed together; where the width is open they divide those side by side, of all its
-    rows."""
+    """The number of tiles of a band that are summed together; where the width is open it divides images * rows *
+    across."""
     lanes: int
-    """The input channels that lie side by side."""
+    """The number of adjacent input channels in "blocks" and "tiles"."""
     block: int
-    """The output channels whose weights lie side by side."""
+    """The number of output channels whose weights are adjacent in "packed"."""
 
 
 def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "blocks", "tiles", "packed", "winograd", "sums" and "output".
 
-    With narrow storage there is a stage "wide", too, the weight in float32, in which all is computed.
+    Where the weight is in half precision there is a stage "wide", too: the weight in the type of sums.
 
     Operands and result are those of `direct`. "blocks" is the padded input with channels in blocks of the lanes,
     "tiles" the transformed input (N / images, bands, points, points, channels / lanes, tiles, lanes), "packed" the
@@ -142,19 +142,19 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 def transformed(
     matrix: Matrix, row: tirx.PrimExpr, column: tirx.PrimExpr, element: Callable[[int, int], tirx.PrimExpr]
 ) -> tirx.PrimExpr:
-    """Return an element of `M D Mt`, by its place, for the matrix D of these elements."""
+    """Return element (row, column) of `M D Mt`, where D is the matrix of `element(i, j)`."""
     rows = range(len(matrix[0]))
     inner = [multiplied(matrix, column, partial(element, r)) for r in rows]
     return multiplied(matrix, row, inner.__getitem__)
 
 
 def multiplied(matrix: Matrix, row: tirx.PrimExpr, element: Callable[[int], tirx.PrimExpr]) -> tirx.PrimExpr:
-    """Return the element of `M d` in a row, for the vector d of these elements."""
+    """Return element `row` of `M d`, where d is the vector of `element(i)`."""
     return sum(_coefficient(matrix, row, column) * element(column) for column in range(len(matrix[0])))
 
 
 def _coefficient(matrix: Matrix, row: tirx.PrimExpr, column: int) -> tirx.PrimExpr:
-    """Return an element of a matrix in a row that is an expression."""
+    """Return an element of a matrix whose row is an expression of TVM: a chain of selects by the row."""
     values = [float(each[column]) for each in matrix]
     usual = max(values, key=values.count)
     others = [(place, tirx.const(value, "float32")) for place, value in enumerate(values) if value != usual]
@@ -162,12 +162,12 @@ def _coefficient(matrix: Matrix, row: tirx.PrimExpr, column: int) -> tirx.PrimEx
 
 
 def _within(index: tirx.PrimExpr, extent: int, step: int) -> tirx.PrimExpr:
-    """Return an index that goes over whole steps, with the last one in the place of those beyond an extent."""
+    """Return an index limited to the last one of an extent, where the extent is no multiple of `step`."""
     return index if extent % step == 0 else tirx.min(index, extent - 1)
 
 
 class Transforms(NamedTuple):
-    """The three matrices. Rows 1 and 2 belong to a point and its negative, and so do rows 3 and 4, and so on."""
+    """The three matrices. Rows 1 and 2 belong to a point and its negative, rows 3 and 4 to the next one, and so on."""
 
     output: Matrix
     """A, with a row for each output."""
@@ -179,7 +179,7 @@ class Transforms(NamedTuple):
 
 @cache
 def transforms(outputs: int, taps: int = TAPS) -> Transforms:
-    """Return the matrices for so many outputs of so many taps, for which there are `POINTS`."""
+    """Return the matrices for `outputs` outputs along an axis and `taps` taps, for which there are `POINTS`."""
     chosen = POINTS[outputs + taps - 1]
     points = [sign * Fraction(point) for point in chosen for sign in ((1, -1) if point else (1,))]
     last = tuple(Fraction(tap == taps - 1) for tap in range(taps))

@@ -28,8 +28,8 @@ def exact_type(workload: ConvWorkload) -> str:
 def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int = 1) -> list[te.Tensor]:
     """Return the TE definition, in three stages: "pad", "depthwise" and "output".
 
-    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), what the epilogue
-    reads, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
+    Returns the operands in the order of `workload.operands`: x (N, C, H, W), w (C, M, R, S), the epilogue's
+    operands, and the output (N, K, Ho, Wo), x and output in the workload's layouts. Products are summed in float32.
     Integers are in the type that `exact_type` says: x in "pad", less its zero point, and w in a stage "packed".
 
     `tile` rounds the rows and columns of "depthwise" up to whole tiles, so that a schedule that computes tile by tile
@@ -68,8 +68,8 @@ def depthwise_rows(workload: ConvWorkload, tile: tuple[int, int], thread: tuple[
     Returns the operands in the order of `workload.operands`; x and the output are in NHWC, and there is one output
     channel for each of the input. The first three stages are those of `nearest_input`, and "taps" is the weight as (R,
     S, K) in the type of sums. `tile` rounds the rows and columns of "depthwise" up to whole tiles, as in `depthwise`;
-    `thread` of them, which divide the tile's, are computed from one pass over the rows of the input. Where those are
-    all rows, or all columns, products of zeros around the input are left out.
+    `thread`, rows and columns that divide the tile's, are computed in one pass over the rows of the input. Where
+    `thread` has all rows, or all columns, of the output, products with the zeros around the input are left out.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")

@@ -17,55 +17,55 @@ from ..epilogue import epilogue, epilogue_operands
 from ..open_sizes import whole_tiles
 
 EIGHT = 8
-"""The rows of outputs that are multiplied together."""
+"""The number of output rows in one matrix product."""
 
 BAND = 16
-"""The outputs of a row that a matrix is for."""
+"""The number of neighbouring outputs of a row in one matrix product."""
 
 BEFORE, BESIDE = BAND - 2, BAND
-"""The zeros in front of a row of taps, as the last pair of outputs reads the first column of the band under them, and
-all beside the columns of a band, in whole vectors."""
+"""The zeros in front of a row of taps, as the last pair of outputs, 14 and 15, reads from 14 columns before its window;
+and all zeros that are added to a row, in whole vectors."""
 
 VECTOR_BYTES, STEP_BYTES = 16, 32
-"""The bytes of a line that a row of a matrix of tensor cores has, and those that one instruction multiplies."""
+"""The bytes in a row of a matrix of tensor cores, and the bytes of a row that one instruction multiplies."""
 
 LEAST_COPY = 4
 """The bytes of the shortest asynchronous copy from memory to shared memory."""
 
 
 def columns_of(workload: ConvWorkload, size: int) -> int:
-    """Return the columns of the input in so many bytes."""
+    """Return the number of input columns in `size` bytes."""
     return size // workload.itemsize
 
 
 def surplus(workload: ConvWorkload) -> int:
-    """Return the columns before the first one that outputs read, with which vectors of the input are whole."""
+    """Return the number of columns read before the first window, so that reads begin at whole vectors of the input."""
     return -workload.padding[1] % columns_of(workload, VECTOR_BYTES)
 
 
 def reach(workload: ConvWorkload) -> int:
-    """Return the columns of the input that the outputs of a band are made of, in whole instructions."""
+    """Return the number of input columns that the outputs of a band read, rounded up to whole instructions."""
     step = columns_of(workload, STEP_BYTES)
     return whole_tiles(surplus(workload) + BAND - 1 + workload.kernel[1], step) * step
 
 
 def lanes(workload: ConvWorkload) -> int:
-    """Return the columns of a vector, which are all in the input or all beside it."""
+    """Return the number of columns in a vector: it divides the width, so each vector is inside the input or outside."""
     return gcd(columns_of(workload, VECTOR_BYTES), workload.width)
 
 
 def in_planes(workload: ConvWorkload) -> ConvWorkload:
-    """Return a workload whose planes are as matrices have them: sequences of one row are the rows of one image."""
+    """Return a workload in which sequences, images of one row, are rows of one image; other workloads as they are."""
     if workload.height > 1 or workload.kernel[0] > 1 or workload.output_size[0] > 1:
         return workload
     return msgspec.structs.replace(workload, batch=1, height=workload.batch)
 
 
 def lines_read(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[range, range]:
-    """Return the rows and the columns under a tile, counted from the first that windows read, that are multiplied.
+    """Return the ranges of rows and columns under a tile that are multiplied, counted from the first that windows read.
 
-    Where a tile is as large as the plane, those that are padding alone are left out: rows that no eight outputs read
-    with others, and columns in whole instructions.
+    Where a tile is as large as the plane, padding is left out: rows that are in no group of eight with rows of the
+    input, and columns in whole instructions.
     """
     (height, width), (top, left, _, _) = workload.output_size, workload.padding
     rows, columns = range(tile[0] + workload.kernel[0] - 1), range(tile[1] + reach(workload) - BAND)
@@ -80,14 +80,15 @@ def lines_read(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[range, ra
 def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Tensor]:
     """Return the TE definition, in the stages "lines", "packed", "taps", "product", "sums", "planes" and "output".
 
-    Returns x (N, C, H, W) and w (C, 1, R, S), what the epilogue reads, and the output. A tile is of so many rows and
-    columns of outputs, of planes as `in_planes` has them. "lines" has the input as tiles read it, with zeros around it:
-    (N, C, tiles of rows, of columns, rows, vectors, columns of one), of those that `lines_read` tells. "packed" has the
-    rows of taps among zeros, (C, R, two, columns): a pair of neighbours under an even output begins at an even place in
-    the first copy, and under an odd output in the second; "taps" is the same in vectors. "product" has the sums in the
-    order of the registers of tensor cores, (N, C, tiles of rows, of columns, eights of rows, bands, pairs of columns,
-    columns of one, pairs of rows, rows of one), and "sums" is the same. What is outside the band counts for nothing,
-    whatever the input has there.
+    Returns x (N, C, H, W) and w (C, 1, R, S), the epilogue's operands, and the output. `tile` is the rows and columns
+    of outputs in a tile, of planes as `in_planes` has them. "lines" is the input as tiles read it, with zeros around
+    it: (N, C, row tiles, column tiles, rows, vectors, columns of a vector), of the rows and columns in `lines_read`.
+    "packed" has the rows of taps among zeros, (C, R, 2, columns), in two copies: a pair of taps under an even output
+    begins at an even index in the first copy, and under an odd output in the second, which is shifted by a column;
+    "taps" is "packed" in vectors. "product" has the sums in the order of the registers of tensor cores, (N, C, row
+    tiles, column tiles, groups of eight rows, bands, pairs of columns, columns of a pair, pairs of rows, rows of a
+    pair), and "sums" is a copy of it. Elements outside the band are not added, so that NaN and infinity in the input
+    there do no harm.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
@@ -125,7 +126,7 @@ def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Te
 
 
 def _lines(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int], of_sequences: bool) -> te.Tensor:
-    """Return the stage "lines" of planes, which are x, or have its sequences as rows."""
+    """Return the stage "lines" of `depthwise_bands`; with `of_sequences` image h of x is row h of a plane."""
     (rows, columns), (top, left, _, _), width = tile, workload.padding, lanes(workload)
     rows_read, columns_read = lines_read(workload, tile)
     top, left = top - rows_read[0], left + surplus(workload) - columns_read[0]
@@ -143,7 +144,7 @@ def _lines(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int], of_seque
 
 
 def _taps(w: te.Tensor, workload: ConvWorkload) -> te.Tensor:
-    """Return the stages "packed" and "taps"."""
+    """Return the stage "taps" of `depthwise_bands`, after "packed"."""
     vector = columns_of(workload, VECTOR_BYTES)
 
     def element(k: tirx.Var, r: tirx.Var, odd: tirx.Var, place: tirx.Var) -> tirx.PrimExpr:

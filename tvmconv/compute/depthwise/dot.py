@@ -18,12 +18,12 @@ from ..epilogue import epilogue, epilogue_operands
 
 
 def steps_of(workload: ConvWorkload, terms: int) -> int:
-    """Return the instructions that a row of the kernel takes."""
+    """Return the number of instructions for a row of the kernel, of `terms` taps each."""
     return -(-workload.kernel[1] // terms)
 
 
 def neighbours(workload: ConvWorkload, terms: int) -> int:
-    """Return the outputs side by side that are computed from the same columns: their windows all lie in them."""
+    """Return the number of adjacent outputs that are computed from the same columns: these have all their windows."""
     return (steps_of(workload, terms) * terms - workload.kernel[1]) // workload.stride[1] + 1
 
 
@@ -32,9 +32,9 @@ def depthwise_dot(workload: ConvWorkload, instruction: DotInstruction, tile: tup
 
     Returns the operands in the order of `workload.operands`. "pad" is x as factors, in blocks of the instruction's
     lanes, with the number that stands for zero around planes. "packed" has each row of a filter once for each of the
-    neighbouring outputs that are computed from the same columns: moved to its window, with zeros beside it. "offsets",
-    (K,), is there where zero is another number than 0. `tile` rounds the rows and columns of "depthwise" up to whole
-    tiles; the columns of a tile are a multiple of `neighbours`.
+    neighbouring outputs that are computed from the same columns: shifted to that output's window, with zeros around
+    it. "offsets", (K,), is there where the number that stands for zero is not 0. `tile` rounds the rows and columns of
+    "depthwise" up to whole tiles; the columns of a tile are a multiple of `neighbours`.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")

@@ -19,23 +19,29 @@ from .bands import BAND, EIGHT, VECTOR_BYTES
 
 
 def side_by_side(workload: ConvWorkload, images: int) -> int:
-    """Return the images whose columns make up a matrix's sixteen, for a warp that has so many images: one or two."""
+    """Return the number of images, 1 or 2, whose columns share the sixteen of a matrix; a warp has `images` images."""
     return 2 if images % 2 == 0 and max(workload.width, workload.output_size[1]) <= BAND // 2 else 1
 
 
 def eights(workload: ConvWorkload) -> tuple[int, int]:
-    """Return the number of eights of rows of a plane, of which n the first has the rows 0, n, 2n, ..., and of bands."""
+    """Return the number of groups of eight rows in a plane, and the number of bands of sixteen columns.
+
+    With n groups, group i has the rows i, i + n, i + 2n, ...
+    """
     height, width = workload.output_size
     return whole_tiles(height, EIGHT), whole_tiles(width, BAND)
 
 
 def neighbours(workload: ConvWorkload) -> int:
-    """Return the neighbouring channels of a warp, which are in one word of shared memory in NHWC."""
+    """Return the number of neighbouring channels of a warp: two in NHWC, which share a word of shared memory."""
     return 2 if workload.layout == "NHWC" else 1
 
 
 def copied(workload: ConvWorkload, channels: int) -> tuple[int, int, int]:
-    """Return how the planes of so many channels of an image lie: pixels that are apart, vectors of each, and lanes."""
+    """Return how `channels` planes of an image are copied: contiguous runs, vectors of a run, elements of a vector.
+
+    In NHWC a run is a pixel, in NCHW all of the planes.
+    """
     plane = workload.height * workload.width
     if workload.layout == "NHWC":
         return plane, channels // 2, 2
@@ -47,11 +53,11 @@ def depthwise_planes(workload: ConvWorkload, images: int, channels: int) -> list
     """Return the TE definition, in the stages "lines", "taps", "product", "sums", "planes" and "output".
 
     Returns the operands in the order of `workload.operands`; x and the output are in NCHW or in NHWC. `images` of the
-    batch and `channels` are computed together. "lines" has planes as they lie in memory, (N, C / channels, pixels,
-    vectors, lanes) as `copied` tells, and "taps" the windows, (C / channels, channels, R, S). "product" has sums in the
-    order of the registers of tensor cores: (N, C, eights, bands, pairs of columns, columns of one, pairs of rows, rows
-    of one). Of two images that are side by side the first dimension is N / 2, and in the place of the pairs of columns
-    are columns, and both images.
+    batch and `channels` are computed together. "lines" has planes in the order of memory, (N, C / channels, runs,
+    vectors, lanes) as `copied` returns them, and "taps" the filters, (C / channels, channels, R, S). "product" has sums
+    in the order of the registers of tensor cores: (N, C, groups of eight rows, bands, pairs of columns, columns of a
+    pair, pairs of rows, rows of a pair). With two images side by side the first dimension is N / 2, and in place of
+    pairs of columns and columns of a pair there are eight columns and two images.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")

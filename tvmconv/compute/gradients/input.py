@@ -1,7 +1,7 @@
-"""The gradient of a depthwise convolution with respect to its input: a convolution of the output's, transposed.
+"""The gradient of a depthwise convolution with respect to its input: a transposed convolution of the output's gradient.
 
 `dX[n, c, h, w] = sum over q, r, s of dY[n, c*M + q, y, x] * F[c, q, r, s]` where `y*sh + r*dh == h + top` and
-`x*sw + s*dw == w + left`. Rows whose numbers leave the same remainder by the stride, a phase, read the same taps.
+`x*sw + s*dw == w + left`. Rows with the same remainder modulo the stride are a phase: they read the same taps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tvmconv.problem.workload import ConvWorkload
 class Phases:
     """The phases of the rows, or of the columns, of an input: row `i * stride + p` is number i of phase p.
 
-    A phase reads every `step`-th tap from its first one on, and from one of these taps to the next it goes up in the
-    output by `rise` rows. Numbers of phases may be expressions of TVM.
+    A phase reads every `step`-th tap from its first one on, and each further one of these taps is multiplied with a row
+    of the output that is `rise` rows further up. Phases and numbers may be expressions of TVM.
     """
 
     kernel: int
@@ -32,7 +32,7 @@ class Phases:
 
     @property
     def common(self) -> int:
-        """The greatest common divisor of stride and dilation: rows whose place it does not divide read nothing."""
+        """The greatest common divisor of stride and dilation: rows read nothing unless it divides phase + padding."""
         return gcd(self.stride, self.dilation)
 
     @property
@@ -45,25 +45,25 @@ class Phases:
 
     @property
     def taps(self) -> int:
-        """The most taps that a phase reads."""
+        """The largest number of taps that a phase reads."""
         return -(-self.kernel // self.step)
 
     def tap(self, phase: Any, number: Any) -> Any:
-        """Return a tap that a phase reads, by its number among these."""
+        """Return the index in the kernel of a phase's tap; `number` counts the taps that the phase reads."""
         inverse = pow(self.rise, -1, self.step)
         return (phase + self.before) // self.common * inverse % self.step + number * self.step
 
     def offset(self, phase: Any, number: Any) -> Any:
-        """Return the row of the output that a tap is multiplied with, less the row's number in its phase."""
+        """Return the row of the output that a tap is multiplied with, less the number of the input row in its phase."""
         return (phase + self.before - self.tap(phase, 0) * self.dilation) // self.stride - number * self.rise
 
     def reads(self, phase: Any, number: Any) -> Any:
-        """Return the condition that a phase has so many taps."""
+        """Return the condition that a phase has a tap with this number."""
         return tirx.all((phase + self.before) % self.common == 0, self.tap(phase, number) < self.kernel)
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """The least and the largest offset."""
+        """The smallest and the largest offset of all phases and taps."""
         found = [
             self.offset(phase, number)
             for phase in range(self.stride)
@@ -73,7 +73,7 @@ class Phases:
         return min(found), max(found)
 
     def window(self, tile: int) -> int:
-        """Return the rows of the output that so many neighbouring rows of all phases read."""
+        """Return the number of output rows that `tile` neighbouring rows of all phases read."""
         low, high = self.offsets
         return tile + high - low
 
@@ -86,13 +86,13 @@ def phases(workload: ConvWorkload) -> tuple[Phases, Phases]:
 
 
 def phase_sizes(workload: ConvWorkload) -> tuple[int, int]:
-    """Return the rows and columns of the input in a phase, the longest one."""
+    """Return the number of rows and of columns of the input in its longest phase."""
     (height, width), (sh, sw) = (workload.height, workload.width), workload.stride
     return -(-height // sh), -(-width // sw)
 
 
 def window_shape(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1) -> tuple[int, int]:
-    """Return the rows of the output that a tile reads, and the columns, in vectors of so many that begin at wholes."""
+    """Return the number of output rows that a tile reads, and of aligned vectors of `lanes` over its columns."""
     (rows, columns), (ti, tj) = phases(workload), tile
     return rows.window(ti), -(-(columns.offsets[0] % lanes + columns.window(tj)) // lanes)
 
@@ -101,9 +101,9 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1
     """Return the TE definition, in the stages "window", "sums" and "output".
 
     Returns dy (N, K, Ho, Wo), w (C, M, R, S) and the gradient (N, C, H, W), all in the workload's type, and dy, the
-    gradient and the last stage in its layouts. A tile has so many rows and columns of each phase, and its window all
-    elements of dy that it reads, zeros beside dy among them. Products are summed in float32. `lanes` lays the columns
-    of windows of dy in NCHW out in vectors, in one more axis; it has to divide those of dy and of a tile.
+    gradient and the last stage in its layouts. `tile` is the rows and columns of each phase in a tile, whose window has
+    all elements of dy that it reads, with zeros around dy. Products are summed in float32. `lanes` puts the columns of
+    windows of dy in NCHW into vectors, one more axis; it has to divide the columns of dy and of a tile.
     """
     dy = te.placeholder(workload.operands["output"][0], workload.dtype, name="dy")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")

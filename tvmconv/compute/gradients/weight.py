@@ -1,7 +1,8 @@
 """The gradient of a depthwise convolution with respect to its weight: a sum over all pixels of all images for each tap.
 
 `dF[c, q, r, s] = sum over n, h, w of dY[n, c*M + q, h, w] * P[n, c, h*sh + r*dh, w*sw + s*dw]`, P being x with its
-padding. For a CPU lanes are neighbouring columns, for a GPU they are threads with a column of some rows each.
+padding. On a CPU lanes are neighbouring columns; on a GPU they are threads, each with a tile of one column and some
+rows.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ class Bands(NamedTuple):
     """The division of a plane's rows among the tasks of a CPU, in a gradient with respect to a weight."""
 
     parts: int
-    """The tasks of a channel."""
+    """The number of tasks of a channel."""
     bands: int
-    """The bands of a task, one staged after the other."""
+    """The number of bands of a task, which are staged one after the other."""
     steps: int
-    """The steps of a band."""
+    """The number of steps of a band."""
     rows: int
-    """The rows of a step."""
+    """The number of rows of a step."""
 
 
 def weight_gradient_in_rows(workload: ConvWorkload, bands: Bands, block_r: int, lanes: int) -> list[te.Tensor]:
-    """Return the TE definition for a CPU, in the stages "pad", "grad", "sums", "parts", "total" and "output", and
-    "folded_8" or such in front of "parts".
+    """Return the TE definition for a CPU, in the stages "pad", "grad", "sums", "parts", "total" and "output".
 
     Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). Each part of the planes of a channel has
-    "sums" of its own over all images, in so many lanes; "parts" are those of all lanes. `block_r` are the rows of the
-    kernel whose sums are made together.
+    separate "sums" over all images, in `lanes` lanes; stages such as "folded_8" add upper lanes to lower ones, as
+    `folds` lists them, and "parts" adds up the lanes that are left. `block_r` is the number of kernel rows whose sums
+    are made together.
     """
     dy, x = placeholders(workload)
     (ho, wo), (kr, ks), m = workload.output_size, workload.kernel, workload.multiplier
     (sh, sw), (dh, dw), zero = workload.stride, workload.dilation, tirx.const(0, "float32")
     vectors, blocks = -(-wo // lanes), -(-kr // block_r)
     height, width = prod(bands), vectors * lanes
-    surplus = blocks * block_r - kr  # rows of the kernel that there are not
+    surplus = blocks * block_r - kr  # rows by which the last block exceeds the kernel
     whole = (height - (-surplus * dh // sh), width)
     pad, _ = padded_input(x, workload, whole, dtype=None if workload.dtype == "float32" else "float32")
 
@@ -79,12 +80,12 @@ def weight_gradient_in_rows(workload: ConvWorkload, bands: Bands, block_r: int, 
 
 
 def folds(lanes: int) -> list[int]:
-    """Return the lanes that sums are folded to, one after the other, in vectors; the last ones are added singly."""
+    """Return the numbers of lanes that vectors of sums are folded to, in order; the last lanes are added one by one."""
     return [fewer for fewer in (8, 4) if fewer < lanes]
 
 
 def _folded(sums: te.Tensor, lanes: int) -> te.Tensor:
-    """Return the stage "folded_8", or with another number: the sums of so many lanes and of as many behind them."""
+    """Return the stage "folded_<lanes>", in which lane i is the sum of lanes i and i + `lanes`."""
 
     def value(*place: tirx.Var) -> tirx.PrimExpr:
         behind = (*place[:-1], place[-1] + lanes)
@@ -94,31 +95,31 @@ def _folded(sums: te.Tensor, lanes: int) -> te.Tensor:
 
 
 class Shares(NamedTuple):
-    """The sums that a thread of a GPU has in a gradient with respect to a weight, and those that are added to them."""
+    """The taps whose sums a GPU thread keeps in a weight gradient, and the warps and blocks whose sums are added up."""
 
     block_r: int
-    """The rows of the kernel whose sums a thread has in registers."""
+    """The number of kernel rows whose sums a thread keeps in registers."""
     block_s: int
-    """The columns of the kernel, likewise."""
+    """The number of kernel columns whose sums a thread keeps in registers."""
     warps: int
     """The number of warps of a block, which share its tiles."""
     parts: int
-    """The number of blocks that share the tiles of a channel, which is one of the output."""
+    """The number of thread blocks that share the tiles of an output channel."""
 
     def blocks(self, workload: ConvWorkload) -> tuple[int, int]:
-        """Return the blocks of the kernel, by rows and columns."""
+        """Return the number of blocks of taps that the kernel is cut into, by rows and by columns."""
         return -(-workload.kernel[0] // self.block_r), -(-workload.kernel[1] // self.block_s)
 
 
 class Tiles(NamedTuple):
-    """The tiles of a GPU's threads in a gradient with respect to a weight."""
+    """The tiles of a GPU's threads in a weight gradient."""
 
     rows: int
-    """The rows of dy in a tile, which is one column wide: a thread's work at a time."""
+    """The number of rows of dy in a tile, which is one column wide; a thread computes one tile at a time."""
     shares: Shares
 
     def window(self, workload: ConvWorkload) -> tuple[int, int]:
-        """Return the elements of x that a tile reads, by rows and columns."""
+        """Return the number of rows and of columns of x that a tile reads."""
         more = 0 if self.rows == 1 else (self.rows - 1) * workload.stride[0]
         return more + self.shares.block_r, self.shares.block_s
 
@@ -126,12 +127,13 @@ class Tiles(NamedTuple):
 def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) -> list[te.Tensor]:
     """Return the TE definition for a GPU.
 
-    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad" and those of `added_up`. Returns dy
-    (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of a plane, and so of all images, are dealt
-    to lane after lane of warp after warp of part after part, turn after turn. A tile of several rows takes no dilation
-    of rows. The nearest elements of the operands are there to be read, then are in float32; "window" and "grad" have
-    zeros in the place of those beside them. So reads that depend on no condition are all on their way together, and one
-    instruction selects: a compiler makes a branch of a conversion that is needed on a condition.
+    Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad" and those of `added_up`. Returns dy (N, K,
+    Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). The tiles of all images are numbered, and dealt to the lanes
+    of a warp first, then to warps, parts and turns. A tile of several rows takes no dilation of rows. "near_x" and
+    "near_dy" read at indices that are clamped into the operands, "wide_x" and "wide_dy" are the elements in float32,
+    and "window" and "grad" have zeros instead of elements outside. So reads depend on no condition and are all in
+    flight together, and one instruction selects: a compiler makes a branch of a conversion that is needed on a
+    condition.
     """
     dy, x = placeholders(workload)
     (ho, wo), m, k_out = workload.output_size, workload.multiplier, workload.out_channels
@@ -149,7 +151,7 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
         return number, known // plane, known % plane // wo * rows, known % wo
 
     def of_x(p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
-        """Return the image of a tile, and the place of an element of its window."""
+        """Return the image of a tile, and the row and column in x of an element of its window."""
         _, n, y, v = tile(p, turn, own, lane)
         row = y * sh + (ro * block_r + a) * (dh if rows == 1 else 1) - top
         return n, row, v * sw + (so * block_s + b) * dw - left
@@ -194,14 +196,15 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
 
 
 def widened(tensor: te.Tensor, name: str) -> te.Tensor:
-    """Return a stage that has a tensor in float32."""
+    """Return a stage with the elements of a tensor in float32."""
     return te.compute(tensor.shape, lambda *place: tensor[place].astype("float32"), name=name)
 
 
 def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tensor:
     """Return the gradient from the sums of threads, in the stages "warps", "parts", "total" and "output".
 
-    The sums are by channel of the output, part, block of taps, warp, lane and tap. There is no "total" of one part.
+    The axes of `sums` are (output channel, part, block of taps by row and by column, warp, lane, row and column of a
+    tap). With one part there is no stage "total".
     """
     block_r, block_s, warps, parts = shares
     *outer, warp, _, _ = sums.shape
@@ -226,7 +229,7 @@ def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tens
 
 
 def placeholders(workload: ConvWorkload) -> tuple[te.Tensor, te.Tensor]:
-    """Return dy (N, K, Ho, Wo) and x (N, C, H, W)."""
+    """Return placeholders for dy (N, K, Ho, Wo) and x (N, C, H, W)."""
     return (
         te.placeholder(workload.output_shape, workload.dtype, name="dy"),
         te.placeholder(workload.x_shape, workload.dtype, name="x"),

@@ -19,65 +19,67 @@ from ..depthwise.bands import EIGHT, LEAST_COPY, VECTOR_BYTES
 from .weight import Shares, added_up, placeholders
 
 TILE = 16
-"""The columns of x in a tile."""
+"""The number of columns of x in a tile."""
 
 
 class DiagonalTiles(NamedTuple):
-    """The shares of the warps of a block, which has all taps of a channel, and what it has in shared memory."""
+    """The division of a block's work, all taps of a channel, among warps, and the size of chunks in shared memory."""
 
     groups: int
-    """The warps that have other rows of taps each, and all of them between them."""
+    """The number of groups of warps; each group has other rows of taps."""
     shares: int
-    """The warps that have the same rows of taps, each for images of its own."""
+    """The number of warps in a group: they have the same rows of taps, each for other images."""
     pairs: int
-    """The pairs of images of a warp that are there together; in half precision it multiplies rows of both at once."""
+    """The number of pairs of images that a warp has in a chunk; in half precision it multiplies rows of both images of
+    a pair at once."""
     rows: int
-    """The rows of dy that are there together, a multiple of eight."""
+    """The number of rows of dy in a chunk, a multiple of eight."""
     ahead: int
-    """The chunks of images that are copied ahead."""
+    """The number of chunks of images that are copied ahead."""
     parts: int
     """The number of blocks that share the images of a channel."""
 
     @property
     def warps(self) -> int:
-        """The warps of a block."""
+        """The number of warps of a block."""
         return self.shares * self.groups
 
     @property
     def images(self) -> int:
-        """The images of a chunk."""
+        """The number of images in a chunk."""
         return 2 * self.pairs * self.shares
 
     def block_r(self, workload: ConvWorkload) -> int:
-        """Return the rows of taps whose sums a warp has."""
+        """Return the number of rows of taps whose sums a warp has."""
         return -(-workload.kernel[0] // self.groups)
 
     def bands(self, workload: ConvWorkload) -> int:
-        """Return the chunks of rows that a plane is cut into."""
+        """Return the number of chunks that the rows of a plane are cut into."""
         return -(-workload.output_size[0] // self.rows)
 
     def lines(self, workload: ConvWorkload) -> int:
-        """Return the rows of x of an image in a chunk: all that windows read, or those of a whole plane and a zero one.
+        """Return the number of rows of x that a chunk has of an image.
 
-        That one is in the place of all rows beyond the plane.
+        They are the rows that windows read, or, where a chunk has whole planes, the rows of the plane and a row of
+        zeros that stands for all rows outside.
         """
         return workload.height + 1 if self.bands(workload) == 1 else self.rows + workload.kernel[0] - 1
 
 
 def columns_there(width: int) -> int:
-    """Return the columns of a row in shared memory, in whole vectors of eight."""
+    """Return the number of columns of a row in shared memory: `width` rounded up to whole vectors of eight."""
     return -(-width // EIGHT) * EIGHT
 
 
 def products(workload: ConvWorkload) -> tuple[tuple[int, int], ...]:
-    """Return the tiles of P with elements of taps: the number of their columns of x, in tiles, and of dy, in eights."""
+    """Return the tiles of P with elements of taps: the numbers of their 16 columns of x and their 8 columns of dy."""
     first = -workload.padding[1]
     return _along(workload.width, workload.output_size[1], range(first, first + workload.kernel[1]))
 
 
 @lru_cache(maxsize=64)  # a model asks for each of thousands of tiles
 def _along(width: int, dy_width: int, taps: range) -> tuple[tuple[int, int], ...]:
-    """Return the tiles in which a column of x is so many columns behind one of dy as one of the taps."""
+    """Return the tiles (m, n) in which a column of x less a column of dy is one of `taps`."""
 
     def meets_taps(m: int, n: int) -> bool:
         last, dy_last = min((m + 1) * TILE, width) - 1, min((n + 1) * EIGHT, dy_width) - 1
@@ -88,18 +90,18 @@ def _along(width: int, dy_width: int, taps: range) -> tuple[tuple[int, int], ...
 
 
 def diagonals(workload: ConvWorkload) -> range:
-    """Return the diagonals that tiles with taps lie on, by the eights of columns from those of dy to those of x."""
+    """Return the range of diagonals of the tiles of `products`: columns of x less columns of dy, in eights."""
     found = [2 * m - n for m, n in products(workload)]
     return range(min(found, default=0), max(found, default=-1) + 1)
 
 
 def copied_lanes(width: int, itemsize: int) -> int:
-    """Return the columns that are copied together, of rows of so many."""
+    """Return the number of columns that are copied at once, in rows of `width` columns."""
     return gcd(VECTOR_BYTES // itemsize, width)
 
 
 def is_plain(width: int, itemsize: int) -> bool:
-    """Return whether rows of so many columns go through registers, as no asynchronous copy is so short."""
+    """Return whether rows of `width` columns go through registers, as no asynchronous copy is so short."""
     return copied_lanes(width, itemsize) * itemsize < LEAST_COPY
 
 
@@ -108,9 +110,9 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
 
     Returns dy (N, C, Ho, Wo), x (N, C, H, W) and the gradient (C, 1, R, S), for a stride and a dilation of 1. "lines"
     and "given" are rows of x and of dy with zeros around them: (C, part, turn, image, row, vector, lane). Chunks of
-    images, and of rows, are dealt to part after part, turn after turn. "product" has the sums in the order of the
-    registers of tensor cores: (C, part, share, group, row of taps, diagonal, half, column of x, pair of columns of dy,
-    column of one), and "squares" is the same.
+    images, and of rows, are numbered, and dealt to parts first, then to turns. "product" has the sums in the order of
+    the registers of tensor cores: (C, part, share, group, row of taps, diagonal, half, column of x, pair of columns of
+    dy, column of a pair), and "squares" is a copy of it.
     """
     dy, x = placeholders(workload)
     (top, left, _, _), channels, kr = workload.padding, workload.in_channels, workload.kernel[0]
@@ -143,7 +145,7 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
     squares = te.compute(shape, lambda *place: product[place], name="squares")
 
     def along(k: Any, p: Any, _ro: Any, _so: Any, own: Any, place: Any, r: Any, s: Any) -> tirx.PrimExpr:
-        """Return what a tap has of a column of eight of dy, from either half of the columns of x of a tile."""
+        """Return the term of tap (r, s) for one column of dy in eight, from one half of a tile's columns of x."""
         half, v = place // EIGHT, place % EIGHT
         column = s - left + v
         diagonal = column // EIGHT - half - found[0]
@@ -157,10 +159,9 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
 
 
 def _staged(tensor: te.Tensor, name: str, workload: ConvWorkload, tiles: DiagonalTiles, rows: range) -> te.Tensor:
-    """Return the stage with rows of each image, counted from the first one of a chunk's band, and zeros beside them.
+    """Return the stage `name`: `rows` of each image, relative to a chunk's first row, with zeros outside the image.
 
-    What goes through registers has a stage in front of it, "near_lines" or such, with the nearest elements that there
-    are: reads that depend on no condition are all on their way together.
+    A tensor that goes through registers has a stage "near_<name>" first, read at clamped indices without conditions.
     """
     channels, (height, width) = workload.in_channels, map(int, tensor.shape[2:])
     lanes, zero = copied_lanes(width, workload.itemsize), tirx.const(0, tensor.dtype)

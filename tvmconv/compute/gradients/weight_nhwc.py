@@ -1,7 +1,7 @@
-"""The gradient of a depthwise convolution with respect to its weight where channels are last in memory, for a GPU.
+"""The gradient of a depthwise convolution with respect to its weight, for tensors in NHWC on a GPU.
 
 Lanes are neighbouring channels. The pixels of all images are dealt in tiles to the threads of many blocks; each block
-adds up what its threads have, and a second kernel what blocks have.
+adds up the sums of its threads, and a second kernel adds up the sums of the blocks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .weight import widened
 
 
 class ChannelTiles(NamedTuple):
-    """The shares of a GPU's threads in a gradient with respect to a weight, of tensors in NHWC."""
+    """The tiles of a GPU's threads, and the blocks and threads that share them, in a weight gradient in NHWC."""
 
     rows: int
-    """The rows of dy in a tile, a thread's work at a time."""
+    """The number of rows of dy in a tile; a thread computes one tile at a time."""
     columns: int
     parts: int
     """The number of blocks that share the tiles of a channel."""
@@ -27,13 +27,16 @@ class ChannelTiles(NamedTuple):
     """The number of threads of a block that share its tiles."""
 
     def window(self, workload: ConvWorkload) -> tuple[int, int]:
-        """Return the elements of x that a tile reads, by rows and columns."""
+        """Return the number of rows and of columns of x that a tile reads."""
         axes = zip((self.rows, self.columns), workload.stride, workload.kernel, strict=True)
         rows, columns = (taps if size == 1 else (size - 1) * stride + taps for size, stride, taps in axes)
         return rows, columns
 
     def whole(self, workload: ConvWorkload) -> tuple[bool, bool]:
-        """Return whether a tile has all rows, and all columns, of a plane of several: then it meets no zeros there."""
+        """Return whether a tile has all rows, and all columns, of a plane: along such an axis it skips padding.
+
+        An axis of one element counts as not whole.
+        """
         (rows, columns), (height, width) = (self.rows, self.columns), workload.output_size
         return 1 < rows == height, 1 < columns == width
 
@@ -42,10 +45,10 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
     """Return the TE definition of dy (N, Ho, Wo, K), x (N, H, W, K) and the gradient (K, 1, R, S).
 
     Its stages are "near_x", "wide_x", "window", "near_dy", "wide_dy", "grad", "sums", "parts", "total" and "output".
-    The nearest elements of the operands are there to be read, then are in float32; "window" and "grad" have zeros in
-    the place of those beside them. So one instruction selects these: a compiler makes a branch of a conversion that is
-    needed on a condition. A tile of several rows, or columns, takes no dilation of them. One of all rows, or columns,
-    of a plane leaves out the products with zeros around it.
+    "near_x" and "near_dy" read at indices that are clamped into the operands, "wide_x" and "wide_dy" are the elements
+    in float32, and "window" and "grad" have zeros instead of elements outside. So one instruction selects: a compiler
+    makes a branch of a conversion that is needed on a condition. A tile of several rows, or columns, takes no dilation
+    of them. A tile of all rows, or columns, of a plane leaves out the products with the zeros around x.
     """
     dy = te.placeholder(workload.operands["output"][0], workload.dtype, name="dy")
     x = te.placeholder(workload.operands["x"][0], workload.dtype, name="x")
@@ -60,12 +63,12 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
 
     def tile(p: Any, turn: Any, thread: Any) -> tuple[Any, Any, Any, Any]:
         """Return the number of a tile, its image, its first row and its first column."""
-        number = (p * turns + turn) * threads + thread  # a block's are neighbours: it reads rows again from its cache
+        number = (p * turns + turn) * threads + thread  # tiles of a block are neighbours: rows are read from the cache
         known = tirx.min(number, all_tiles - 1)
         return number, known // plane, known % plane // tiles_x * rows, known % tiles_x * columns
 
     def of_x(p: Any, turn: Any, thread: Any, a: Any, b: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the number of a tile, its image, and the place of an element of its window."""
+        """Return the number of a tile, its image, and the row and column in x of an element of its window."""
         number, n, y, v = tile(p, turn, thread)
         row = y * sh + a * (dh if rows == 1 else 1) - top
         return number, n, row, v * sw + b * (dw if columns == 1 else 1) - left
@@ -103,7 +106,7 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
     i = te.reduce_axis((0, tiles.window(workload)[0]), name="i")
 
     def product(p: Any, thread: Any, r: Any, s: Any, k: Any) -> tirx.PrimExpr:
-        below = i - r  # row by row of the window, each for all rows of the kernel that it is under
+        below = i - r  # each row of the window is used for all rows of the kernel over it
         met = [below >= 0, below < rows * sh, below % sh == 0]
         if all_rows:
             met += [i >= top, i < top + workload.height]

@@ -11,30 +11,30 @@ from tvmconv.problem.workload import ConvWorkload
 from .weight import Shares, added_up, placeholders
 
 VECTOR = 2
-"""The columns of a window that are read together."""
+"""The number of columns of a window that are read together."""
 
 BANKS = 32
-"""The banks of shared memory, each of four bytes."""
+"""The number of banks of shared memory, each four bytes wide."""
 
 
 class PlaneTiles(NamedTuple):
     """The planes that a block has in shared memory, and the tiles of its threads."""
 
     rows: int
-    """The rows of dy in a tile, a thread's work at a time."""
+    """The number of rows of dy in a tile; a thread computes one tile at a time."""
     columns: int
-    """Its columns, an even number."""
+    """The number of columns of dy in a tile, an even number."""
     images: int
-    """The images whose planes are there together: each thread has one tile of one of them."""
+    """The number of images whose planes are in shared memory at a time; each thread has one tile of one of them."""
     shares: Shares
 
     def tiles(self, workload: ConvWorkload) -> tuple[int, int]:
-        """Return the tiles of a plane, by rows and columns."""
+        """Return the number of tiles of a plane, by rows and by columns."""
         height, width = workload.output_size
         return -(-height // self.rows), -(-width // self.columns)
 
     def window(self, workload: ConvWorkload) -> tuple[int, int]:
-        """Return the elements of x that a tile reads, by rows and columns, in whole vectors."""
+        """Return the number of rows and of columns of x that a tile reads, the columns in whole vectors."""
         sizes = (self.rows, self.columns), workload.stride, (self.shares.block_r, self.shares.block_s)
         rows, columns = (
             (size - 1) * stride + (taps - 1) * spread + 1
@@ -43,7 +43,7 @@ class PlaneTiles(NamedTuple):
         return rows, -(-columns // VECTOR) * VECTOR
 
     def planes(self, workload: ConvWorkload) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the rows and columns of an image's planes of x and of dy, with the zeros around them."""
+        """Return the rows and columns of a plane of x, and of a plane of dy, with the zeros around them."""
         tiles, (blocks_r, blocks_s) = self.tiles(workload), self.shares.blocks(workload)
         (sh, sw), (dh, dw), (rows, columns) = workload.stride, workload.dilation, self.window(workload)
         height = (tiles[0] - 1) * self.rows * sh + (blocks_r - 1) * self.shares.block_r * dh + rows
@@ -51,9 +51,9 @@ class PlaneTiles(NamedTuple):
         return (height, width), (tiles[0] * self.rows, tiles[1] * self.columns)
 
     def banks(self, workload: ConvWorkload) -> tuple[int, int]:
-        """Return the elements from a plane of x to the next, and of dy, but for whole rows of banks of shared memory.
+        """Return the elements from one plane of x to the next, and of dy, modulo the number of banks of shared memory.
 
-        With these, tiles of one image after the other are where those of one long row would be.
+        With these the tiles of one image after the other fall on the banks where those of one long row would.
         """
         columns = self.tiles(workload)[1] * self.columns
         return columns * workload.stride[1] % BANKS, columns % BANKS
@@ -63,7 +63,7 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
     """Return the TE definition, in the stages "lines", "given", "window", "grad", "sums" and those of `added_up`.
 
     Returns dy (N, K, Ho, Wo), x (N, C, H, W) and the gradient (C, M, R, S). "lines" and "given" are planes of x and of
-    dy with zeros around them, in float32. Images are dealt to part after part, turn after turn.
+    dy with zeros around them, in float32. Images are dealt to parts first, then to turns.
     """
     dy, x = placeholders(workload)
     k_out = workload.out_channels
@@ -76,7 +76,7 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
     zero = tirx.const(0, "float32")
 
     def element(tensor: te.Tensor, k: Any, p: Any, turn: Any, image: Any, row: Any, column: Any) -> tirx.PrimExpr:
-        """Return an element of a plane, or zero beside it."""
+        """Return an element of a plane, or zero outside the plane."""
         n, (_, _, height, width) = (turn * parts + p) * images + image, tensor.shape
         inside = tirx.all(n < workload.batch, row >= 0, row < height, column >= 0, column < width)
         return tirx.if_then_else(inside, tensor[n, k, row, column].astype("float32"), zero)
@@ -88,9 +88,9 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
     given = te.compute((k_out, parts, turns, images, *of_dy), lambda *place: element(dy, *place), name="given")
 
     def tile(own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
-        """Return the number of a thread's tile, its image of those there, its first row and its first column.
+        """Return the number of a thread's tile, its image among those in shared memory, its first row and first column.
 
-        Neighbours are the columns of all images, then the rows: see `PlaneTiles.banks`.
+        Tiles are numbered along the columns of all images first, then along the rows: see `PlaneTiles.banks`.
         """
         number = own * warp + lane
         row = tirx.min(number // (tiles_x * images), tiles_y - 1) * rows
@@ -111,7 +111,7 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
     i = te.reduce_axis((0, tiles.window(workload)[0]), name="i")
 
     def product(k: Any, p: Any, ro: Any, so: Any, own: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
-        below = i - r * dh  # row by row of the window, each for all rows of the kernel that it is under
+        below = i - r * dh  # each row of the window is used for all rows of the kernel over it
         met = tirx.all(below >= 0, below < rows * sh, below % sh == 0)
         factor = window[k, p, ro, so, turn, own, lane, i, column * sw + s * dw]
         term = grad[k, p, turn, own, lane, below // sh, column] * factor

@@ -1,7 +1,7 @@
 """The chunks of a reduction on tensor cores, and how operands lie in memory to be copied in chunks.
 
-A chunk is `ROW_BYTES` of each row of both factors, of consecutive channels. Operands have their channels last, or are
-laid out so first.
+A chunk is `ROW_BYTES` of each row of both factors, of consecutive channels. Operands whose channels are not contiguous
+are copied to such a layout first.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STEP_BYTES = 32
 """The bytes of a row of a chunk that are the terms of one instruction of tensor cores."""
 
 PERMUTED = (32, 64, ROW_BYTES)
-"""The bytes of rows whose vectors the copy engine of sm_90 permutes for `wgmma`, each in its own way."""
+"""The bytes of rows whose vectors the copy engine of sm_90 swizzles for `wgmma`, each in a different way."""
 
 STEPS = ROW_BYTES // STEP_BYTES
-"""The steps of a chunk, each of the terms of one instruction."""
+"""The number of steps of a chunk; a step has the terms of one instruction."""
 
 VECTORS = ROW_BYTES // COPY_BYTES
 """The number of copies of a row of a chunk."""
@@ -43,26 +43,26 @@ def depth(workload: ConvWorkload) -> int:
 
 
 def has_channels_last(workload: ConvWorkload) -> bool:
-    """Return whether the input has its channels last in memory, as an image of one pixel has in every layout."""
+    """Return whether the channels of a pixel are contiguous in the input: of one pixel they are in every layout."""
     blocks = workload.x_layout.block == workload.w_shape[1]
     return workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
 
 
 def has_groups_apart(workload: ConvWorkload) -> bool:
-    """Return whether the channels of each group are an image of their own in memory: blocks of a group's channels."""
+    """Return whether the input has its channels in blocks of one group each, which are separate images in memory."""
     in_blocks = 1 < workload.x_layout.block == workload.w_shape[1]
     return in_blocks and prod((workload.height, workload.width)) > 1
 
 
 def lays_out_input(workload: ConvWorkload) -> bool:
-    """Return whether the input is laid out first: in NCHW, of channels in no whole copies, or where it `pads_input`."""
+    """Return whether the input is first copied: from NCHW, to whole copies of channels, or where it `pads_input`."""
     return not has_channels_last(workload) or depth(workload) != workload.w_shape[1] or pads_input(workload)
 
 
 def pads_input(workload: ConvWorkload) -> bool:
-    """Return whether padding is laid out with the input: where it is of another number than the zeros of copies.
+    """Return whether padding is written with the copy of the input: where it is not 0, which asynchronous copies write.
 
-    So it is, too, where padding is all that is read: TVM finds that the input itself is not read then, and raises a
+    So it is, too, where outputs read nothing but padding: TVM finds that the input is not read then, and raises a
     `ScheduleError` where a stage behind it is inlined.
     """
     return any(workload.padding) and (workload.zero_point != 0 or _reads_padding_alone(workload))
@@ -70,9 +70,9 @@ def pads_input(workload: ConvWorkload) -> bool:
 
 @lru_cache(maxsize=64)
 def _reads_padding_alone(workload: ConvWorkload) -> bool:
-    """Return whether no row, or no column, that is read is one of the input, as where a stride steps over it.
+    """Return whether outputs read no row, or no column, of the input itself, as where a stride steps over it.
 
-    Of sizes that are open TVM proves no such thing.
+    With open sizes it is False, since TVM proves no such thing of them.
     """
 
     def is_read(axis: int, size: int) -> bool:
@@ -86,13 +86,13 @@ def _reads_padding_alone(workload: ConvWorkload) -> bool:
 
 
 def reads_windows(workload: ConvWorkload) -> bool:
-    """Return whether the rows of windows are laid out: where their channels are at most half of a copy."""
+    """Return whether the input is laid out as rows of windows: where its channels are at most half of a copy."""
     few = 2 * workload.in_channels <= copied_elements(workload)
     return workload.groups == 1 and workload.kernel[1] > 1 and few
 
 
 def read_image(workload: ConvWorkload) -> ConvWorkload:
-    """Return the workload as pixels read it: padded already, or in rows of windows, if the input is laid out so."""
+    """Return the workload that reads the input as it is laid out: padded already, or as rows of windows."""
     image = workload
     if reads_windows(workload):
         top, _, bottom, _ = workload.padding
@@ -119,7 +119,7 @@ def image_elements(workload: ConvWorkload) -> int:
 
 
 def lays_out_weight(workload: ConvWorkload, split: int) -> bool:
-    """Return whether the weight is laid out first: where it is split too. One of 1x1 has its channels last anyway."""
+    """Return whether the weight is first copied: to KRSC, which a 1x1 one has, to whole copies, or as it is split."""
     channels_last = workload.w_layout == "KRSC" or prod(workload.kernel) == 1
     return split > 0 or not channels_last or depth(workload) != workload.w_shape[1]
 
@@ -132,10 +132,10 @@ def packed_elements(workload: ConvWorkload) -> int:
 
 @lru_cache(maxsize=128)  # constraints and counts ask for each of hundreds of configurations
 def chunks(workload: ConvWorkload, by_tap: bool = False) -> int:
-    """Return the number of chunks of the reduction, the last of which may be in part zeros.
+    """Return the number of chunks of the reduction, the last of which may be filled up with zeros.
 
-    Where channels are whole chunks a chunk is of one tap, else it goes on with the next tap; with `by_tap` it does not,
-    and the last chunk of each tap may be in part zeros.
+    Where the channels are whole chunks each chunk is of one tap, else it goes on with the channels of the next tap;
+    with `by_tap` it does not, and the last chunk of each tap may be filled up with zeros.
     """
     if by_tap:
         return prod(read_image(workload).kernel) * chunks_of_tap(workload)
@@ -143,21 +143,21 @@ def chunks(workload: ConvWorkload, by_tap: bool = False) -> int:
 
 
 def chunks_of_tap(workload: ConvWorkload) -> int:
-    """Return the number of chunks of a tap, where none goes on with the next one."""
+    """Return the number of chunks of a tap, where no chunk spans two taps."""
     return -(-depth(read_image(workload)) * workload.itemsize // ROW_BYTES)
 
 
 def last_steps(workload: ConvWorkload) -> int:
-    """Return the number of steps of a tap's last chunk that have channels."""
+    """Return the number of steps with channels in the last chunk of a tap."""
     last = (depth(read_image(workload)) * workload.itemsize - 1) % ROW_BYTES + 1
     return -(-last // STEP_BYTES)
 
 
 def row_bytes(steps: int) -> int:
-    """Return the bytes of a row of a chunk of so many steps, of those whose vectors the copy engine permutes."""
+    """Return the bytes of the shortest swizzled row with room for `steps` steps of a chunk."""
     return min(size for size in PERMUTED if size >= steps * STEP_BYTES)
 
 
 def multiplied_share(workload: ConvWorkload) -> float:
-    """Return the share of steps that have channels, where no chunk goes on with the next tap."""
+    """Return the share of steps that have channels, where no chunk spans two taps."""
     return 1 - (1 - last_steps(workload) / STEPS) / chunks_of_tap(workload)

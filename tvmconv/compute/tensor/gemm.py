@@ -4,8 +4,8 @@ The product is `O[p, k] = sum over taps and c of I[p, tap, c] * F[k, tap, c]`, w
 images, and I[p, tap, c] is the input that pixel p reads under a tap. Its factors have their channels last in memory, so
 that a chunk of the reduction is contiguous in both; operands in another layout are laid out so first.
 
-Of few input channels, as in a first layer, a tap would be more padding than channels. There the input is laid out as
-the im2win thesis has it: what a row of a window reads, (S, C), is contiguous, and counts as the channels of one tap.
+With few input channels, as in a first layer, a tap would be more padding than channels. There the input is laid out as
+in the im2win thesis: the elements of a row of a window, (S, C), are contiguous, and count as the channels of one tap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .chunks import (
 from .fragments import FragmentTile, number, place_of
 
 LOST_BITS = 13
-"""The last bits of a float32 number that a TF32 number lacks."""
+"""The number of last bits of a float32 number that a TF32 number lacks."""
 
 NAN = 0x7FC00000
 """The bits of a NaN of float32."""
@@ -60,7 +60,7 @@ def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
 
 
 def finishes_early(workload: ConvWorkload, parts: int) -> bool:
-    """Return whether the epilogue is done on sums in registers: where it has no residual to read, and all of a sum."""
+    """Return whether the epilogue is computed on sums in registers: of one part, and without a residual."""
     return parts == 1 and not workload.epilogue.residual
 
 
@@ -68,42 +68,42 @@ class TensorForm(NamedTuple):
     """The form of a product for tensor cores, beside its tiles: see `tensor_gemm`."""
 
     parts: int = 1
-    """The parts of the reduction, whose sums are added up afterwards."""
+    """The number of parts of the reduction, whose sums are added up afterwards."""
     split: int = 0
-    """The TF32 numbers that add up to each number of the weight; 0 where it is multiplied as it is."""
+    """The number of TF32 numbers that add up to each weight; 0 where the weight is multiplied as it is."""
     in_tile: bool = False
-    """True if parts are added up as tiles, before "sums"."""
+    """True if the parts of a tile are added up before "sums"."""
     by_tap: bool = False
-    """True if each chunk is of one tap."""
+    """True if no chunk spans two taps."""
     rounds_input: bool = False
-    """True if the input is rounded to TF32 numbers in a kernel of its own."""
+    """True if a separate kernel rounds the input to TF32 numbers."""
     exchanged: bool = False
-    """True if the input stands in the place of the weight, and the weight in that of the input."""
+    """True if the workload's x is the problem's weight, and its w the problem's input."""
 
 
 def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) -> list[te.Tensor]:
     """Return the TE definition, in the stages "columns", "weights", "product", "tile", "sums", "planes" and "output".
 
-    Returns x and w in the workload's layouts, what the epilogue reads, and the output, whose pixels are one row: in
+    Returns x and w in the workload's layouts, the epilogue's operands, and the output, whose pixels are one row: in
     NHWC it is (1, 1, N * Ho * Wo, K), in NCHW (N, K, 1, Ho * Wo).
 
     Where `lays_out_input` and `lays_out_weight` say so there are the stages "image", (N, H, W, C') with whole copies of
     channels for each group, and "packed", (max(1, split), K, R, S, C'): the weight, or as many TF32 numbers that add up
-    to it, in the order of the product's columns. Of these the second ones are in a stage "rests" beside "weights".
-    Sizes are those of `read_image`. With `rounds_input` there is an "image" in any case, of TF32 numbers.
+    to it, in the order of the product's columns. The second of two such numbers are in a stage "rests" beside
+    "weights". Sizes are those of `read_image`. With `rounds_input` there is always an "image", of TF32 numbers.
 
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
     `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
-    of a tile, copies, elements) and (channel tiles, chunks, ...): the tiles of output channels count those of all
-    groups. "product" has the sums of each of the `parts` of the chunks in the order of registers, "tile" in the order
-    of memory, and "sums" leaves out what is past the end. Where x has a zero point, "sums" subtracts a stage "offsets"
-    of (K,): the zero point times the sum of a channel's weights. Parts are added up in "planes", or with `in_tile`
-    already in "sums", which then is of one part and reads them by way of a stage "fetched": (parts, pixel tiles,
-    channel tiles, rows, columns). Where `finishes_early` says so "tile" has the epilogue's results instead, in the
-    output's type.
+    of a tile, copies, elements) and (channel tiles, chunks, ...), where channel tiles are those of all groups.
+    "product" has the sums of each of the `parts` of the chunks in the order of registers, "tile" in the order of
+    memory, and "sums" without elements past the end. Where x has a zero point, "sums" subtracts a stage "offsets" of
+    (K,): the zero point times the sum of a channel's weights. Parts are added up in "planes", or with `in_tile` already
+    in "sums", which then has one part and reads the others by way of a stage "fetched": (parts, pixel tiles, channel
+    tiles, rows, columns). Where `finishes_early` is true "tile" has the epilogue's results instead, in the output's
+    type.
 
-    Where factors have been `exchanged` x is the weight of what is computed, and w its input: the epilogue's vectors are
-    along the pixels of one image, and w is returned first.
+    Where factors are `exchanged` the workload's x is the problem's weight, and its w the problem's input: the
+    epilogue's vectors are along the pixels of one image, and w is returned first.
     """
     flat, exchanged = in_a_row(workload), form.exchanged
     first, second = ("w", "x") if exchanged else ("x", "w")
@@ -133,9 +133,9 @@ def tensor_sums(
     tile: FragmentTile,
     form: TensorForm,
 ) -> te.Tensor:
-    """Return the stage "sums" of `tensor_gemm`, (parts left, N * Ho * Wo, groups, K / groups), behind those before it.
+    """Return the stage "sums" of `tensor_gemm`, (parts left, N * Ho * Wo, groups, K / groups), after those before.
 
-    The factors may be stages themselves. The epilogue's operands are read where `finishes_early` says so.
+    The factors may be stages themselves. The epilogue's operands are read where `finishes_early` is true.
     """
     flat = in_a_row(workload)
     parts, split, in_tile, by_tap, rounds_input, exchanged = form
@@ -154,7 +154,7 @@ def tensor_sums(
         pixel, channel = tile.turned((wm, i, v, h, r), (wn, j, q * 2 + e))
         element = columns(pt, kt // (tiles // workload.groups), at, *pixel, copy, lane).astype(sum_type)
         weight = reduce(add, (each(kt, at, *channel, copy, lane).astype(sum_type) for each in factors))
-        first, second = tile.turned(element, weight)  # that of rows is read first, as products expect it
+        first, second = tile.turned(element, weight)  # the factor of rows is read first, as products expect it
         return te.sum(first * second, axis=[chunk, copy, lane])
 
     product = te.compute((parts, tiles_m, tiles, *tile.registers), accumulate, name="product")
@@ -176,8 +176,8 @@ def tensor_sums(
             begin, whole = kt // per_group * most, most % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
-            # Past the last channel, whose results nobody stores, its number serves: TVM writes a condition again with
-            # each use of the result, four times for a minimum and a maximum.
+            # Results past the last channel are not stored, and use its number: a condition TVM would repeat with each
+            # use of the result, four times for a minimum and a maximum.
             return numbers[begin + (own if whole else tirx.min(own, most - 1))]
 
         y = y if offsets is None else y - of_channel(offsets)
@@ -213,7 +213,7 @@ def tensor_sums(
 def _columns(
     x: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, rounds: bool
 ) -> te.Tensor:
-    """Return the stage "columns", behind "image" if there is one, with so many chunks."""
+    """Return the stage "columns" with `count` chunks, after "image" if there is one."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     windows, padded, outside = reads_windows(given), pads_input(given), tirx.const(given.zero_point, x.dtype)
@@ -263,7 +263,7 @@ def _columns(
 def _weights(
     w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, split: int
 ) -> list[te.Tensor]:
-    """Return the stages "weights" and, of a weight in two numbers, "rests", behind "packed" if there is one."""
+    """Return the stages "weights" and, of a weight in two numbers, "rests", after "packed" if there is one."""
     given, workload = workload, read_image(workload)
     channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     (_, columns), zero = workload.kernel, tirx.const(0, w.dtype)
@@ -273,7 +273,7 @@ def _weights(
         value = w[given.weight_layout.place(tile.channel_at(k), channel, r, tap)]
         if split:
             high = in_tf32(value)
-            # TVM simplifies indices by the condition, and a choice by `Select` would read by those of both ways.
+            # TVM simplifies indices by the condition, and a `Select` would read at the indices of both alternatives.
             value = high if split == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
         return value if own == channels else tirx.if_then_else(c < own, value, zero)
 
@@ -320,7 +320,7 @@ def _term(
 def _before_the_end(
     workload: ConvWorkload, tap: tirx.PrimExpr, c: tirx.PrimExpr, count: int, by_tap: bool
 ) -> list[tirx.PrimExpr]:
-    """Return the test that a term is not past the last one, of a tap or of all taps, if so many chunks reach beyond."""
+    """Return the test that a term is not past the end of a tap, or of all taps, if `count` chunks reach beyond it."""
     taps = prod(workload.kernel)
     if by_tap:
         return [c < depth(workload)] if depth(workload) * workload.itemsize % ROW_BYTES else []

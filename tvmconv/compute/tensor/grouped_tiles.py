@@ -1,9 +1,9 @@
-"""Convolution in narrow groups for tensor cores, each warp of which computes pixels of one group.
+"""Convolution in narrow groups for tensor cores: each warp computes pixels of one group.
 
-A block reads a tile of the input, with what its windows reach beyond it, into shared memory once: what a pixel reads
-under a tap, the channels of a group, lies there as the rows of a matrix of tensor cores do. So a sum is over the terms
-of its own group alone, and infinities and NaN of one group stay in it. Two groups of 4 channels are one unit, whose
-weight is zero where they meet, and their sums are of one group's terms each as well.
+A block reads a tile of the input, with what its windows reach beyond it, into shared memory once: the channels of a
+group that a pixel reads under a tap are there as the rows of a matrix of tensor cores are. So a sum has the terms of
+its group alone, and infinities and NaN of one group stay in it. Two groups of 4 channels are one unit, whose weight is
+zero between one group's outputs and the other's channels, and whose sums leave out the other group's terms as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LANES = 8
 """The channels of a vector: 16 bytes in half precision, a row of a matrix of tensor cores."""
 
 EIGHT = 8
-"""The rows of such a matrix: pixels of a line."""
+"""The number of rows of such a matrix: pixels of a line."""
 
 
 def unit_groups(workload: ConvWorkload) -> int:
@@ -45,25 +45,25 @@ def units(workload: ConvWorkload) -> int:
 
 
 def lays_out_group_weight(workload: ConvWorkload) -> bool:
-    """Return whether the weight is laid out first: among zeros, or channels last. One of 1x1 has them last anyway."""
+    """Return whether the weight is first copied: with zeros between groups, or to KRSC, which a 1x1 one has."""
     return unit_groups(workload) > 1 or (workload.w_layout != "KRSC" and prod(workload.kernel) > 1)
 
 
 def strip(workload: ConvWorkload, columns: int) -> int:
-    """Return the columns of the input from one row of a matrix to the next, of tiles of so many columns of pixels."""
+    """Return the number of input columns between neighbouring rows of a matrix, for tiles of `columns` pixels."""
     return columns // EIGHT * workload.stride[1]
 
 
 def grouped_tiles(workload: ConvWorkload, tile: tuple[int, int, int]) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pixels", "weights", "product", "sums" and "output".
 
-    Returns x in NHWC and w in the workload's layouts, what the epilogue reads, and the output in NHWC. A tile is of so
-    many rows and columns of pixels, and units. "pixels" has the input as tiles read it, with zeros around it, its
-    columns in strips: (N, tiles of rows, of columns, rows, strips, columns of one, vectors of channels, elements of
-    one). "weights" are those of a unit's outputs, (units, outputs, vectors of all taps, elements). It reads w, or where
-    `lays_out_group_weight` says so a stage "packed" of (K, R, S, channels of a unit), with zeros between an output and
-    the channels of another group. "product" has the sums of tiles, (N, tiles of rows, of columns, rows, columns, units,
-    outputs of one). Units are rounded up to whole tiles as well.
+    Returns x in NHWC and w in the workload's layouts, the epilogue's operands, and the output in NHWC. `tile` is the
+    rows and columns of pixels of a tile, and its units. "pixels" has the input as tiles read it, with zeros around it,
+    its columns in strips: (N, row tiles, column tiles, rows, strips, columns of a strip, vectors of channels, elements
+    of a vector). "weights" are those of a unit's outputs, (units, outputs, vectors of all taps, elements). It reads w,
+    or where `lays_out_group_weight` is true a stage "packed" of (K, R, S, channels of a unit), with zeros between an
+    output and the channels of another group. "product" has the sums of tiles, (N, row tiles, column tiles, rows,
+    columns, units, outputs of a unit). Units are rounded up to whole tiles as well.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
@@ -100,7 +100,7 @@ def grouped_tiles(workload: ConvWorkload, tile: tuple[int, int, int]) -> list[te
 
 
 def _pixels(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int, int]) -> te.Tensor:
-    """Return the stage "pixels"."""
+    """Return the stage "pixels" of `grouped_tiles`."""
     (rows, columns, across), (sh, sw), (top, left, _, _) = tile, workload.stride, workload.padding
     count, zero, vectors = in_tiles(units(workload), across), tirx.const(0, x.dtype), unit_inputs(workload) // LANES
     width = strip(workload, columns)
@@ -120,7 +120,7 @@ def _pixels(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int, int]) ->
 
 
 def _weights(w: te.Tensor, workload: ConvWorkload, count: int) -> te.Tensor:
-    """Return the stage "weights" of so many units, behind "packed" if there is one."""
+    """Return the stage "weights" with `count` units, after "packed" if there is one."""
     inputs, outputs, own = unit_inputs(workload), unit_outputs(workload), workload.w_shape[1]
     vectors, columns, zero = inputs // LANES, workload.kernel[1], tirx.const(0, w.dtype)
 

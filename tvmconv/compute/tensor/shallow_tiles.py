@@ -1,8 +1,8 @@
 """Convolution of few input channels for tensor cores, as in a network's first layer.
 
 A block reads a tile of the input, with what its windows reach beyond it, into shared memory once, and the channels of a
-pixel side by side. What a row of a window reads is contiguous there, as in the layout of the im2win thesis: so two
-neighbouring terms of a sum are one word, and threads take the columns of im2col from the tile itself.
+pixel side by side. The elements of a row of a window are contiguous there, as in the layout of the im2win thesis: so
+two neighbouring terms of a sum are one word, and threads take the columns of im2col from the tile itself.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ STEP = 16
 """The terms of an instruction of tensor cores in half precision."""
 
 QUAD = 4
-"""The lanes that have the sums of a pixel."""
+"""The number of lanes that share the sums of a pixel."""
 
 
 def pixel_channels(workload: ConvWorkload) -> int:
-    """Return the channels of a pixel in shared memory: one more than there are where windows began within a word."""
+    """Return the channels of a pixel in shared memory: one is added where windows would begin inside a word."""
     return workload.in_channels + workload.stride[1] * workload.in_channels % 2
 
 
 def row_terms(workload: ConvWorkload) -> int:
-    """Return the terms of a row of a window, rounded up to whole words."""
+    """Return the number of terms of a row of a window, rounded up to whole words of two terms."""
     terms = workload.kernel[1] * pixel_channels(workload)
     return terms + terms % 2
 
 
 def window_terms(workload: ConvWorkload) -> int:
-    """Return the terms of a window up to its last one, with those between its rows."""
+    """Return the number of terms of a window up to its last one, with the terms that fill up its rows."""
     return (workload.kernel[0] - 1) * row_terms(workload) + workload.kernel[1] * pixel_channels(workload)
 
 
 def steps(workload: ConvWorkload) -> int:
-    """Return the instructions that a sum takes."""
+    """Return the number of instructions for a sum."""
     return -(-workload.kernel[0] * row_terms(workload) // STEP)
 
 
 def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pixels", "weights", "product", "sums", "planes" and "output".
 
-    Returns x and w in the workload's layouts, what the epilogue reads, and the output. A tile is of so many rows and
-    columns of pixels, of outputs of a warp, and of such warps. "pixels" has the input as tiles read it, with zeros
-    around it: (N, tiles of rows, of columns, rows, columns, `pixel_channels`). "packed" is the weight, laid out by a
-    kernel of its own: (tiles of outputs, outputs, terms), with zeros between rows of windows and at the end, and with
-    the outputs in the order in which a warp's instructions take them; "weights" copies a tile of it. "product" has the
-    sums of tiles: (N, tiles of rows, of columns, rows, columns, warps, outputs of one), and "sums" is the same.
+    Returns x and w in the workload's layouts, the epilogue's operands, and the output. `tile` is the rows and columns
+    of pixels of a tile, the outputs of a warp, and the number of warps along the outputs. "pixels" has the input as
+    tiles read it, with zeros around it: (N, row tiles, column tiles, rows, columns, `pixel_channels`). "packed" is the
+    weight, laid out by a separate kernel: (tiles of outputs, outputs, terms), with zeros between rows of windows and at
+    the end, and with the outputs in the order in which a warp's instructions take them; "weights" copies a tile of it.
+    "product" has the sums of tiles: (N, row tiles, column tiles, rows, columns, warps, outputs of a warp), and "sums"
+    is a copy of it.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(*workload.operands["w"], name="w")
@@ -63,7 +64,7 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
     pixels = _pixels(x, workload, rows, columns)
     weights = _weights(w, workload, outputs, warps)
     r = te.reduce_axis((0, kernel_y), name="r")
-    # The last term of a row, which rounds it up to whole words, is read too: of 7 terms whole vectors are copied.
+    # The term that fills up a row is read too, so that whole vectors are copied where a row has 7 terms.
     term = te.reduce_axis((0, terms), name="term")
 
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
@@ -91,7 +92,7 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
 
 
 def _pixels(x: te.Tensor, workload: ConvWorkload, rows: int, columns: int) -> te.Tensor:
-    """Return the stage "pixels"."""
+    """Return the stage "pixels" of `shallow_tiles`."""
     (sh, sw), (top, left, _, _), zero = workload.stride, workload.padding, tirx.const(0, x.dtype)
 
     def element(n: tirx.Var, y: tirx.Var, xs: tirx.Var, row: tirx.Var, col: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
@@ -107,7 +108,7 @@ def _pixels(x: te.Tensor, workload: ConvWorkload, rows: int, columns: int) -> te
 
 
 def _weights(w: te.Tensor, workload: ConvWorkload, outputs: int, warps: int) -> te.Tensor:
-    """Return the stage "weights", behind "packed"."""
+    """Return the stage "weights" of `shallow_tiles`, after "packed"."""
     own, channels, terms = workload.in_channels, pixel_channels(workload), row_terms(workload)
     (kernel_y, kernel_x), zero = workload.kernel, tirx.const(0, w.dtype)
     tiles = -(-workload.out_channels // (outputs * warps))

@@ -3,8 +3,8 @@
 It is `O = A [sum over c of (G F[k, c] Gt) * (B P[n, c] Bt)] At` for each tile of 4x4 outputs, as in `winograd`. With
 3x3 taps it takes 36 multiplications where the direct convolution takes 144, and with 5x5 64 for 400. Of each of the 36
 or 64 points the sums over the channels are a product of matrices: that of all tiles, by the transformed weight. So they
-are a 1x1 convolution in as many groups, whose image is the row of all tiles, and whose channels lie side by side for
-each group.
+are a 1x1 convolution with a group for each point, whose image is the row of all tiles, and whose channels are
+contiguous for each group.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .fragments import FragmentTile
 from .gemm import TensorForm, tensor_sums
 
 OUTPUTS = 4
-"""The rows, and the columns, of outputs of a tile."""
+"""The number of output rows, and of output columns, of a tile."""
 
 
 def side_of(workload: ConvWorkload) -> int:
-    """Return the number of rows, and of columns, of the inputs that a tile reads, and of its points."""
+    """Return the number of input rows, and of columns, that a tile reads: its number of points along each axis."""
     return OUTPUTS + workload.kernel[0] - 1
 
 
 def tiles_of(workload: ConvWorkload) -> tuple[int, int]:
-    """Return the rows and the columns of tiles of an image, which are rounded up."""
+    """Return the number of rows and of columns of tiles in an image, rounded up."""
     rows, columns = (-(-size // OUTPUTS) for size in workload.output_size)
     return rows, columns
 
@@ -49,7 +49,7 @@ def transformed_elements(workload: ConvWorkload) -> tuple[int, int, int]:
 
 
 def winograd_product(workload: ConvWorkload) -> ConvWorkload:
-    """Return the convolution whose sums are those of the products of transformed tiles: a group for each point."""
+    """Return the convolution that sums the products of transformed tiles: it has a group for each point."""
     points = side_of(workload) ** 2
     return ConvWorkload(
         batch=1,
@@ -67,7 +67,7 @@ def winograd_product(workload: ConvWorkload) -> ConvWorkload:
 
 
 def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) -> list[te.Tensor]:
-    """Return the TE definition, in these stages beside those of `tensor_gemm` from "columns" to "sums".
+    """Return the TE definition, in the stages below and those of `tensor_gemm` from "columns" to "sums".
 
     An input in NCHW is in a stage "image" (N, H, W, C) first.
 

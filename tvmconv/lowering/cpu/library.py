@@ -1,4 +1,4 @@
-"""Building of a module for a CPU, without what LLVM takes long over, checks of arguments, or gets wrong, remainders."""
+"""Building of a module for a CPU, without argument checks, which LLVM is slow at, and remainders that it gets wrong."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CALLED_PACKED = 1
 """The calling convention of a function with TVM's checks in it, `CallingConv::kCPackedFunc`."""
 
 OWN_CODE = "compute_scope"
-"""The key of TVM's attribute around the code of a function itself, behind the checks of its arguments."""
+"""The key of TVM's attribute around a function's own statements, which follow the checks of its arguments."""
 
 NOT_HALVES = "-prefer-256-bit"
-"""LLVM's feature, taken away, of CPUs for which it makes vectors of 256 bits where there are registers of 512."""
+"""The option that takes away the LLVM feature of preferring vectors of 256 bits on CPUs with registers of 512 bits."""
 
 
 def library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[str]) -> Module:
@@ -37,9 +37,9 @@ def library_for_cpu(mod: tvm.IRModule, target: tvm.target.Target, checked: set[s
 
 
 def with_widest_vectors(target: tvm.target.Target) -> tvm.target.Target:
-    """Return the target with vectors as long as registers in the loops that LLVM makes vectors of.
+    """Return the target with vectors as long as registers in the loops that LLVM vectorizes.
 
-    By itself it prefers half of an AVX-512 register, which the first of such CPUs were the slower for.
+    Without the option LLVM prefers half of an AVX-512 register, since the first such CPUs ran slower with whole ones.
     """
     if cpu_of(target).lanes < MOST_LANES:
         return target
@@ -50,8 +50,8 @@ def with_widest_vectors(target: tvm.target.Target) -> tvm.target.Target:
 def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
     """Return the names of the functions that a network calls with its inputs, as they are or as views of them.
 
-    The network is lowered, as its bytecode is made of it. It calls all others with constants and with memory that it
-    has allocated for them.
+    The network is lowered, in the form from which its bytecode is made. It calls all other functions with constants and
+    with memory that it has allocated for them.
     """
     found: set[str] = set()
 
@@ -86,7 +86,7 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
 
 
 def _without_checks(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function that TVM has given a packed interface, without the checks of its arguments; its own stay.
+    """Return a function with TVM's packed interface without the checks of its arguments; assertions in its code stay.
 
     Before: `assert num_args == 2; ...; assert x.ndim == 4; with T.attr({"compute_scope": ...}): assert granted; A`.
     After: `...; with T.attr({"compute_scope": ...}): assert granted; A`.
@@ -101,7 +101,7 @@ def _without_asserts(step: Any) -> Any:
         return tirx.Evaluate(0)
     if isinstance(step, tirx.SeqStmt):
         return tirx.stmt_seq(*map(_without_asserts, step.seq))
-    if isinstance(step, tirx.IfThenElse):  # what has no strides is contiguous
+    if isinstance(step, tirx.IfThenElse):  # a check of strides: an array without strides is contiguous
         return tirx.IfThenElse(step.condition, _without_asserts(step.then_case), None)
     if isinstance(step, tirx.AttrStmt) and step.attr_key != OWN_CODE:
         return tirx.AttrStmt(step.node, step.attr_key, step.value, _without_asserts(step.body))
@@ -109,11 +109,11 @@ def _without_asserts(step: Any) -> Any:
 
 
 def _with_hidden_masks(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a lowered function for a CPU in which LLVM knows no remainder by a power of two.
+    """Return a lowered function for a CPU whose remainders by powers of two are hidden from LLVM.
 
-    LLVM makes a mask of such a remainder. Elements at `x[i % 16]` are consecutive up to where the remainder starts
-    again; a vector loop needs a check for that, which LLVM 22 forgets in many loops: it reads on behind the end of a
-    row. A hidden mask is a number that LLVM does not know.
+    LLVM makes a mask of such a remainder. Elements at `x[i % 16]` are consecutive only until the remainder wraps
+    around; a vector loop needs a check for that, which LLVM 22 forgets in many loops: it reads on past the end of a
+    row. A hidden mask is a number whose value LLVM does not know.
 
     Before: `x[i % 16 * 4 + j]`. After: `x[(i & hidden(15)) * 4 + j]`.
     """
@@ -121,7 +121,7 @@ def _with_hidden_masks(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _masked(remainder: tirx.FloorMod) -> tvm.ir.Expr:
-    """Return a remainder by a power of two as a mask behind LLVM's fence of floating point, which is no instruction."""
+    """Return a remainder by a power of two as a mask behind `llvm.arithmetic.fence`, which becomes no instruction."""
     divisor = remainder.b
     if not isinstance(divisor, tirx.IntImm) or int(divisor) < 2 or int(divisor) & (int(divisor) - 1):
         return remainder

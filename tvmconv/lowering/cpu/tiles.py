@@ -1,6 +1,6 @@
-"""Tiles of AMX: functions of LLVM in the place of what a scheduled function for a CPU sums in plain loops.
+"""Tiles of AMX: calls of LLVM functions that replace the plain summation loops of a scheduled function for a CPU.
 
-A schedule is complete without them; this pass puts them where its annotations say so.
+A schedule is complete without them; this pass inserts them where its annotations say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFUSED = (
 
 
 def with_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function with functions for its annotated blocks; another one as it is.
+    """Return a scheduled function whose annotated blocks call functions for AMX; one without annotations as it is.
 
     Before: `for task in T.parallel(...): ... for y, x, k, c, r, s, ...: sums[y, x, k] += a[...] * b[...] ...`.
     After: `assert request() == 0`, and `for task in T.parallel(...): begin() ... product(sums, a, b, ...) ... end()`.
@@ -53,7 +53,7 @@ def with_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _multiplied(block: SBlock) -> SBlock:
-    """Return a block with a call of its function in the place of its loops."""
+    """Return a block annotated with `TILE_PRODUCT` with a call of its function instead of its loops."""
     if TILE_PRODUCT not in block.annotations:
         return block
     product = TileProduct.from_list(block.annotations[TILE_PRODUCT])
@@ -86,7 +86,7 @@ class _Strided:
         self.pointer = tirx.address_of(part[tuple([0] * len(extents))])
 
     def bytes(self, axis: int, elements: int) -> tirx.PrimExpr:
-        """Return the bytes from an element to the one so many further on an axis."""
+        """Return the bytes from an element to the one that is `elements` further along an axis."""
         return tirx.Cast("int64", self.strides[axis] * (int(elements) * self._itemsize))
 
 

@@ -1,7 +1,7 @@
-"""Staging by copies to shared memory that run behind the computation, several chunks ahead of it.
+"""Staging by asynchronous copies to shared memory, which run during the computation, several chunks ahead of it.
 
 Such a copy takes one instruction and no register, where a load and a store take ten with their addresses. Offsets are
-immediate operands of it: left to compilers they become additions of 64 bits, again for each copy.
+immediate operands of the copy: left to compilers they become additions of 64 bits, again for each copy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCE = included("lowering/folding/copying.cuh")
 
 
 def copied(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Return a staging statement, once hoisted, with a copy for its load and store; zero outside the input.
+    """Return a hoisted staging statement with a copy instead of its load and store; it writes zero outside the input.
 
     An element that is padding for every thread remains a store.
     """
@@ -44,7 +44,7 @@ def copied(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def committed() -> Always:
-    """Return the statement that ends the copies of a chunk."""
+    """Return the step that ends the group of a chunk's copies."""
     return Always(tirx.Evaluate(cuda_func_call(function("commit_words"), source_code=SOURCE)))
 
 
@@ -57,13 +57,13 @@ class Copies:
     chunk: int
     """The number of channels in a chunk."""
     channels: int
-    """The number of channels in all."""
+    """The total number of channels."""
 
     def synchronized(self, steps: Sequence[Step]) -> Iterator[Step]:
-        """Yield the steps with a wait and a barrier before each chunk's products, in place of TVM's barriers.
+        """Yield the steps with a wait and a barrier before each chunk's products, and without TVM's barriers.
 
-        One is enough: behind it all threads have the chunk, and have done with the one before, where the next copies
-        go.
+        One barrier is enough: after it all threads see the chunk, and have finished the chunk before, whose buffer the
+        next copies fill.
         """
         places = 1 + max(step.place for step in steps if isinstance(step, Products))
         taps = places // self.channels
@@ -80,11 +80,11 @@ class Copies:
                 ready = step.place // taps // self.chunk
                 yield from _ready(started - ready)
             if started < 0 or not (isinstance(step, Always) and _is_barrier(step.stmt)):
-                yield step  # a barrier in front of everything tells one tile of a block from the next
+                yield step  # TVM's barrier before the first copy stays: it separates the tiles of a block
 
 
 def _ready(behind: int) -> Iterator[Always]:
-    """Yield a wait for all copies but those of the last chunks, and a barrier."""
+    """Yield a wait for all copies except those of the last `behind` chunks, and a barrier."""
     yield Always(tirx.Evaluate(cuda_func_call(function("wait_for_words", behind), source_code=SOURCE)))
     yield Always(_barrier())
 

@@ -23,12 +23,12 @@ from .skeleton import Skeleton, declares, first_lane, is_thread
 from .steps import Always, Loop, PerOutput, Products, Staging, Step
 
 Choices = Sequence[Sequence[Sequence[int]]]
-"""Blocks of output channels in lists; the blocks of a list follow one another, and a thread does one list."""
+"""Lists of blocks of output channels: a thread runs the blocks of one list in order."""
 
 PRODUCTS_OF_A_LAUNCH = 32768
-"""The multiply-adds of a launch that compilers do not take unduly long over.
+"""The number of multiply-adds up to which blocks share a launch; compilers would take unduly long over more.
 
-They take a sixth longer than over two halves.
+Over this number they take a sixth longer than over two halves of it.
 """
 
 STACK_BYTES = 1024
@@ -36,9 +36,9 @@ STACK_BYTES = 1024
 
 
 def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int]]) -> tirx.PrimFunc:
-    """Return the skeleton's function for the result of `expanded`, without the parameters that are constants.
+    """Return the skeleton's function with constants, the result of `expanded`, in it instead of as parameters.
 
-    Each of the blocks, lists of output channels, is code of its own; on a GPU they are numbered by blockIdx.y, and a
+    Each of `blocks`, lists of output channels, has separate code; on a GPU blocks are numbered by blockIdx.y, and a
     kernel takes as many of them as have `PRODUCTS_OF_A_LAUNCH` together: one launch then follows the other.
     """
     names = (*constants, skeleton.sums.name)
@@ -46,7 +46,7 @@ def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int
 
     def body(block: Sequence[int]) -> tirx.Stmt:
         stmt = tirx.stmt_seq(*_body(skeleton, skeleton.steps, constants, block))
-        # A function of its own in the tasks of a CPU, since LLVM takes longer over one large function than over many.
+        # A separate function in the tasks of a CPU, since LLVM takes longer over one large function than over many.
         return tirx.AttrStmt(0, "compute_scope", tvm.ir.StringImm("block"), stmt) if outlined else stmt
 
     def thread(choices: Choices, number: tirx.PrimExpr) -> tirx.Stmt:
@@ -90,10 +90,10 @@ def bind(skeleton: Skeleton, constants: Constants, blocks: Sequence[Sequence[int
 
 
 def _can_outline(skeleton: Skeleton) -> bool:
-    """Return whether blocks can be functions of their own.
+    """Return whether the code of each block can be a separate function.
 
-    LLVM refuses TVM's debug information for what follows such a function in the one around it, but for the release of
-    memory in the turns of a parallel loop; and TVM makes no loop of a single turn.
+    LLVM refuses TVM's debug information for statements after such a function, except releases of memory in the
+    iterations of a parallel loop; and TVM makes no loop of a single iteration.
     """
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, found.append))
@@ -117,7 +117,7 @@ def _is_launch(stmt: tirx.AttrStmt) -> bool:
 
 
 def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[list[Sequence[int]]]:
-    """Return the blocks by launches, given the multiply-adds of each output channel."""
+    """Return the blocks grouped by launch; `products` is the number of multiply-adds of each output channel."""
     launches: list[list[Sequence[int]]] = []
     room = 0
     for block in blocks:
@@ -133,8 +133,8 @@ def _launches(blocks: Sequence[Sequence[int]], products: np.ndarray) -> list[lis
 def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
     """Return the constants with the weight as (K, C, R, S) in float32, with zeros for the channels of other groups.
 
-    A weight that is not finite is refused: a product with it is NaN or infinite wherever the input is, padding
-    included, and leaving out the zeros beside it would keep none of that.
+    A weight with NaN or infinity is refused: its products are NaN or infinite for any input, padding included, which a
+    kernel that leaves out zeros would not reproduce.
     """
     weight = constants["w"]
     if weight.shape != workload.w_shape:
@@ -148,7 +148,7 @@ def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
 
 
 def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """Return a statement that runs the body with a number."""
+    """Return a statement that runs the body whose index is `number`."""
     chosen = bodies[-1]
     for place in reversed(range(len(bodies) - 1)):
         chosen = tirx.IfThenElse(number == place, bodies[place], chosen)
@@ -158,7 +158,7 @@ def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
 def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block: Sequence[int]) -> Iterator[tirx.Stmt]:
     """Yield the statements of the steps for a block of output channels.
 
-    A sum is a new variable after each product, not a place in an array: compilers take a tenth of the time over it.
+    A sum is a new variable after each product, not an array element: compilers take a tenth of the time over it.
     """
     filters = constants["w"][list(block)]
     read = set(np.flatnonzero(filters.any(axis=(0, 2, 3))).tolist())
@@ -167,7 +167,7 @@ def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block
     sums: dict[int, tirx.PrimExpr] = {}
     private = _private(skeleton)
     analyzer = Analyzer()
-    number = count()  # TVM itself would take long to tell apart so many variables of one name
+    number = count()  # in the names of variables: TVM would take long to tell apart thousands of one name
 
     def known(load: TensorLoad) -> tirx.PrimExpr:
         if load.source.same_as(skeleton.sums):
@@ -207,9 +207,9 @@ def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block
 
 
 def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> tirx.Stmt:
-    """Return the statement with an output channel's place in its block, where it reads or stores private buffers.
+    """Return the statement with accesses to private buffers at the channel's index in its block, not at its number.
 
-    So these are no larger than a block, and stay in a near cache.
+    So these buffers are no larger than a block, and stay in a near cache.
     """
 
     def load(expr: TensorLoad) -> TensorLoad:
@@ -224,7 +224,7 @@ def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> t
 
 
 def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Return the statement with new variables for its activation: TVM refuses two values of one in a kernel."""
+    """Return the statement with new variables for its activation: TVM refuses two definitions of one variable."""
     bound: list[tirx.Let] = []
     tvm_ffi.structural_walk(stmt, (tirx.Let, bound.append))
     own = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
@@ -232,7 +232,7 @@ def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return a number, as many times as an expression has lanes."""
+    """Return a number, repeated for each lane of the expression `like`."""
     number, lanes = tirx.FloatImm("float32", value), tvm_ffi.dtype(like.ty.dtype).lanes
     return tirx.Broadcast(number, lanes) if lanes > 1 else number
 

@@ -1,8 +1,8 @@
-"""Hoisting of expressions that the statements of a thread share: places in memory, but for a constant, and tests.
+"""Hoisting of expressions that the statements of a thread share: addresses, except for a constant offset, and tests.
 
-Once unrolled they say so hundreds of times, in branches that no compiler looks across: here each is worked out once, in
-front of them. Before: `if t // 8 < 60: shared[t % 30 + 960] = ...`. After: `test0 = t // 8 < 60`, `shared_0` is the
-buffer from `shared[t % 30]` on, `if test0: shared_0[960] = ...`.
+Unrolled code repeats them hundreds of times, in branches that no compiler looks across: here each is computed once, in
+front of the statements. Before: `if t // 8 < 60: shared[t % 30 + 960] = ...`. After: `test0 = t // 8 < 60`, `shared_0`
+is the buffer that begins at `shared[t % 30]`, `if test0: shared_0[960] = ...`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvmconv.compute.substitution import substitute
 
 
 class Hoisting:
-    """Rewrites statements of a thread; `bindings` are the statements that have to stand in front of them."""
+    """Rewrites statements of a thread; `bindings` are the statements that have to precede them."""
 
     def __init__(self, analyzer: Analyzer) -> None:
         self.bindings: list[tirx.Stmt] = []
@@ -57,7 +57,7 @@ class Hoisting:
     def _place(
         self, buffer: tirx.Buffer, index: tirx.PrimExpr, k: tirx.Var | None
     ) -> tuple[tirx.Buffer, tirx.PrimExpr]:
-        """Return the element as one of the buffer from the thread's own place on: a constant, plus a multiple of k."""
+        """Return a buffer that begins at the thread's offset, and the index in it: a constant plus a multiple of k."""
         if k is not None:
             start, after = (self._analyzer.simplify(substitute(index, {k: at})) for at in (0, 1))
             slope = int(self._analyzer.simplify(after - start))
@@ -72,7 +72,7 @@ class Hoisting:
         return self._part(buffer, index), tirx.IntImm("int32", constant)
 
     def _part(self, buffer: tirx.Buffer, start: tirx.PrimExpr) -> tirx.Buffer:
-        """Return the buffer from a place on."""
+        """Return the buffer that begins at element `start` of `buffer`."""
         if buffer in self._parts:
             return buffer
         key = buffer, tvm_ffi.StructuralKey(start)

@@ -1,4 +1,4 @@
-"""The skeleton of a sparse convolution: lowered and unrolled, but for the output channels, and still without a weight.
+"""The skeleton of a sparse convolution: lowered and unrolled, except over output channels, and without a weight.
 
 Each loop that the schedule annotated with `UNROLLED` is unrolled.
 """
@@ -38,7 +38,7 @@ Values = Mapping[tirx.Var, int]
 
 @dataclass(frozen=True)
 class Skeleton:
-    """The parts of a kernel that are the same for all weights of a shape."""
+    """The parts of a kernel that all weights of a shape have in common."""
 
     func: tirx.PrimFunc
     """The lowered function, its loops still rolled, with the constants as parameters."""
@@ -49,11 +49,11 @@ class Skeleton:
     common: tuple[tirx.Stmt, ...]
     """The statements that a thread runs first, whatever its output channels are."""
     steps: tuple[Step, ...]
-    """The steps of a thread, unrolled."""
+    """The unrolled steps of a thread."""
 
     @property
     def pixels(self) -> int:
-        """The number of pixels of a thread, which has so many multiply-adds for each weight."""
+        """The number of pixels of a thread: its multiply-adds for each weight."""
         places = [step.place for step in _flat(self.steps) if isinstance(step, Products)]
         return len(places) // len(set(places))
 
@@ -71,7 +71,7 @@ def make_skeleton(func: tirx.PrimFunc, target: tvm.target.Target) -> Skeleton:
     mod = tirx.transform.BindTarget(whole)(mod)
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     # Common subexpressions would be variables, which unrolling would define again and again.
-    # On a CPU each block would overwrite the input of the next one if they were to share memory with its sums.
+    # On a CPU each block would overwrite the input of the next one if input and sums were to share memory.
     options = {"tirx.disable_cse_tir": True, "tirx.disable_storage_rewrite": not backend_of(target).on_gpu}
     with tvm.transform.PassContext(instruments=[_UpToUnrolling()], config=options):
         lowered = pipeline(mod)["skeleton"]
@@ -91,7 +91,7 @@ def make_skeleton(func: tirx.PrimFunc, target: tvm.target.Target) -> Skeleton:
         own = list(unroller.copies.synchronized(own))
     extents = thread_extents(lowered)
     common = _with_intrinsics(unroller.hoisting.bindings, lowered, extents)
-    if not extents:  # its blocks follow one another, and read what is staged before the first
+    if not extents:  # on a CPU blocks run one after the other, and read what is staged before the first one
         staged = [step for step in takewhile(lambda step: isinstance(step, Always), own) if isinstance(step, Always)]
         common, own = tuple(step.stmt for step in staged), own[len(staged) :]
     return Skeleton(lowered, sums, extents, common, tuple(own))
@@ -103,7 +103,7 @@ def _flat(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _without(steps: Iterable[Step], sums: tirx.Buffer) -> Iterator[Step]:
-    """Yield the steps but for those that declare the sums, make them zero, or, in a lone thread, declare a constant."""
+    """Yield the steps except those that declare or zero the sums, or, with a single thread, declare a constant."""
     for step in steps:
         if isinstance(step, Loop):
             yield replace(step, steps=tuple(_without(step.steps, sums)))
@@ -119,9 +119,9 @@ def declares(stmt: tirx.Stmt, names: Sequence[str]) -> bool:
 
 
 def is_thread(stmt: tirx.Stmt) -> bool:
-    """Return whether a statement is the work of a thread: the smallest that has all loops to unroll.
+    """Return whether a statement is the work of a thread: the smallest one that contains all loops to unroll.
 
-    Some of them may stand in loops that stay.
+    Some of these loops may be inside loops that stay.
     """
     return any(is_unrolled(part) for part in stmt.seq) or sum(map(_has_unrolled, stmt.seq)) > 1
 
@@ -191,8 +191,8 @@ class _Unroller:
     def _hoisted(self, node: Any, k: tirx.Var | None = None) -> Any:
         if self._extents:
             return self.hoisting.rewrite(node, k)
-        # LLVM hoists by itself, and to TVM's code for it two parts of a buffer are different buffers. But a place has
-        # to be plainly a variable one and a constant, or its arithmetic in 32 bits remains.
+        # LLVM hoists without help, and TVM's code for LLVM takes two parts of a buffer for different buffers. But an
+        # index has to be written as a variable part plus a constant, or its arithmetic in 32 bits remains.
         return tvm_ffi.structural_map(node, (TensorLoad, self._simplified))
 
     def _simplified(self, load: TensorLoad) -> TensorLoad:
@@ -221,12 +221,12 @@ def _has_unrolled(stmt: tirx.Stmt) -> bool:
 def _with_intrinsics(
     bindings: list[tirx.Stmt], func: tirx.PrimFunc, extents: tuple[tirx.AttrStmt, ...]
 ) -> tuple[tirx.Stmt, ...]:
-    """Return the statements with the target's intrinsics for divisions; a hoisted thread has no others."""
+    """Return hoisted statements with divisions lowered to the target's intrinsics; no other statement divides."""
     if not bindings:
         return ()
     lowered: list[tirx.Stmt] = []
     body: tirx.Stmt = tirx.SeqStmt([*bindings, tirx.Evaluate(0)])
-    for extent in extents:  # they tell that nothing is negative
+    for extent in extents:  # tells TVM that indices are not negative
         body = tirx.AttrStmt(extent.node, extent.attr_key, extent.value, body)
     for loop in rolled_loops(func):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
@@ -236,7 +236,7 @@ def _with_intrinsics(
 
 
 def rolled_loops(func: tirx.PrimFunc) -> list[tirx.For]:
-    """Return the loops around those that a thread unrolls."""
+    """Return the loops that stay loops, since they are not annotated with `UNROLLED`."""
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
     return [loop for loop in found if UNROLLED not in loop.annotations]

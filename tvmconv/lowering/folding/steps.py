@@ -24,7 +24,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class PerOutput:
-    """A statement for each output channel k, which reads its sums."""
+    """A statement for each output channel k, which reads that channel's sums."""
 
     k: tirx.Var
     stmt: tirx.Stmt
@@ -32,9 +32,9 @@ class PerOutput:
 
 @dataclass(frozen=True)
 class Products:
-    """One element of the input times the weight of every output channel.
+    """The products of one element of the input with the weights of all output channels.
 
-    `sums[k * step + first] += element * weight[k, place]`, place counting c, r and s in one.
+    `sums[k * step + first] += element * weight[k, place]`, where `place` is the row-major number of (c, r, s).
     """
 
     place: int
@@ -45,7 +45,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Loop:
-    """Steps that a loop repeats, which stays one; the sums are zero at the beginning of each turn."""
+    """Steps in a loop that stays a loop; the sums are zero at the beginning of each iteration."""
 
     loop: tirx.For
     steps: tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""Buffers of a scheduled function: their regions as operands of CUDA functions, and statements that move to others."""
+"""Buffers of a scheduled function: regions as operands of CUDA functions, and replacement of buffers in statements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import MatchBufferRegion
 
 Places = dict[Any, tuple[Any, list[int]]]
-"""Buffers that take the place of others, and axes of those."""
+"""For each buffer the one that replaces it, and the axes on which `moved` sets the index."""
 
 
 def moved(stmt: tirx.Stmt, places: Places, last: Any) -> tirx.Stmt:
-    """Return a statement with buffers in place of others, at index 0 on some axes and at a given one on the last.
+    """Return a statement with buffers replaced: at index 0 on the given axes, except `last` on the last of these.
 
-    The last one is 0 too where the buffer has a single place on that axis.
+    There the index is 0 too, where the new buffer has a single element along that axis.
     """
 
     def place_of(buffer: Any, indices: Any) -> tuple[Any, list[Any]]:
@@ -49,10 +49,10 @@ def moved(stmt: tirx.Stmt, places: Places, last: Any) -> tirx.Stmt:
 
 
 class Operand:
-    """A region of shared memory or registers that a function reads or writes, which gets the address of its start.
+    """A region of shared memory or registers that a CUDA function reads or writes; the function gets its address.
 
-    ThreadSync does not look at the access, as a ring has barriers of its own, unless it is "w": a write that it puts
-    barriers around.
+    TVM's pass ThreadSync ignores the access, since a ring has its own barriers, unless `access` is "w": a write that
+    the pass puts barriers around.
     """
 
     def __init__(self, region: TensorRegion, access: str | int = 0) -> None:

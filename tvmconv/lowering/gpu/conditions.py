@@ -1,4 +1,4 @@
-"""Tests of a kernel for a GPU, such as that of a pixel in the last tile, made once and not in each turn of a loop."""
+"""Tests in kernels for GPUs, such as that of a pixel in the last tile: once before a loop, not in each iteration."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..signatures import is_scheduled
 
 
 def with_tests_before_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function that tests before a loop that stores to an operand, where each turn tests the same.
+    """Return a scheduled function with a loop's test before it, where the loop stores to an operand and repeats it.
 
-    A compiler unrolls such a loop and reads ahead for the next turns, and loads and stores vectors, which it does not
-    behind a test in each turn. TVM's own functions, which are not scheduled yet, stay as they are.
+    A compiler unrolls such a loop, reads ahead for the next iterations, and loads and stores vectors, which it does not
+    do with a test in each iteration. TVM's own functions, which are not scheduled yet, stay as they are.
 
     Before: `for k in range(128): if p < pixels: output[k, p] = ...`, and with p a multiple of 4 and a plane of 3136
     pixels `for i in T.vectorized(4): if (p + i) // 3136 < batch: output[p + i] = ...`.
     After: `if p < pixels: for k in range(128): ...`, and `if p < batch * 3136: for i in T.vectorized(4): ...`.
 
-    The turns of an unrolled loop with tests of their own first read what they need of a residual, all of them, since a
+    An unrolled loop with a different test in each iteration first reads the residual for all iterations, since a
     compiler reads nothing ahead of a test: see `_reading_first`.
     """
     if not is_scheduled(func):
@@ -55,7 +55,7 @@ def with_tests_before_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _tested_once(loop: tirx.For, realize: SBlockRealize, known: Analyzer) -> tirx.Stmt:
-    """Return a loop over a block with the block's test before it, if that is the same in each turn."""
+    """Return a loop over a block with the block's test before it, if the test is the same in each iteration."""
     if _is_true(realize.predicate) or loop.kind not in (tirx.ForKind.SERIAL, tirx.ForKind.VECTORIZED):
         return loop
     tests = [_of_vector(known.simplify(test), loop, known) for test in conjuncts(realize.predicate)]
@@ -67,7 +67,7 @@ def _tested_once(loop: tirx.For, realize: SBlockRealize, known: Analyzer) -> tir
 
 
 def _behind(test: tirx.IfThenElse, loop: tirx.For) -> tirx.Stmt:
-    """Return a loop over a test behind the test, if that is the same in each turn."""
+    """Return a loop over a test as a test around the loop, if the test is the same in each iteration."""
     if loop.loop_var in undefined_vars(test.condition):
         return loop
     inner = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, test.then_case, None, loop.annotations)
@@ -75,11 +75,11 @@ def _behind(test: tirx.IfThenElse, loop: tirx.For) -> tirx.Stmt:
 
 
 def _reading_first(loop: tirx.For, test: tirx.IfThenElse, params: Sequence[tirx.Var], known: Analyzer) -> tirx.Stmt:
-    """Return an unrolled loop over tested stores of vectors behind one that reads their elements of the residual.
+    """Return an unrolled loop over tested stores of vectors, after one that reads their elements of the residual.
 
-    The residual is an input with as many axes as the output. Its elements wait in registers, of which those of four
-    bytes would take too many; where a test fails, its first elements are read instead, so that all reads are on their
-    way at once.
+    The residual is an input with as many axes as the output. Its elements wait in registers, of which elements of four
+    bytes would take too many; where a test fails, the residual's first elements are read instead, so that all reads are
+    in flight at once.
 
     Before: `for t in T.unroll(8): if p + t < pixels: for i in T.vectorized(4): output[p + t, i] = ... + x[p + t, i]`.
     After: `for t in T.unroll(8): for i in T.vectorized(4): first[t, i] = x[p + t if p + t < pixels else 0, i]`, then
@@ -89,7 +89,7 @@ def _reading_first(loop: tirx.For, test: tirx.IfThenElse, params: Sequence[tirx.
     realize = vector.body if isinstance(vector, tirx.For) else None
     if not isinstance(realize, SBlockRealize) or not isinstance(store := realize.block.body, tirx.BufferStore):
         return loop
-    if not _is_true(realize.predicate) or realize.block.init is not None:  # lanes with tests of their own, and sums
+    if not _is_true(realize.predicate) or realize.block.init is not None:  # a test for each lane, or a reduction
         return loop
     bound = {axis.var: value for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     store = substitute(store, bound)
@@ -129,7 +129,7 @@ def _axes(buffer: tvm.ir.Var) -> int:
 
 
 def _of_vector(test: tirx.PrimExpr, loop: tirx.For, known: Analyzer) -> tirx.PrimExpr:
-    """Return a test of a vector's first element that all of them pass or none does, or the test as it is."""
+    """Return the test of a vector's first element, where all lanes pass or fail together; else the test as it is."""
     lane, lanes = loop.loop_var, loop.extent
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(test, tirx.LT) or lane in undefined_vars(test.b):
         return test
@@ -144,7 +144,7 @@ def _is_true(test: tirx.PrimExpr) -> bool:
 
 
 def _without_quotient(test: tirx.LT | tirx.LE) -> tirx.PrimExpr:
-    """Return a test that a quotient or a rest is inside its bounds as one of what is divided."""
+    """Return a bounds test of a quotient or a remainder as a test of the dividend."""
     if isinstance(test, tirx.LE) and isinstance(test.b, (tirx.FloorDiv, tirx.FloorMod)) and _is_zero(test.a):
         return tirx.const(True, "bool") if isinstance(test.b, tirx.FloorMod) else test.b.a >= 0
     if isinstance(test, tirx.LT) and isinstance(test.a, tirx.FloorDiv):

@@ -1,8 +1,8 @@
-"""Kernels that a GPU launches while the kernel before is still at work, which they wait for before they read anything.
+"""Kernels that a GPU launches while the previous kernel is still running, for which they wait before any read.
 
-By itself a GPU begins to launch a kernel when all that the one before has written is in memory. CUDA's programmatic
-dependent launch lets it begin when the blocks before have ended, or when all of them have said that it may. On an H100
-that took 0.1 to 0.6 µs from each kernel of a CUDA graph.
+Normally a GPU begins to launch a kernel when all results of the previous one are in memory. CUDA's programmatic
+dependent launch lets it begin when the previous kernel's blocks have ended, or when all of them have permitted it. On
+an H100 that took 0.1 to 0.6 µs from each kernel of a CUDA graph.
 
 Source: CUDA C++ Programming Guide, section "Programmatic Dependent Launch and Synchronization"; PTX ISA, section
 griddepcontrol.
@@ -24,27 +24,28 @@ from tvmconv.targets.devices import gpu_of
 from ..signatures import itemsize
 
 LAUNCH_PARAMETERS = "tirx.kernel_launch_params"
-"""The attribute of a kernel with the names of what a launch takes beside its arguments."""
+"""The attribute of a kernel with the names of the launch parameters besides its arguments."""
 
 DEPENDENT, DYNAMIC_SHARED = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
 """Names in that list, as TVM spells them: of a dependent launch, and of the bytes of shared memory, the last one."""
 
 MOST_SHARED = 100 * 1024
-"""The most bytes of shared memory of a block that lets the next kernel come before it ends.
+"""The most bytes of shared memory of a block that lets the next kernel start before it ends.
 
-On an H100 1x1 layers whose blocks have 200 KB took up to 17% longer where they let the next kernel come, probably since
-its blocks then went to multiprocessors in the order in which these became free, and no longer read with neighbours what
-is in the L2 cache. Below this number networks at batch 1 take 4 to 9% less time than where no kernel lets another come.
+On an H100 1x1 layers whose blocks have 200 KB took up to 17% longer where they let the next kernel start early,
+probably since its blocks then went to multiprocessors in the order in which these became free, and neighbouring blocks
+no longer shared what is in the L2 cache. Below this number networks at batch 1 take 4 to 9% less time than where no
+kernel lets another start early.
 """
 
 AFTER_OTHERS = function("after_others")
-"""The CUDA function that waits for the kernel before, and lets the next one come if there are few blocks."""
+"""The CUDA function that waits for the previous kernel, and lets the next one start if there are few blocks."""
 
 
 def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return a module of kernels that wait for the kernel before themselves, if the target's GPU has such launches.
+    """Return a module of kernels that wait for the previous kernel, if the target's GPU has dependent launches.
 
-    A kernel that waits has ended after all the kernels before it, so that the next one needs to wait for it alone.
+    Since each kernel waits, it ends after all earlier kernels, so that the next one needs to wait for it alone.
 
     Before: `def kernel(x, y): y[thread] = x[thread]`. After: `def kernel(x, y): after_others(132); y[thread] =
     x[thread]`, where 132 is the number of multiprocessors, or 0 for blocks with more shared memory than `MOST_SHARED`.
@@ -66,7 +67,7 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
 
 
 def _shared_bytes(func: tirx.PrimFunc) -> int:
-    """Return the bytes of shared memory of a block; over `MOST_SHARED` where they are known only when it runs."""
+    """Return the bytes of shared memory of a block; over `MOST_SHARED` where its size is known only at run time."""
     sizes: list[int] = []
 
     def note(allocation: tirx.AllocBuffer) -> None:

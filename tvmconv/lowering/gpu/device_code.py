@@ -1,4 +1,4 @@
-"""Calls of CUDA functions in files, and the text of these files in a module, as the last step before CUDA source."""
+"""Calls of CUDA functions in `.cuh` files: a module gets the text of the files as the last step before CUDA source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def called(call: Call) -> str:
 
 
 def with_device_code(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of kernels in which one function that is called has the text of all files, and others have none.
+    """Return a module of kernels in which one called function has the text of all files, and others have none.
 
     TVM writes the source of each function that is called, by its name, before the kernels.
 

@@ -1,4 +1,4 @@
-"""Tensor intrinsics: blocks of a scheduled function whose place CUDA functions take, and the ring that feeds them.
+"""Tensor intrinsics: CUDA functions that replace blocks of a scheduled function, and the ring that feeds them.
 
 A schedule for tensor cores is complete without them, as plain loops over shared memory and registers; these passes put
 asynchronous copies, instructions of tensor cores and barriers where its annotations say so.
@@ -27,10 +27,10 @@ WGMMA, CLUSTERS = (included(f"lowering/gpu/{name}.cuh") for name in ("wgmma", "c
 
 
 def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function with its annotated blocks and loops replaced; another one as it is.
+    """Return a scheduled function with its annotated blocks and loops replaced; one without annotations as it is.
 
     Before: a loop over chunks with copies and a product. After: the same loop, in the software pipeline of TVM, with
-    the functions of CUDA in the blocks, and commits, waits and barriers between them.
+    calls of CUDA functions in the blocks, and commits, waits and barriers between them.
     """
     func = tvm_ffi.structural_map(specialized(func), (SBlock, _with_function))
     func = tvm_ffi.structural_map(func, (tirx.For, _ring))
@@ -38,7 +38,7 @@ def with_intrinsics(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function whose blocks fetch from the shared memory of others in their cluster, each with its own part.
+    """Return a function whose blocks each store one part of a tile, and fetch the parts of other blocks in the cluster.
 
     Before: `tile[part, ...] = sum`, in a loop `share` of the cluster `total[part] = tile[part, ...]`, for all parts.
     After: `tile[0, ...] = sum`, a barrier, in the loop `fetch(&total[part], &tile[0, ...], part)`, and a barrier, since
@@ -56,7 +56,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
         several = tvm.ir.Range.from_min_extent(written.region[-1].min, count)
         written = TensorRegion(written.source, [*list(written.region)[:-1], several], written.ty)
         target, place = Operand(written), [tirx.const(0, "int32"), *place]
-        # TVM gives sums the place of factors of another type, which `access_ptr` does not know of.
+        # TVM lets sums share the memory of factors of another type, of which `access_ptr` knows nothing.
         source = tirx.address_of(read.source[tuple(place)])
         call = cuda_call(function("fetch", count), CLUSTERS, target.pointer, source, rank)
         whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
@@ -93,7 +93,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _own(region: TensorRegion) -> TensorRegion:
-    """Return the region of a block's own part, which is the first one."""
+    """Return a region at index 0 of its first axis, where a block stores its part."""
     first = tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), 1)
     return TensorRegion(region.source, [first, *list(region.region)[1:]], region.ty)
 
@@ -128,7 +128,7 @@ def _with_function(block: SBlock) -> SBlock:
 
 
 def _whole(region: TensorRegion, count: int) -> TensorRegion:
-    """Return a region with all of its last dimensions."""
+    """Return a region extended to the whole of its last `count` dimensions."""
     shape = region.source.ty.shape[-count:]
     ranges = [tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), extent) for extent in shape]
     return TensorRegion(region.source, [*list(region.region)[:-count], *ranges], region.ty)
@@ -140,12 +140,12 @@ def _replaced(block: SBlock, operands: list[Operand], body: tirx.Stmt, annotatio
 
 
 def _copied(block: SBlock) -> SBlock:
-    """Return the block with an asynchronous copy in place of its loop over neighbouring elements.
+    """Return the block with an asynchronous copy instead of its loop over neighbouring elements.
 
-    A block that stores padding alone stays as it is.
+    A block that stores nothing but padding stays as it is.
 
-    Rows of eight vectors may be stored with the places of the vectors permuted, by the row's number in its eight: so
-    eight rows of one column are in different banks, and in the order in which tensor cores read them.
+    Rows of eight vectors may be swizzled: vector v of a row is stored at index v ^ r, where r is the row's number in
+    its group of eight. So one vector of eight rows is in different banks, in the order in which tensor cores read it.
     """
     loop = block.body
     realize = loop.body
@@ -155,7 +155,7 @@ def _copied(block: SBlock) -> SBlock:
     value, inside = store.value, tirx.const(True, "bool")
     if isinstance(value, tvm.ir.Call):
         inside, value, _ = value.args
-    if not isinstance(value, TensorLoad):  # padding alone, whatever the pixel: zeros in any order
+    if not isinstance(value, TensorLoad):  # nothing but padding, whatever the pixel: zeros in any order
         return block
     *outer, row, copy, _ = store.indices
     (written,) = block.writes
@@ -169,18 +169,18 @@ def _copied(block: SBlock) -> SBlock:
 
 
 def _all_of(condition: Any) -> Any:
-    """Return a condition as an integer that is made without branches, where `&&` would skip what comes behind it."""
+    """Return a condition as an integer that is computed without branches, where `&&` would skip its second operand."""
     if isinstance(condition, tirx.And):
         return _all_of(condition.a) & _all_of(condition.b)
     return condition.astype("int32")
 
 
 def _ring(loop: tirx.For) -> tirx.Stmt:
-    """Return a loop over chunks as a ring: one barrier for each chunk, after which the place of an older one is free.
+    """Return a loop over chunks as a ring of buffers: one barrier for each chunk, after which an older buffer is free.
 
-    With products that go on, a turn waits for its chunk, begins the product, waits for the product before, and copies a
-    chunk to where that one's factors were read. Else it copies first, since the product before is complete. A single
-    chunk is copied, waited for and multiplied.
+    With asynchronous products (`goes_on`), an iteration waits for its chunk, begins the product, waits for the previous
+    product, and copies a chunk to the buffer of that one's factors. Else it copies first, since the previous product is
+    complete. A single chunk is copied, waited for and multiplied.
     """
     if RING not in loop.annotations:
         return loop
@@ -212,7 +212,7 @@ def _block_of(stmt: tirx.Stmt) -> SBlockRealize:
 
 
 def _opaque(name: str, body: tirx.Stmt, like: SBlockRealize | None = None) -> SBlockRealize:
-    """Return a block around a statement that reads and writes what another block does, or nothing."""
+    """Return a block around a statement, with the reads and writes of the block `like`, or none."""
     reads, writes = [], []
     if like is not None:
         bound = {each.var: value for each, value in zip(like.block.iter_vars, like.iter_values, strict=True)}

@@ -1,4 +1,4 @@
-"""Kernels whose warps have roles, as `specialization` makes them, once TVM has put barriers in."""
+"""Kernels whose warps have roles, as `specialization` makes them: the pass after TVM has inserted barriers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ ROLES = included("lowering/gpu/roles.cuh")
 
 
 def with_roles_apart(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of kernels in which, if warps have roles, a team waits for itself alone, and roles are ways of a
-    test.
+    """Return a module of kernels in which roles are the branches of a test, and barriers are those of a team.
 
     Before: `for own in range(thread >= 256): copies` and `for own in range(thread < 256): products; barrier()`.
-    After: `if thread >= 256: copies` and `else: products; team_barrier()`. Only in ways of a test does `ptxas` count on
-    the registers that the warps of a role have taken; else, where a product goes on that has a factor in registers, it
-    waits for each instruction.
+    After: `if thread >= 256: copies` and `else: products; team_barrier()`. Only in the branches of a test does `ptxas`
+    rely on the registers that the warps of a role have taken; else, where an asynchronous product has a factor in
+    registers, it waits for each instruction.
     """
     return tvm.IRModule({name: _with_roles_apart(func) for name, func in mod.functions.items()}, attrs=mod.attrs)
 

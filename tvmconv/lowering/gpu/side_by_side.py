@@ -1,7 +1,7 @@
-"""Building of a module for a GPU: its functions are lowered and compiled side by side, each a CUDA module of its own.
+"""Building of a module for a GPU: its functions are lowered and compiled in parallel, each as a separate CUDA module.
 
-A compiler takes one thread for a module. Where its source holds one function, it is known to `kernel_cache` by that
-alone, whatever else is in a network.
+A compiler takes one thread for a module. As the source of a module holds one function, `kernel_cache` finds its machine
+code again whatever else is in a network.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .device_code import with_device_code
 from .roles import with_roles_apart
 
 WORDS = ("int32", "uint32", "float32")
-"""The types of 32 bits, whose bits are read as those of each other."""
+"""The types of 32 bits, between which the bits of a constant are reinterpreted."""
 
 
 def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
@@ -36,17 +36,17 @@ def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
 
 
 def finished(kernels: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return a module of lowered kernels as TVM writes CUDA source of them."""
+    """Return a module of lowered kernels ready for TVM to write CUDA source: dependent launches, device code."""
     return with_device_code(with_dependent_launches(kernels, target))
 
 
 def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -> Module:
-    """Return a module of the host for one of a module's functions, which imports those of the others.
+    """Return the host module of a module's first function, which imports the host modules of the others.
 
-    Each imports the CUDA modules that it launches the kernels of. With `keeps` their code is kept on disk, and one that
-    was kept is not compiled again: not so for kernels alone, of which a tuner tries thousands.
+    A host module imports the CUDA modules whose kernels it launches. With `keeps` code is kept on disk, and code that
+    was kept is not compiled again; single kernels are not kept, as a tuner tries thousands of them.
 
-    Where there is a GPU, each has its machine code already, which would else be made in the first call, one by one.
+    On a machine with a GPU the machine code is made here, in parallel; else the first call makes it, one by one.
     """
     context, runs_here = tvm.transform.PassContext.current(), has_gpu()
 
@@ -85,8 +85,8 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
 def _with_constant_bits(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module of kernels in which a constant's bits, read as another type, are a constant of that type.
 
-    TVM's code for CUDA takes the address of what is read so, which a constant has not. There are such constants where
-    what is past the last output channel of a tile goes through an activation.
+    TVM's code for CUDA takes the address of the value, and a constant has none. There are such constants where elements
+    past the last output channel of a tile go through an activation.
 
     Before: `T.reinterpret("int32", T.float32(12582912.0))`. After: `1262485504`.
     """

@@ -1,7 +1,7 @@
-"""Blocks whose warps have roles: four copy for the others, which multiply, and a block goes on with tile after tile.
+"""Warp specialization: four producer warps copy, the others, consumer warps, multiply, and a block computes many tiles.
 
-Copies go on while sums are stored. Where two teams multiply, each a tile of its own, one stores while the other one
-multiplies. A schedule knows nothing of it: its block computes one tile, with all of its threads in each step.
+Copies go on while sums are stored. Where consumers are two teams, these multiply different tiles, and one stores while
+the other one multiplies. A schedule knows nothing of it: its block computes one tile, with all threads in each step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .tensor_maps import ENCODE, tensor_map
 
 
 def specialized(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function with roles for the warps of a kernel's blocks, where its loop over chunks says so.
+    """Return the function with roles for the warps of blocks whose loop over chunks is annotated with `SPECIALIZED`.
 
     Before: `for block in tiles: for thread in 128: for chunk in chunks: copies; product` and `output[...] = ...`.
     After: `for block in multiprocessors: for thread in 384:` and in it, for one thread of the last four warps,
@@ -67,7 +67,7 @@ def specialized(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Block:
-    """A loop over the tiles of a grid, with a ring in it, on its way into roles; a list gets the new buffers."""
+    """The rewriting of a loop over the tiles of a grid, with a ring in it, to roles; `buffers` gets the new buffers."""
 
     def __init__(self, loop: tirx.For, ring: tirx.For, buffers: list[Any]) -> None:
         self.loop, self.ring, self.buffers = loop, ring, buffers
@@ -80,7 +80,7 @@ class _Block:
         *copies, self.product = ring.body.seq
         self.replaced: list[Any] = []
         self.rings: Places = {}
-        """The ring of each stage of chunks, and the places of the axes that say which chunk it is."""
+        """For each stage of chunks the ring that replaces it, and the axes that say which chunk it is."""
         self.copies, self.host = [], []
         for copy in copies:
             realize = _copied(copy)
@@ -114,24 +114,24 @@ class _Block:
         keep = [_call([_whole(each)], "keep") for each in shared]
         begin = self.call("begin", self.slots, self.teams, self.threads)
         body = tirx.SeqStmt([begin, *keep, *roles, *keep])
-        # With a number of blocks to have room for, ptxas knows the registers that threads have at first.
+        # With a minimum number of blocks, ptxas knows how many registers threads have at first.
         bounded = tirx.AttrStmt(0, "tirx.launch_bounds_min_blocks_per_sm", 1, body)
         threads = _bound(self.thread, self.multiplying + COPYING_THREADS, "threadIdx.x", bounded)
         return _bound(self.block, tirx.min(self.multiprocessors, self.loop.extent), "blockIdx.x", threads)
 
     def call(self, name: str, *arguments: Any) -> SBlockRealize:
-        """Return the call of a function on the barriers."""
+        """Return the call of a function of `roles.cuh` on the barriers."""
         return _call([_whole(self.barriers)], name, *arguments)
 
     def tiles(self, first: Any, step: int, body: Callable[[tvm.ir.Var], tirx.Stmt]) -> tirx.Stmt:
-        """Return a loop over every so many tiles, from the first one on."""
+        """Return a loop over every `step`-th tile, from `first` on."""
         tile = _variable("tile")
         count = tirx.floordiv(self.loop.extent - first + (step - 1), step)
         stmt = substitute(body(tile), {self.loop.loop_var: first + tile * step})
         return tirx.For(tile, 0, count, tirx.ForKind.SERIAL, stmt)
 
     def copy_all(self) -> tirx.Stmt:
-        """Return the loop of the thread that copies."""
+        """Return the loop over tiles and chunks of the one thread that copies."""
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
             slot, turn = self.slot_and_turn(tile * self.ring.extent + self.ring.loop_var)
@@ -149,9 +149,9 @@ class _Block:
         return _if(self.thread == self.multiplying, self.tiles(self.block, self.multiprocessors, of_tile))
 
     def over_chunks(self, of_chunk: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
-        """Return the loop over the chunks of a tile, in which the last one of so many may be another statement.
+        """Return the loop over the chunks of a tile; with `LAST_PRODUCT` a tap's last chunk has another statement.
 
-        That one is behind a loop over the others.
+        That statement follows a loop over the tap's other chunks.
         """
         chunk, chunks = self.ring.loop_var, self.ring.extent
         if LAST_PRODUCT not in self.ring.annotations:
@@ -164,7 +164,7 @@ class _Block:
         return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
 
     def bulk_copy(self, ring: Any, known: Any, bulk: BulkCopy, place: list[Any], slot: Any) -> tirx.Stmt:
-        """Return the copy of a chunk at a place, (tile, group, chunk) or (tile, chunk), to a slot."""
+        """Return the copy of a chunk, given by (tile, group, chunk) or (tile, chunk), to a slot of the ring."""
         tile, *group, chunk = place
         pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels + bulk.first_pixel
         per_tap = -(-bulk.group_channels // bulk.lanes)
@@ -189,7 +189,7 @@ class _Block:
         return _call(memory, "bulk_copy", slot, tirx.address_of(known), *at)
 
     def multiply_all(self) -> tirx.Stmt:
-        """Return the loop of a team that multiplies."""
+        """Return the loop over the tiles of a team."""
         chunks, team = self.ring.extent, _variable("team")
         place = self.new([2], "int32", "place", "local")
 
@@ -212,7 +212,7 @@ class _Block:
             stmt = tvm_ffi.structural_map(self.loop.body, (tirx.For, replaced))
             places = {}
             for old, dependent in self.written([stmt], self.loop.loop_var).items():
-                axes = [*(axis for axis in dependent if axis), 0]  # a team has one place for all parts of a reduction
+                axes = [*(axis for axis in dependent if axis), 0]  # a team has one buffer for all parts of a reduction
                 shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
                 if old.scope() != "local":
                     shape[0] = self.teams
@@ -226,9 +226,9 @@ class _Block:
         return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
     def multiply_chunk(self, place: Any, of_last: bool) -> tirx.Stmt:
-        """Return what a team does with the chunk at a place, (slot, turn), which then is that of the next one."""
+        """Return a team's statements for the chunk at (slot, turn), which include the step to the next chunk."""
         slot, turn = place[0], place[1]
-        is_last = (slot == self.slots - 1).astype("int32")  # without branches, which part products for the compiler
+        is_last = (slot == self.slots - 1).astype("int32")  # without branches, which separate products to the compiler
         arrived = self.call("arrived", slot, turn)
         product = _with_product(self.product, self.ring.annotations[LAST_PRODUCT][1:]) if of_last else self.product
         product = moved(product, self.rings, slot)
@@ -239,7 +239,7 @@ class _Block:
         return _steps(arrived, product, next_turn, next_slot, self.release(place, 0, 1))
 
     def release(self, place: Any, *pending: Any) -> tirx.Stmt:
-        """Return the statement that makes the slot before a place empty, if it was used."""
+        """Return the statement that declares the slot before the current one empty, if it was used."""
         before = place[0] - 1 + (place[0] == 0).astype("int32") * self.slots
         return self.call("release", before, *pending)
 
@@ -252,7 +252,7 @@ class _Block:
         return buffer
 
     def written(self, stmts: list[tirx.Stmt], *variables: tvm.ir.Var) -> dict[Any, list[int]]:
-        """Return what statements store in, of what a block has, and the axes whose places depend on variables."""
+        """Return the buffers of a block that statements store to, with the axes whose indices depend on `variables`."""
         found: dict[Any, list[int]] = {}
 
         def note(realize: SBlockRealize) -> None:
@@ -267,7 +267,7 @@ class _Block:
         return found
 
     def by_team(self, stmt: tirx.Stmt) -> tirx.Stmt:
-        """Return a statement with the threads of a team in place of its loops over threads."""
+        """Return a statement with its loops over threads replaced by the number of a thread in its team."""
 
         def own(loop: tirx.For) -> tirx.Stmt:
             if _tag(loop) != "threadIdx.x":
@@ -300,12 +300,12 @@ def _steps(*steps: tirx.Stmt) -> tirx.Stmt:
 
 
 def _registers(role: str, count: int) -> SBlockRealize:
-    """Return the statement by which four warps of a role get so many registers for each thread."""
+    """Return the statement that gives each thread in the warps of a role `count` registers."""
     return _call([], role, parameters=[count])
 
 
 def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
-    """Return the statement of a product that is by another function, of a name and a source."""
+    """Return a statement whose product calls another function, given by its name and source."""
 
     def replaced(block: SBlock) -> SBlock:
         own = block.iter_vars, block.reads, block.writes, block.name_hint, block.body
@@ -315,7 +315,7 @@ def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
 
 
 def _serial(variable: tvm.ir.Var, count: int, body: tirx.Stmt) -> tirx.For:
-    """Return a loop that stays one: products go on from turn to turn."""
+    """Return a loop that is not unrolled: products stay in flight from one iteration to the next."""
     return tirx.For(variable, 0, count, tirx.ForKind.SERIAL, body, None, {"disable_unroll": True})
 
 
@@ -333,7 +333,7 @@ def _bound(var: tvm.ir.Var, extent: Any, tag: str, body: tirx.Stmt) -> tirx.For:
 
 
 def _if(condition: Any, body: tirx.Stmt, annotations: dict[str, Any] | None = None) -> tirx.Stmt:
-    """Return a loop of one turn where a condition holds, and else of none: TVM puts no barriers behind tests."""
+    """Return a loop that runs once if a condition holds, and else not at all: TVM puts no barriers behind tests."""
     return tirx.For(_variable("own"), 0, condition.astype("int32"), tirx.ForKind.SERIAL, body, None, annotations)
 
 
@@ -342,7 +342,7 @@ def _whole(buffer: Any) -> TensorRegion:
 
 
 def _call(memory: list[TensorRegion], name: str, *arguments: Any, parameters: Sequence[int] = ()) -> SBlockRealize:
-    """Return the call of a function of `roles.cuh`, in a block, on the addresses of what it uses in shared memory."""
+    """Return a block that calls a function of `roles.cuh` with the addresses of its operands in shared memory."""
     operands = [Operand(region) for region in memory]
     pointers = [each.pointer for each in operands]
     call = tirx.Evaluate(cuda_func_call(function(name, *parameters), *pointers, *arguments, source_code=ROLES))

@@ -1,6 +1,6 @@
-"""Tensor maps: what the copy engine of sm_90 has to know of an array in memory to copy chunks of windows from it.
+"""Tensor maps: descriptions of arrays in memory, by which the copy engine of sm_90 copies chunks of windows from them.
 
-The CUDA driver writes them on the host, right before a kernel is launched, which gets them as parameters.
+The CUDA driver writes them on the host right before a kernel is launched, and the kernel gets them as parameters.
 
 Source: CUDA Driver API, cuTensorMapEncodeIm2col.
 """
@@ -83,11 +83,11 @@ with them; 2 has the L2 cache read 128 bytes at once, and the last 0 stands for 
 """
 
 PERMUTATIONS = {32: 1, 64: 2, 128: 3}
-"""The driver's numbers for the permutations of the vectors in rows of so many bytes."""
+"""The driver's numbers for the swizzle of vectors, by the bytes of a row."""
 
 
 def tensor_map(source: Any, copy: BulkCopy, lanes: int, name: str) -> tuple[tvm.ir.Var, list[tirx.Stmt]]:
-    """Return the map of an array for copies of so many channels, and the statements of the host that write it."""
+    """Return the map of an array for copies of `lanes` channels, and the statements of the host that write it."""
     variable = tvm.ir.Var(name, tvm.ir.PointerType(tirx.TensorMapType()))
     pixels = reduce(mul, source.ty.shape) // copy.channels
     width = copy.width or pixels

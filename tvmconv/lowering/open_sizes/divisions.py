@@ -20,13 +20,13 @@ from tvmconv.compute.substitution import factors
 from ..signatures import is_scheduled
 
 BITS = 31
-"""The bits of a number that is divided: an index of TVM's that is not below zero."""
+"""The number of bits of a dividend: an index of TVM's that is not negative."""
 
 
 def with_nonnegative_dividends(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function that divides no number by an open size that may be negative.
+    """Return a function in which no dividend of a division by an open size is negative.
 
-    Of a scheduled function quotients are rounded to zero, of one of TVM's operators down: the rest of -1 is n - 1.
+    In a scheduled function quotients are rounded to zero, in TVM's operators down: the remainder of -1 by n is n - 1.
 
     Before: `(i - 2) % n`. After: `T.Select(i >= 2, T.max(i - 2, 0) % n, n - 1 - T.max(1 - i, 0) % n)`.
     """
@@ -49,10 +49,10 @@ def with_nonnegative_dividends(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _may_be_negative(number: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
-    """Return whether a number that is divided may be negative: something is subtracted, or an element is in it.
+    """Return whether a dividend may be negative: something is subtracted in it, or a tensor's element is in it.
 
-    Variables are the indices of loops and sizes, and quotients are of such, which are none. So are the sizes that
-    something is multiplied by, however they are written.
+    Variables are the indices of loops and sizes, and quotients are made of these: none is negative. Nor is a factor
+    that is made of sizes alone, however it is written.
     """
 
     def any_of(*parts: tirx.PrimExpr) -> bool:
@@ -82,10 +82,10 @@ def _is_size_alone(number: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
 
 
 def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function whose quotients and rests by sizes that are known only when it runs are those of C.
+    """Return a scheduled function whose quotients and remainders by open sizes are those of C.
 
-    What is divided is not below zero, and sizes are above it. TVM's own functions, which are not scheduled yet, stay as
-    they are.
+    Dividends are not negative, and sizes are positive. TVM's own functions, which are not scheduled yet, stay as they
+    are.
 
     Before: `for task in T.parallel(batch * 24): ... task // batch ... task % batch ...`, rounded down.
     After: `for task in T.parallel(batch * 24): ... T.Div(task, batch) ... T.truncmod(task, batch) ...`.
@@ -104,7 +104,7 @@ def with_quotients_rounded_to_zero(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _open_sizes(func: tirx.PrimFunc) -> set[tvm.ir.Var]:
-    """Return the sizes that a scheduled function gets from the shapes of its operands; none of one of TVM's own."""
+    """Return the sizes that a scheduled function gets from the shapes of its operands; none for TVM's own functions."""
     return _sizes_of_operands(func) if is_scheduled(func) else set()
 
 
@@ -121,10 +121,10 @@ def _is_size(divisor: tirx.PrimExpr, sizes: set[tvm.ir.Var]) -> bool:
 
 
 def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function for a GPU that divides by no size that is known only when it runs.
+    """Return a scheduled function for a GPU with multiplications instead of divisions by open sizes.
 
-    What is divided is not below zero, and sizes are above it. TVM's own functions, which are not scheduled yet, stay as
-    they are.
+    Dividends are not negative, and sizes are positive. TVM's own functions, which are not scheduled yet, stay as they
+    are.
 
     Before: `for b in T.thread_binding(...): output[p // columns, p % columns] = ...`.
     After: `multiplier = 2**(31 + shift) // columns + 1` on the CPU, where 2**shift is the least power that is not below
@@ -138,7 +138,7 @@ def with_multiplications(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Divisors:
-    """The sizes that a function divides by, with the numbers that the CPU works out for each."""
+    """The sizes that a function divides by, with the variables for each one's multiplier and shift."""
 
     def __init__(self, sizes: set[tvm.ir.Var]) -> None:
         self.sizes = sizes
@@ -146,7 +146,7 @@ class _Divisors:
         """Each size, and the variables for the multiplier and for the shift."""
 
     def replaced(self, division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
-        """Return a quotient or a rest by multiplications; one by a number as it is."""
+        """Return a quotient or a remainder by an open size as multiplications and shifts; others as they are."""
         if not _is_size(division.b, self.sizes):
             return division
         quotient = division.a
@@ -170,10 +170,10 @@ class _Divisors:
         return multiplier, shift
 
     def with_numbers(self, body: SBlockRealize) -> SBlockRealize:
-        """Return the body of a function behind statements that work the numbers out."""
+        """Return the body of a function after statements that compute the multipliers and shifts."""
         root, binds = body.block, []
         for divisor, *variables in self.known:
-            # Of 2**s the least power that is not below the size, which may be of int64 in networks.
+            # 2**shift is the least power of two that is not below the size, which may be of int64 in networks.
             shift = BITS - tirx.clz(2 * divisor.astype("int32") - 1)
             multiplier = (tirx.const(1, "int64") << (shift + BITS).astype("int64")) // divisor.astype("int64") + 1
             for variable, value in zip(variables, (multiplier, shift), strict=True):
@@ -183,8 +183,8 @@ class _Divisors:
 
 
 def _opaque(number: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return the same unsigned number by a maximum with zero of LLVM's, into which TVM does not see.
+    """Return an unsigned number as LLVM's maximum of it and zero, through which TVM does not see.
 
-    TVM would put an expression of its own in the place of its variable again, into the kernel.
+    Else TVM would put the expression in place of its variable again, inside the kernel.
     """
     return tirx.call_llvm_intrin("uint32", "llvm.umax.i32", number, tirx.const(0, "uint32"))

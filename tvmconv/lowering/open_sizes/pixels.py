@@ -1,4 +1,4 @@
-"""Pixels of planes of any size: in tiles, each in a plane and the last at its end, and in vectors along rows."""
+"""Pixels of planes of open size: in tiles, the last of which ends where the plane ends, and in vectors along rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..workspace import steps
 
 
 def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
-    """Return the function of a scheduled module: its only one, or all joined, each for planes of its tile or more.
+    """Return the only function of a scheduled module, or all joined, each for planes of at least its tile's pixels.
 
-    The tiles of a plane are rows of tensors there. Of those in the last tile some may be in the one before, too: they
-    are computed twice, alike. All functions have the first stage, the weight in blocks, in common.
+    In these functions the tiles of a plane are rows of tensors. Some pixels of the last tile may be in the tile before,
+    too: they are computed twice, with the same results. All functions share the first stage, the weight in blocks.
 
     Before: `def main(x, w, output): A; for t in range(tiles): output[n, k, t, i] = ... x[n, c, t, i]`, with tiles of 32
     pixels, and `def smaller(x, w, output)` alike, with tiles of one.
@@ -58,12 +58,12 @@ def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
 
 
 def _pixels(func: tirx.PrimFunc) -> int:
-    """Return the pixels of a tile, a row of the output."""
+    """Return the number of pixels of a tile, a row of the output."""
     return int(func.params[-1].ty.shape[-1])
 
 
 def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.PrimExpr, pixels: int) -> tirx.Stmt:
-    """Return a statement whose tiles are in the planes of exact operands; each plane has a tile's pixels or more."""
+    """Return a statement that reads and stores tiles in the planes of exact operands; planes have a tile or more."""
     tiles = {
         var: tirx.min(tirx.max(tirx.truncdiv(plane + (pixels - 1), pixels), 1), MAX_ELEMENTS // pixels)
         for operand in exact
@@ -92,9 +92,9 @@ def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.Pr
 
 
 def with_vectors_in_rows(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
-    """Return a scheduled function for a GPU that stores vectors where the rows of an array are whole vectors.
+    """Return a scheduled function for a GPU that stores vectors only where rows of an array are whole vectors.
 
-    In others a vector may begin anywhere in memory, and end in the next plane: it is stored element by element.
+    In other arrays a vector may begin anywhere in memory, and end in the next plane: it is stored element by element.
 
     Before: `for i in T.vectorized(4): output[(p + i) // plane, k, 0, (p + i) % plane] = ...`, with p a multiple of 4.
     After: `if plane % 4 == 0: for i in T.vectorized(4): output[p // plane, k, 0, p % plane + i] = ...`, and
@@ -115,7 +115,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     together = tirx.Var(lane.name, lane.ty.dtype)
 
     def first(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
-        """Return a quotient or a rest of a vector's elements by that of the first: none ends between them."""
+        """Return a quotient or a remainder for all lanes from that of the first: no row ends inside the vector."""
         if lane not in undefined_vars(division.a):
             return division
         start = type(division)(substitute(division.a, {lane: 0}), division.b)
@@ -130,7 +130,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
 def _loop(
     like: tirx.For, lane: tirx.Var, store: tirx.BufferStore, predicate: tirx.PrimExpr, kind: tirx.ForKind
 ) -> tirx.For:
-    """Return a loop over the same lanes, with a variable of its own, that stores on a condition."""
+    """Return a loop over the lanes of `like`, with the variable `lane`, that stores if `predicate` holds."""
     store, predicate = (substitute(each, {like.loop_var: lane}) for each in (store, predicate))
     body = SBlockRealize([], predicate, SBlock([], [], [], "vector", store))
     return tirx.For(lane, like.min, like.extent, kind, body)

@@ -1,4 +1,4 @@
-"""Functions for planes of any size: what is scheduled in whole tiles is cut off where the output ends."""
+"""Functions for planes of open size: stores of schedules in whole tiles are cut off where the output ends."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tvmconv.compute.substitution import conjuncts, evaluated, substitute
 from tvmconv.problem import Problem
 
 MOST_TILES = 2**20
-"""The largest height or width of an output of open size, whose tiles are few enough for sizes of buffers in 32 bits."""
+"""The largest height or width of an output of open size: sizes of buffers in whole tiles then fit 32 bits."""
 
 
 def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
     """Return a scheduled function that stores nothing beyond the planes of its output.
 
-    Its loops run over as many tiles as an output has, whose number `compute.open_sizes.in_tiles` has left open. A tile
-    that reaches beyond the end is stored by loops of its own, element by element.
+    Its loops run over the output's number of tiles, which `compute.open_sizes.in_tiles` has left open. A tile that
+    reaches beyond the end is stored by separate loops, element by element.
 
     Before: `for t in range(tiles): for i in T.vectorized(8): output[t * 8 + i] = ...`.
     After: `for t in range((width + 7) // 8): if t * 8 + 7 < width: for i in T.vectorized(8): output[t * 8 + i] = ...`,
@@ -57,7 +57,7 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
 
 
 def _to_the_end(columns: tirx.PrimExpr, loop: tirx.For) -> tirx.For:
-    """Return a loop that is annotated by `TO_THE_END` with tiles that begin where they are inside the row, if any do.
+    """Return a loop annotated with `TO_THE_END` whose last tile is moved back, so that it ends where the row ends.
 
     Before: `for t in range(tiles): ... output[t * 8 + i]`.
     After: `for t in range(tiles): ... output[max(min(t * 8, width - 8), 0) + i]`.
@@ -93,7 +93,7 @@ def _stores(func: tirx.PrimFunc, output: tvm.ir.Var) -> list[tirx.For]:
 
 
 def _nest(stmt: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:
-    """Return the loops of a nest, the outermost first, and what is in the innermost."""
+    """Return the loops of a nest, the outermost first, and the body of the innermost."""
     loops = []
     while isinstance(stmt, tirx.For):
         loops.append(stmt)
@@ -112,14 +112,14 @@ def _cut(
     last = {each.loop_var: each.min + each.extent - 1 for each in loops}
     inside = tirx.all(*(substitute(store.indices[axis], last) < end for axis, end in ends.items()))
 
-    # The loops once more, with variables of their own
+    # The loops once more, with new variables
     fresh = {each.loop_var: tirx.Var(each.loop_var.name, each.loop_var.ty.dtype) for each in loops}
     store, predicate, inner = substitute(store, fresh), substitute(stmt.predicate, fresh), loops[-1]
     tests = [store.indices[axis] < end for axis, end in ends.items()]
     lane = fresh[inner.loop_var]
     predicates = conjuncts(predicate)
     if inner.kind == tirx.ForKind.VECTORIZED and any(lane in undefined_vars(test) for test in tests):
-        # A vector with every element, of which those that are inside are stored one by one.
+        # All elements are computed in a vector, then those inside the output are stored one by one.
         vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
         computed = tirx.BufferStore(vector, _within(store.value, ends, inputs), [lane])
         other = {lane: tirx.Var(lane.name, lane.ty.dtype)}
@@ -142,12 +142,12 @@ def _cut(
 
 
 def _opaque(predicate: tirx.PrimExpr, body: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> SBlockRealize:
-    """Return a block around statements that run on a condition, with buffers of its own."""
+    """Return a block that allocates buffers and runs statements if a condition holds."""
     return SBlockRealize([], predicate, SBlock([], [], [], "end", body, alloc_buffers=buffers))
 
 
 def _within(value: tirx.PrimExpr, ends: dict[int, tirx.PrimExpr], inputs: Sequence[tvm.ir.Var]) -> tirx.PrimExpr:
-    """Return an expression that reads the nearest element of an input, the residual, in place of one beyond the end."""
+    """Return an expression whose loads of inputs with planes (the residual) are clamped to the ends of the planes."""
     of_planes = [each for each in inputs if len(each.ty.shape) > max(ends)]
 
     def nearest(load: TensorLoad) -> tirx.PrimExpr:
@@ -162,9 +162,9 @@ def _within(value: tirx.PrimExpr, ends: dict[int, tirx.PrimExpr], inputs: Sequen
 def _tile_counts(
     rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr], most: Mapping[int, int]
 ) -> dict[tvm.ir.Var, tirx.PrimExpr]:
-    """Return the value of each variable in a shape in whole tiles that stands for a number of tiles.
+    """Return the value of each variable that stands for a number of tiles in a shape in whole tiles.
 
-    Axes that have a size there have no more than `most`, others at most `MOST_TILES`.
+    An axis has at most `most[axis]` elements, or `MOST_TILES` where it is not in `most`.
     """
     counts = {}
     for axis, (whole, size) in enumerate(zip(rounded, exact, strict=True)):

@@ -1,4 +1,4 @@
-"""Functions for ranges of open sizes, joined to one that runs the kernel for the sizes of its call."""
+"""Functions for ranges of open sizes, joined to one that runs the function for the sizes of its call."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ class Part(NamedTuple):
 
 
 def join(parts: Sequence[Part], own_weights: Sequence[int] = ()) -> tuple[tirx.PrimFunc, Workspace]:
-    """Return one function, and the workspace, for parts whose operands are the same but for, maybe, their weights.
+    """Return one function, and its workspace, for parts with the same operands; only their weights may differ.
 
-    Ranges are of the product of the output's open sizes: the batch, or the pixels of all images. Where each part has so
-    many arrays of its own in the place of the weight, all of them are parameters. Parts share arrays of their
-    workspaces, and an array that grows with the product is no larger than for the largest one of the parts that use it.
+    Ranges are of the product of the output's open sizes: the batch, or the pixels of all images. `own_weights` is the
+    number of arrays that each part has as its weight, and all of them are parameters; without it parts share one
+    weight. Parts share arrays of their workspaces, and an array that grows with the product is no larger than for the
+    largest one of the parts that use it.
 
     Before: `def kernel(x, w, output): A` and, for batches from 8 on, `def kernel(x, w, output, sums): B`.
-    After: `def kernel(x, w, output, sums): for _ in range(batch < 8): A; for _ in range(8 <= batch): B`.
-    The loops are of one turn or none: TVM puts no barriers into kernels that stand behind a condition.
+    After: `def kernel(x, w, output, sums): for _ in range(batch < 8): A; for _ in range(8 <= batch): B`. The loops are
+    of one turn or none: TVM puts no barriers into kernels that stand behind a condition.
     """
     if len(parts) == 1:
         return parts[0].func, parts[0].workspace
@@ -78,19 +79,19 @@ def join(parts: Sequence[Part], own_weights: Sequence[int] = ()) -> tuple[tirx.P
 
 
 def _told_apart(part: Part) -> list[tuple[Spec, int]]:
-    """Return the arrays of a part's workspace, each with the number of those before it that are alike."""
+    """Return the arrays of a part's workspace, each with the number of equal arrays before it."""
     arrays = part.workspace.parameters
     return [(array, arrays[:place].count(array)) for place, array in enumerate(arrays)]
 
 
 def _before(end: int | None, array: Spec, opened: Sequence[tvm.ir.Var]) -> Spec:
-    """Return an array that grows with the product of open sizes for products below the end alone, if there is one."""
+    """Return an array whose sizes that grow with the product of open sizes are limited to products below `end`."""
     ((shape, dtype),) = Workspace(0, (array,)).with_sizes(SYMBOLS)
     return (shape if end is None else tuple(_least_of(size, opened, end - 1) for size in shape)), dtype
 
 
 def _least_of(size: Any, opened: Sequence[tvm.ir.Var], most: int) -> Any:
-    """Return a multiple of the product of open sizes as that of no more than `most`; another size as it is."""
+    """Return a multiple of the product of open sizes with the product limited to `most`; other sizes as they are."""
     rest = [] if isinstance(size, int) else factors(size)
     for var in opened:
         same = [place for place, factor in enumerate(rest) if factor.same_as(var)]
@@ -101,10 +102,10 @@ def _least_of(size: Any, opened: Sequence[tvm.ir.Var], most: int) -> Any:
 
 
 def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target) -> tirx.PrimFunc:
-    """Return a function, with its workspace, that refuses open sizes with too large a grid for a GPU.
+    """Return a function that refuses open sizes with too large a grid for a GPU, or with too large arrays.
 
-    So it does those whose arrays TVM could not count in 32 bits. Callers limit elements, so that on a CPU, where TVM
-    counts bytes of operands in 64 bits, these are arrays of a row of outputs alone, which `MOST_COLUMNS` tells.
+    Arrays are too large where TVM could not count their bytes in 32 bits. On a CPU TVM counts the bytes of operands in
+    64 bits, and callers limit their elements, so that only arrays for a row of outputs are checked, by `MOST_COLUMNS`.
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch * 3136 <= 2**31 - 1; A`.
     """
     checks = _checks_of_bytes(func, workspace) if backend_of(target).limits_open_arrays else _checks_of_columns(func)
@@ -161,7 +162,7 @@ def _fits(shape: Sequence[Any], dtype: Any) -> tirx.PrimExpr:
 
 
 def _in_range(body: tirx.Stmt, product: tirx.PrimExpr, least: int, end: int | None) -> tirx.Stmt:
-    """Return a statement that runs for products of open sizes from the least up to the end, if there is one, alone."""
+    """Return a statement that runs only for products of open sizes from `least` up to below `end`, if there is one."""
     tests = [product >= least] if least > 1 else []
     tests += [] if end is None else [product < end]
     return tirx.For(tirx.Var("turn", "int32"), 0, tirx.all(*tests).astype("int32"), tirx.ForKind.SERIAL, body)

@@ -14,7 +14,7 @@ from ..graph.constants import static_shape
 
 
 def without_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function of a result without elements, which has nothing to do: TVM's rules divide by its size."""
+    """Return a function whose result has no elements, without its loops: TVM's schedules would divide by its size."""
     root = SBlockRealize([], True, SBlock([], [], [], "root", tirx.Evaluate(0)))
     return func.with_body(root).with_attrs({"op_pattern": OPAQUE, "tirx.is_scheduled": True})
 

@@ -1,4 +1,4 @@
-"""TVM's fusion of functions, and the operators that are kept apart from it, with which TVM would compute wrongly."""
+"""TVM's fusion of functions, and the lowering of operators that are not fused, as TVM would compute wrongly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ..graph.graph import operator_name
 def fused(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with its functions fused by their patterns, and with open sizes in one form.
 
-    FuseTIR compares the shape that one function gives an array with the one that another function reads, as written.
+    FuseTIR compares shapes as they are written: that of an array in the function that stores it, and in the one that
+    reads it.
 
     Before: `a: T.Buffer((w - 3 + (w - 3),))`. After: `a: T.Buffer((w * 2 - 6,))`.
     """
@@ -58,7 +59,7 @@ def kept_apart(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if operator_name(lowered) != "relax.call_tir":
         return lowered
     function, *others = lowered.args
-    # A function of its own: the builder would not find one that is changed again for an equal operator.
+    # A new function: if the old one changed, the builder would not find it again for an equal operator.
     apart = builder.add_func(builder.get()[function].with_attr("op_pattern", OPAQUE), function.name_hint)
     return relax.Call(lowered.op, [apart, *others], lowered.attrs, lowered.ty_args)
 
@@ -73,13 +74,13 @@ def _slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 REVERSING = {"relax.flip": kept_apart, "relax.strided_slice": _slice}
 """The functions that lower operators which may reverse axes, by name, for `LegalizeOps`.
 
-Indices that fall, of an axis that is divided, as behind a reshape, TVM simplifies to others (in FlattenBuffer).
+TVM (in FlattenBuffer) simplifies falling indices wrongly if their axis is divided, as after a reshape.
 """
 
 
 SEPARATED = {**dict.fromkeys(OPERATORS, kept_apart), **REVERSING}
-"""The functions that lower operators which a GPU computes apart from others, by name, for `LegalizeOps`.
+"""The functions that lower operators which are not fused on a GPU, by name, for `LegalizeOps`.
 
 TVM 0.27 schedules a fused grouped convolution (dlight's Reduction, where a thread owns several outputs) so that the
-operators behind it read registers of other threads: results are wrong and differ from run to run.
+operators after it read registers of other threads: results are wrong and differ from run to run.
 """

@@ -1,7 +1,7 @@
 """Windows that slide along rows on a CPU, with vectors.
 
-By itself LLVM makes no vectors of outputs that are fewer in a row than a vector has lanes, and what is left over of
-longer rows it computes one by one.
+LLVM does not vectorize rows that have fewer outputs than a vector has lanes, and computes the last outputs of longer
+rows one by one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Update(NamedTuple):
 def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
     """Put a block around a reduction of windows that can use vectors, which `with_vectors` fills after scheduling.
 
-    Padding is not stored any more: where a window reads it is constant, or of a whole row.
+    Padding is not stored any more: whether a window reads padding is a constant, or the same for a whole row.
 
     Before: `for n, c, h, w: pad`, and `for n, c, h, w, r, s: block`.
     After: `for n, c, h: marked`, in which is `for w, r, s: block`.
@@ -53,11 +53,11 @@ def mark_for_vectors(sch: Schedule, block: SBlockRV, lanes: int) -> None:
 
 
 def with_vectors(block: SBlock) -> SBlock:
-    """Return a marked block with vectors in place of its loops; return any other block unchanged.
+    """Return a marked block with vectors instead of its loops; return any other block unchanged.
 
     Before, with a window of 3x3 and a stride of 2: `for w in range(13): for r, s: y[h, w] = max(y[h, w], x[...])`.
-    After: `a = max(x[2 * h, 0:16], x[2 * h + 1, 0:16], x[2 * h + 2, 0:16])` and `b`, the same of columns 11 to 26, then
-    `y[h, 0:8] = max((a[0], a[2], ...), (a[1], a[3], ...), (a[2], a[4], ..., b[5]))`, and the same for `y[h, 5:13]`.
+    After: `a = max(x[2 * h, 0:16], x[2 * h + 1, 0:16], x[2 * h + 2, 0:16])` and `b`, the maximum of columns 11 to 26,
+    then `y[h, 0:8] = max((a[0], a[2], ...), (a[1], a[3], ...), (a[2], a[4], ..., b[5]))`, and so on for `y[h, 5:13]`.
     """
     if LANES not in block.annotations:
         return block
@@ -78,7 +78,7 @@ def _mark(sch: Schedule, block: SBlockRV, lanes: int) -> SBlockRV | None:
             sch.compute_inline(producer)
     if (update := _update(sch.get(block))) is None or not all(map(_is_constant, update.load.source.ty.shape[1:])):
         return None
-    if str(update.load.source.ty.dtype) == "bfloat16":  # which TVM computes in float32, but for vectors and variables
+    if str(update.load.source.ty.dtype) == "bfloat16":  # TVM computes it in float32, except in vectors and variables
         return None
     column = variables(update.load.indices[-1])
     if (

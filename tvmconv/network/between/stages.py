@@ -1,4 +1,4 @@
-"""The loop nests of TVM's fused functions as stages: some reductions, and what is computed of their results."""
+"""The loop nests of TVM's fused functions as stages: reductions, and maps that read their results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stage:
     targets: list[Any]
     """The buffers that are stored to."""
     indices: list[Expr]
-    """The place in each of the targets."""
+    """The indices of the element in each of the targets."""
     values: list[Expr]
     """The value for each target; of a reduction, what is joined to it in each turn of the reduced axes."""
     outer: dict[Var, Expr]
@@ -45,7 +45,7 @@ class Stage:
     joins: list[Join]
     """The function with which a reduction joins two values, for each target."""
     inits: list[Expr]
-    """The value that a reduction begins with, which changes nothing that is joined to it, for each target."""
+    """The neutral element that a reduction begins with, for each target."""
 
     @property
     def is_reduction(self) -> bool:
@@ -60,7 +60,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
     sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if is_map(sch, block) and sch.get_consumers(block):
-            with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
+            with suppress(ScheduleError):  # such as for a block that is read at indices which TVM cannot analyze
                 sch.compute_inline(block)
     found = []
     for block in sch.get_child_blocks(sch.get_sblock("root")):
@@ -71,7 +71,7 @@ def stages_of(func: tirx.PrimFunc) -> list[Stage] | None:
 
 
 def _has_loops_of_axes(sch: Schedule, block: SBlockRV) -> bool:
-    """Return whether a block has a loop for each axis, or none for an axis of one element, as of no axes."""
+    """Return whether a block has a loop for each axis, or no loops and only axes of one element."""
     loops, axes = sch.get_loops(block), sch.get(block).iter_vars
     return len(loops) == len(axes) or (not loops and all(_is_one(axis.dom.extent) for axis in axes))
 
@@ -79,7 +79,7 @@ def _has_loops_of_axes(sch: Schedule, block: SBlockRV) -> bool:
 def with_simple_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function with the indices and conditions of its blocks simplified by their axes' sizes.
 
-    What is simple in the block itself may not be any more where another one computes it at places of its own.
+    Once another block computes a block inside of it, at other indices, TVM may no longer be able to simplify these.
     """
     return tvm_ffi.structural_map(func, (SBlock, _simplified))
 
@@ -120,7 +120,7 @@ def is_contraction(stage: Stage) -> bool:
 
 
 def flat_index(buffer: Any, indices: Iterable[Expr]) -> Expr:
-    """Return the place of an element in a buffer's memory, by its indices."""
+    """Return the offset of an element in a buffer's memory, in elements, by its indices."""
     place: Expr = tirx.const(0, "int64")
     for index, extent in zip(indices, buffer.ty.shape, strict=True):
         place = _continued(place, extent, index)
@@ -128,7 +128,7 @@ def flat_index(buffer: Any, indices: Iterable[Expr]) -> Expr:
 
 
 def _continued(place: Expr, extent: Expr, index: Expr) -> Expr:
-    """Return `place * extent + index`, where a quotient and the rest of the same number become that number again."""
+    """Return an offset continued by an index, where quotient and remainder of one number become that number again."""
     if isinstance(index, tirx.FloorMod) and tvm_ffi.structural_equal(index.b, extent):
         quotient, terms = tirx.FloorDiv(index.a, index.b), _addends(place)
         others = [term for term in terms if not tvm_ffi.structural_equal(term, quotient)]
@@ -142,22 +142,22 @@ def _addends(value: Expr) -> list[Expr]:
 
 
 def stride(load: TensorLoad, axis: Var) -> Expr:
-    """Return how far in memory the element for the next place on an axis is."""
+    """Return the distance in memory, in elements, from one index on an axis to the next."""
     return step_of(flat_index(load.source, load.indices), axis, Analyzer())
 
 
 def step_of(place: Expr, axis: Var, analyzer: Analyzer) -> Expr:
-    """Return how far a place in memory is from that for the next place on an axis; no number where that differs."""
+    """Return the difference of an offset from one index on an axis to the next; no constant where that varies."""
     return analyzer.simplify(substitute(place, {axis: axis + 1}) - place)
 
 
 def runs_along(load: TensorLoad, axis: Var) -> bool:
-    """Return whether the element for the next place on an axis is the next one in memory."""
+    """Return whether elements at neighbouring indices on an axis are neighbours in memory."""
     return _is_one(stride(load, axis))
 
 
 def is_in_place(load: TensorLoad, stage: Stage) -> bool:
-    """Return whether a load is of the place in memory, by elements, that the stage stores to."""
+    """Return whether a load reads the offset, in elements, to which the stage stores."""
     analyzer = Analyzer()
     for var, extent in stage.outer.items():
         analyzer.bind(var, Range(0, extent))
@@ -178,7 +178,7 @@ def is_map(sch: Schedule, block: SBlockRV) -> bool:
 
 
 def loads_in(expr: Any, conditions: tuple[Expr, ...] = ()) -> Iterator[tuple[TensorLoad, tuple[Expr, ...]]]:
-    """Yield each load in an expression with the conditions on which it is made; indices have none in them."""
+    """Yield each load in an expression with the conditions on which it is made, without the loads in indices."""
     if isinstance(expr, TensorLoad):
         yield expr, conditions
     elif isinstance(expr, tvm.ir.Call) and expr.op.same_as(CHOICE):
@@ -201,12 +201,12 @@ def parts_of(expr: Any) -> list[Expr]:
 
 
 def with_loads(expr: Expr, replace: Callable[[TensorLoad], Expr]) -> Expr:
-    """Return an expression with others in the place of its loads."""
+    """Return an expression with each load replaced."""
     return tvm_ffi.structural_map(expr, (TensorLoad, replace))
 
 
 def stage_of(block: SBlock) -> Stage | None:
-    """Return a block, whose variables are its axes, as a stage; None for what is neither a map nor a reduction."""
+    """Return a block, whose variables are its axes, as a stage; None if it is neither a map nor a reduction."""
     binds, stores = _statements(block.body)
     if stores is None or not stores:
         return None
@@ -247,7 +247,7 @@ def stage_of(block: SBlock) -> Stage | None:
 
 
 def _without_squares(call: tvm.ir.Call) -> Expr:
-    """Return a product in the place of a power of two, which takes a GPU as long as many products; or else the call."""
+    """Return x * x for a power of 2, which is slow as a call on a GPU; return any other call as it is."""
     is_square = (
         str(call.op.name).endswith(".pow") and isinstance(call.args[1], tirx.FloatImm) and call.args[1].value == 2
     )
@@ -255,7 +255,7 @@ def _without_squares(call: tvm.ir.Call) -> Expr:
 
 
 def _simple(expr: Expr, axes: Mapping[Var, Expr], analyzer: Analyzer) -> Expr:
-    """Return an expression simplified by what is known of axes, those of open sizes too."""
+    """Return an expression simplified by the ranges of axes, also where these have open sizes."""
     before, expr = None, analyzer.simplify(expr)
     while before is None or not tvm_ffi.structural_equal(before, expr):
         before, expr = expr, analyzer.simplify(_without_open_quotients(expr, axes))
@@ -263,9 +263,9 @@ def _simple(expr: Expr, axes: Mapping[Var, Expr], analyzer: Analyzer) -> Expr:
 
 
 def _without_open_quotients(expr: Expr, axes: Mapping[Var, Expr]) -> Expr:
-    """Return an expression without quotients and rests by open sizes where axes say what they are.
+    """Return an expression without quotients and remainders by open sizes, where the ranges of axes determine them.
 
-    TVM sees through those by numbers only. Before: `(c * h + y) // h`, with y an axis of the extent h. After: `c`.
+    TVM simplifies only quotients by constants. Before: `(c * h + y) // h`, with y an axis of the extent h. After: `c`.
     """
 
     def is_below(value: Expr, size: Expr) -> bool:
@@ -303,7 +303,7 @@ def _statements(body: tirx.Stmt) -> tuple[dict[Var, Expr], list[tirx.BufferStore
 
 
 def _without(binds: dict[Var, Expr], value: Expr) -> Expr:
-    """Return a value with others in the place of variables, which may be in one another."""
+    """Return a value with variables replaced by their values, in which there may be other variables."""
     return reduce(lambda found, var: substitute(found, {var: binds[var]}), reversed(binds), value)
 
 

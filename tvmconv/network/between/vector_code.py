@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 from tvmconv.compute.substitution import substitute
 
 LEAST_LANES = 4
-"""The fewest lanes of a vector that are worth it."""
+"""The fewest lanes with which vectors pay."""
 
 MOST_LOADS = 256
 """The largest number of vectors that are loaded for a row of outputs."""
@@ -63,9 +63,9 @@ class VectorCode:
     def row(self, most_lanes: int) -> list[tirx.Stmt]:
         """Return statements for a row of outputs of windows that slide along rows.
 
-        The rows of a window are first reduced to one, in vectors without gaps. Vectors of the row that is left cover it
-        from end to end, the last a part of what is in the one before, and so do vectors of outputs. Nothing outside the
-        row is read or written.
+        The rows of a window are first reduced to one row, in contiguous vectors. These cover the row from end to end,
+        and the last one overlaps the one before; vectors of outputs cover the outputs in the same way. Nothing outside
+        the row is read or written.
         """
         found = self.reduction
         ((place, outputs),) = found.outputs.items()
@@ -80,11 +80,11 @@ class VectorCode:
             return []
         if not all(variables(each) <= inside for each in (column, *of_columns)):
             return []
-        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MOST_LOADS:  # with the longest vectors already
+        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MOST_LOADS:  # even with the longest vectors
             return []
 
         def window(output: int) -> Iterator[int | None]:
-            """Yield the columns that an output is made of; None for padding."""
+            """Yield the columns that an output reads; None for padding."""
             for values in _points(along):
                 at = {place: output, **values}
                 is_there = all(int(self._simplified(each, at)) for each in of_columns)
@@ -103,7 +103,7 @@ class VectorCode:
         parts: dict[int, Var] = {}
 
         def tap(columns: tuple[int | None, ...]) -> Var:
-            """Return the elements in some columns, out of the parts of the row that have them, and padding."""
+            """Return the vector of the elements in some columns, with padding for None, from vectors of the row."""
             chosen: list[int] = []
             lane: list[int | None] = []
             for each in columns:
@@ -129,7 +129,7 @@ class VectorCode:
         return self._statements
 
     def _part(self, begin: int, width: int, across: Mapping[Var, int], conditions: list[Expr]) -> Var:
-        """Return a part of the row that the rows of a window are reduced to."""
+        """Return a vector of the row that the rows of a window are reduced to."""
         vectors = []
         for at in _points(across):
             indices = [self._simplified(index, at) for index in self.reduction.load.indices[:-1]]
@@ -177,5 +177,5 @@ def _starts(count: int, lanes: int) -> list[int]:
 
 
 def _width(lanes: int, stride: int) -> int:
-    """Return the elements of a vector that has every `stride`-th of them in its lanes: a power of two, as registers."""
+    """Return the size of a vector of which `lanes` elements at a stride are used, rounded up to a power of two."""
     return 1 << (stride * (lanes - 1)).bit_length()

@@ -63,7 +63,7 @@ def broadcastable(builder: ImportBuilder, tensors: Sequence[relax.Expr], kept: i
     if shapes is None:
         return list(tensors)
     targets: dict[int, Size] = {}
-    for shape in shapes:  # the last axis is the first one here, so that axes with one number belong together
+    for shape in shapes:  # axes are counted from the last one, as in broadcasting
         for index, size in enumerate(reversed(shape)):
             if index >= kept and (index not in targets or _rank(size) < _rank(targets[index])):
                 targets[index] = size
@@ -93,7 +93,7 @@ def with_sizes(builder: ImportBuilder, x: relax.Expr, sizes: Mapping[int, Size])
 
 
 def _agreed(builder: ImportBuilder, size: Size, target: Size) -> _Axis:
-    """Return the axis of an open size that has to be the target, or 1; the node is the condition's."""
+    """Return the axis of an open size, and require for the node that the size is the target, or 1."""
     facts = builder.facts
     if facts.are_equal(size, target):
         return _Axis(size, target)

@@ -146,7 +146,7 @@ def moved(
 
 
 def tiled(builder: ImportBuilder, x: relax.Expr, times: Sequence[Size], shape: Sequence[Size]) -> relax.Expr:
-    """Return x several times behind itself along each axis, and along new ones in front, in the shape that it has then.
+    """Return x repeated along each axis, and along new axes in front, in the shape that this makes.
 
     Before: `x` (n, 8). After, with times (2, 1, 3): (2, n, 24).
     """

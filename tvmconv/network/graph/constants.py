@@ -47,8 +47,8 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
 def fold_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with expressions of constants in "main" replaced by constants.
 
-    What a constant condition chooses everywhere, or a broadcast leaves as it is, is the operand itself; concatenations
-    have no parts without elements.
+    A choice by a constant condition that is the same everywhere, and a broadcast that changes no size, become their
+    operand; concatenations lose parts without elements.
 
     Before: `w = R.broadcast_to(R.const(0.5), R.shape([8, 1, 3, 3]))`, `y = R.nn.conv2d(x, w)`.
     After: `y = R.nn.conv2d(x, constant)`.
@@ -81,7 +81,7 @@ class _Folder(PyExprMutator):  # type: ignore[misc]
         return relax.const(result, call.ty.dtype)
 
     def _chosen(self, call: relax.Call, shape: tuple[int, ...]) -> relax.Expr:
-        """Return the operand that a call of a result's shape returns whatever its elements are; else the call."""
+        """Return the operand that a call always returns, as it has the result's shape; else the call."""
         chosen = call.args[0] if operator_name(call) == "relax.broadcast_to" else None
         if operator_name(call) == "relax.where" and (condition := self._value(call.args[0])) is not None:
             chosen = call.args[1] if condition.all() else call.args[2] if not condition.any() else None
@@ -112,7 +112,7 @@ def constant_value(expr: relax.Expr | None) -> Array | None:
 def sizes_of(ty: relax.TensorType) -> tuple[int | tvm.tirx.PrimExpr, ...] | None:
     """Return the sizes of a tensor's type: numbers, and expressions of those that are known only when the model runs.
 
-    None where not even their number is known.
+    None where even the number of axes is not known.
     """
     if not isinstance(ty.shape, relax.ShapeExpr):
         return None

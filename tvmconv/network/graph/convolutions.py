@@ -28,7 +28,7 @@ LAYOUTS = {"conv1d": ("NCW", "OIW", "NCW"), "conv2d": ("NCHW", "OIHW", "NCHW")}
 """The layouts of data, weight and output that a workload can describe, for each kind of convolution."""
 
 TRANSPOSED_LAYOUTS = {"conv1d_transpose": ("NCW", "IOW", "NCW"), "conv2d_transpose": ("NCHW", "IOHW", "NCHW")}
-"""The layouts of data, weight and output of transposed convolutions that others can compute."""
+"""The layouts of data, weight and output of those transposed convolutions that plain convolutions can compute."""
 
 
 def is_convolution(expr: relax.Expr) -> bool:
@@ -67,7 +67,7 @@ GIVE_SIZES = "give it as `shapes` (--input-shapes)"
 ASSUMED_SIDE = 224
 """The height or width of a model's images that kernels are chosen for where it is known only when the model runs.
 
-So is the length of its sequences, whose places are the rows of linear layers.
+The length of its sequences is assumed to be the same; their positions are the rows of linear layers.
 """
 
 MOST_ASSUMED = 2**20
@@ -107,10 +107,10 @@ def redescribed(convolution: Convolution, workload: ConvWorkload, x: relax.Tenso
 
 
 def _assumed_shape(x: relax.TensorType, least: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes of a tensor, with those assumed in the place of others that are known only when the model runs.
+    """Return the sizes of a tensor, with assumed values for those that are known only when the model runs.
 
-    A size may be an expression of those of the model's inputs, such as half of a height. These are assumed to be larger
-    than `ASSUMED_SIDE` where a side were less than its `least` one otherwise: 896 samples for a window of 320, not 224.
+    A size may be an expression of the sizes of the model's inputs, such as half of a height. These are assumed to be
+    larger than `ASSUMED_SIDE` where a side would be below its `least` size: 896 samples for a window of 320, not 224.
     """
 
     def assumed(size: int | tvm.tirx.PrimExpr, usual: int, least: int) -> int:

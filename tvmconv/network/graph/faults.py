@@ -1,4 +1,4 @@
-"""Errors of importers and of TVM, in short, and by whose code they are: a limit of TVM, or a bug of tvmconv."""
+"""Errors of importers and of TVM, in short, and whose code raised them: a limit of TVM, or a bug of tvmconv."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IMPORT_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeErro
 
 
 class Refused(Exception):  # noqa: N818
-    """Raised for a model that cannot be imported or compiled; who knows the node raises `UnsupportedModelError`."""
+    """Raised for a model that cannot be imported or compiled; callers make an `UnsupportedModelError` of it."""
 
     def __init__(self, problem: str, hint: str | None = None, nodes: Sequence[Any] = ()) -> None:
         """Keep the problem, `hint`, which says what would help, and `nodes`, those at fault where they are known."""
@@ -40,10 +40,10 @@ class Refused(Exception):  # noqa: N818
 
 @contextmanager
 def tvm_at_work() -> Iterator[None]:
-    """Raise `Refused` for an error of TVM, which has no error of its own for models that it cannot handle.
+    """Raise `Refused` for an error of TVM, which has no class of errors for models that it cannot handle.
 
-    TVM calls code of tvmconv back, in passes and converters, and this calls TVM again. The code that was running, but
-    for that of libraries which it had called, tells whose error it is: one of tvmconv is a bug, and is passed on.
+    TVM calls code of tvmconv back, in passes and converters, and this calls TVM again. The innermost code that ran,
+    without that of other libraries, tells whose error it is: one of tvmconv is a bug, and is passed on.
     """
     try:
         yield
@@ -56,7 +56,7 @@ def tvm_at_work() -> Iterator[None]:
 
 
 def _is_tvms(error: Exception) -> bool:
-    """Return whether the innermost frame that is not of a library is TVM's, in Python or C++."""
+    """Return whether the innermost frame, without those of libraries, is TVM's, in Python or C++."""
     modules = {getattr(module, "__file__", None): name for name, module in [*sys.modules.items()]}
     owners = [_owner(frame, modules) for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next((owner for owner in reversed(owners) if owner not in _libraries()), "") in TVMS
@@ -64,7 +64,7 @@ def _is_tvms(error: Exception) -> bool:
 
 @cache
 def _libraries() -> Set[str]:
-    """Return the packages whose errors are their caller's: Python's own, and all installed but TVM and tvmconv."""
+    """Return the packages whose errors are their caller's: Python's standard library, and all but TVM and tvmconv."""
     return {"", *sys.stdlib_module_names, *packages_distributions()} - {*TVMS, "tvmconv"}
 
 

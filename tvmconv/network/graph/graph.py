@@ -12,7 +12,8 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 from .branch_errors import FITTING_BRANCH
 
 Branch: TypeAlias = tuple[tuple[int, bool], ...]
-"""The branch of an If that code is in: the number of the If's test and the test's value, behind those further out."""
+"""The branch of an If that code is in: the number of the If's test and the test's value, after those of outer
+branches."""
 
 
 class Block:
@@ -23,7 +24,7 @@ class Block:
         self.values = {binding.var: binding.value for binding in bindings}
         self.casts = [binding.var for binding in bindings if isinstance(binding, relax.MatchCast)]
         self.branch = branch
-        # What is read outside, and what defines the sizes of others.
+        # Variables that are read outside, and those that define sizes of other variables.
         outer = [var for var in self.values if not isinstance(var, relax.DataflowVar)]
         self._ends = [*self.casts, *outer]
         self._readers = relax.analysis.udchain(block)
@@ -37,7 +38,7 @@ class Block:
         return isinstance(var, relax.DataflowVar)
 
     def take_as_given(self, var: relax.Var) -> None:
-        """Forget what a variable is computed from, as where other values are about to replace those before it."""
+        """Forget the value of a variable, because other values are about to replace the variables that computed it."""
         del self.values[var]
 
     def readers(self, var: relax.Var) -> list[relax.Var]:
@@ -55,7 +56,7 @@ class Block:
 
 
 def free_variables(*expressions: relax.Expr) -> list[relax.Var]:
-    """Return the variables that are read in some expressions, but for sizes."""
+    """Return the variables that some expressions read, without sizes."""
     found = (var for each in expressions for var in relax.analysis.free_vars(each))
     return [var for var in found if not isinstance(var.ty, tvm.ir.PrimType)]
 
@@ -144,4 +145,4 @@ def joined_by(value: relax.Expr | None) -> tuple[int | None, list[relax.Var]]:
     fields = list(concat.args[0].fields)
     if not fields or not all(isinstance(each, relax.Var) for each in fields) or fields[0].ty.ndim < 0:
         return None, []
-    return int(concat.attrs.axis) % fields[0].ty.ndim, fields  # one that is made here and now has no type yet
+    return int(concat.attrs.axis) % fields[0].ty.ndim, fields  # a new concatenation has no type yet

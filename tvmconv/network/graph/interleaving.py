@@ -24,7 +24,7 @@ Size: TypeAlias = int | tirx.Expr
 class Interleaving:
     """Planes y[n, g * k, s * m + a - first] = x[n, (g, a, k), m], with all phases a of each spatial axis.
 
-    The groups g, the phases and the channels k of a group are channels of x one behind the other, in this order.
+    The channels of x are the groups g, the phases and the channels k of a group, in this order from the outermost.
     """
 
     source: relax.Expr
@@ -72,13 +72,13 @@ class Interleaving:
 
 
 ORDER = [0, 1, 4, 5, 2, 6, 3]
-"""The axes of (N, g, a, b, k, H, W) in the order in which the phases a and b are behind rows and columns."""
+"""The order of the axes (N, g, a, b, k, H, W) in which the phases a and b come after rows and columns."""
 
 
 def interleaving(var: relax.Var, block: Block) -> tuple[Interleaving, list[relax.Var]] | None:
     """Return the interleaving of channels (N, C, H, W) that a variable is, and the variables on the way to it.
 
-    None for anything else, and where something else reads what is on the way.
+    None for anything else, and where a variable on the way has another reader.
     """
     value, way = block.values[var], list[relax.Var]()
 

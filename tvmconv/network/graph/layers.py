@@ -35,7 +35,7 @@ class Convolution:
     """The workload in words, or as much of it as there is."""
     layout: str
     flops: int | None
-    """The number of operations, two for each multiply-add, with the sizes of the workload in the place of open ones.
+    """The number of operations, two for each multiply-add, with the sizes of the workload for open ones.
 
     None where no workload can describe the convolution, and its shape is known only when the model runs.
     """
@@ -44,7 +44,8 @@ class Convolution:
     obstacle: str | None
     """The reason why this is left to TVM; None for one that gets a kernel of tvmconv."""
     open_sizes: tuple[str, ...] = ()
-    """The names of the workload's sizes that are known only when the model runs: it has others in their place."""
+    """The names of the workload's sizes that are known only when the model runs: the workload has assumed values for
+    them."""
     is_too_open: bool = False
     """True if this is left to TVM because it has sizes that are known only when the model runs."""
     in_float: str | None = None
@@ -62,4 +63,4 @@ class Layer:
     """The knobs of the template; None for a kernel of TVM, and for one that has none."""
     reason: str
     function: str | None = None
-    """The name of the compiled function, by which a profile tells the layer; None where it is not told."""
+    """The name of the compiled function, by which a profile finds the layer; None where it is not known."""

@@ -1,7 +1,7 @@
-"""Channels in parts and in another order, as ShuffleNet has them: one operator for what importers write in several.
+"""Slices and shuffles of channels, as in ShuffleNet: one operator for each, which importers write as several.
 
-`take` of the channels is that operator, which a layout of another order of axes can have as well; before TVM lowers a
-network, `take` becomes what TVM computes without a table.
+`take` of the channels is the operator of a shuffle, which works in any layout; before TVM lowers a network, `take`
+becomes reshapes and a permutation, which TVM computes without a table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .constants import Array, constant_value, same_sizes, sizes_of
 from .graph import Block, blocks_of, call_of, rebind
 
 BEHIND_CHANNELS = 2
-"""The axis behind the channels, along which importers stack what is to be in turns."""
+"""The axis after the channels, along which importers stack tensors whose channels are to alternate."""
 
 
 def gather_shuffles(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with `take` where channels get another order: those of groups in turns.
+    """Return the module with `take` where channels get another order: the groups' channels by turns.
 
     Before: `a = R.reshape(x, [n, g, c, h, w])`, `b = R.permute_dims(a, [0, 2, 1, 3, 4])`, `y = R.reshape(b, [n, c * g,
     h, w])`. After: `y = R.take(x, [0, c, 1, c + 1, ...], axis=1)`, for two groups.
@@ -40,7 +40,7 @@ def gather_shuffles(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def expand_shuffles(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with permutations of axes where `take` brings channels of groups in turns, in any layout.
+    """Return the module with permutations of axes where `take` orders the groups' channels by turns, in any layout.
 
     Before: `y = R.take(x, [0, c, 1, c + 1, ...], axis=3)`.
     After: `y = R.reshape(R.permute_dims(R.reshape(x, [n, h, w, 2, c]), [0, 1, 2, 4, 3]), [n, h, w, 2 * c])`.
@@ -65,7 +65,7 @@ def expand_shuffles(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def chooses_channels(value: relax.Expr) -> bool:
-    """Return whether a value has some of the channels (N, C, H, W) of its operand, or those of groups in turns."""
+    """Return whether a value is a slice of its operand's channels (N, C, H, W), or orders those of groups by turns."""
     if (found := call_of(value, "take", "strided_slice")) is None or found.ty.ndim != 4:
         return False
     if call_of(value, "strided_slice") is not None:
@@ -76,7 +76,7 @@ def chooses_channels(value: relax.Expr) -> bool:
 
 
 def is_split(value: relax.Expr | None) -> bool:
-    """Return whether a value has the parts of the channels (N, C, H, W) of a tensor."""
+    """Return whether a value splits the channels (N, C, H, W) of a tensor."""
     split = call_of(value, "split")
     if split is None or split.args[0].ty.ndim != 4 or not isinstance(split.args[0], relax.Var):
         return False
@@ -84,7 +84,7 @@ def is_split(value: relax.Expr | None) -> bool:
 
 
 def channels_of(value: relax.Expr, values: Mapping[relax.Var, relax.Expr]) -> relax.Var | None:
-    """Return the tensor of which a value has channels, maybe as a part of a split; None for anything else."""
+    """Return the tensor whose channels a value chooses, maybe as a part of a split; None for anything else."""
     if isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var):
         split = values.get(value.tuple_value)
         return split.args[0] if split is not None and is_split(split) else None
@@ -92,7 +92,7 @@ def channels_of(value: relax.Expr, values: Mapping[relax.Var, relax.Expr]) -> re
 
 
 def along(value: relax.Call, axis: int) -> relax.Expr:
-    """Return the same channels, or the same split of them, where they are on another axis."""
+    """Return a choice of channels, or a split of them, with the channels on another axis."""
     if is_split(value):
         parts = value.attrs.indices_or_sections
         count = parts if isinstance(parts, (int, tirx.IntImm)) else None
@@ -108,7 +108,7 @@ def _numbers(values: relax.Tuple) -> list[int | tirx.PrimExpr]:
 
 
 def groups_of(order: Array) -> int | None:
-    """Return the number of groups whose channels an order has in turns; None for any other order."""
+    """Return the number of groups whose channels an order has by turns; None for any other order."""
     if order.size < 2 or order[1] < 1 or order.size % int(order[1]):
         return None
     groups = order.size // int(order[1])
@@ -125,7 +125,7 @@ def _taken(x: relax.Expr, groups: int, channels: int) -> relax.Expr:
 
 
 def _shuffled(reshaped: relax.Call, block: Block) -> relax.Expr | None:
-    """Return the order of channels that a permutation between two reshapes makes; None for anything else."""
+    """Return the `take` for a permutation of channels between two reshapes; None for anything else."""
     permuted = call_of(block.values.get(reshaped.args[0]), "permute_dims")
     if (
         permuted is None
@@ -146,7 +146,7 @@ def _shuffled(reshaped: relax.Call, block: Block) -> relax.Expr | None:
 
 
 def _stacked(reshaped: relax.Call, block: Block) -> relax.Expr | None:
-    """Return the order of channels of tensors stacked behind their channels, maybe cast; None for anything else."""
+    """Return the `take` for tensors that are stacked after their channels, maybe cast; None for anything else."""
     stacked, casts = block.values.get(reshaped.args[0]), 0
     while (again := call_of(stacked, "reshape", "astype")) is not None:
         casts += call_of(again, "astype") is not None

@@ -1,4 +1,4 @@
-"""Tensors whose elements are those of another one in memory, at other places: what moves of axes and slices make."""
+"""Tensors whose elements are those of another tensor, in another order of axes or a slice: views with strides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .constants import static_shape
 from .graph import Block, call_of, calls
 
 Steps = tuple[tuple[int, int], ...]
-"""An axis: numbers of places, the outermost first, each with the elements in memory from one of them to the next."""
+"""An axis: sizes, the outermost first, each with its stride, in elements of memory."""
 
 RESHAPING = ("expand_dims", "flatten", "reshape", "squeeze")
 """The operators that leave elements in their order."""
@@ -22,17 +22,17 @@ MOVES = (*RESHAPING, "permute_dims")
 
 
 class View(NamedTuple):
-    """A tensor as part of another one."""
+    """A tensor as a strided view of another one."""
 
     source: relax.Var
     """The tensor whose memory has the elements."""
     first: int
-    """The number of the first element in it."""
+    """The offset of the first element in it, in elements."""
     axes: tuple[Steps, ...]
 
 
 def view_of(var: relax.Var, block: Block) -> View:
-    """Return a variable as a view of that, farthest before it, of which moves and slices alone have made it."""
+    """Return a variable as a view of the farthest tensor before it from which moves and slices alone make it."""
     value, shape = block.values.get(var), static_shape(var.ty)
     assert shape is not None
     made = call_of(value, *MOVES, "strided_slice")
@@ -44,7 +44,7 @@ def view_of(var: relax.Var, block: Block) -> View:
 
 
 def moved_to(var: relax.Var, block: Block) -> relax.Var:
-    """Return what moves alone make of a variable that nothing else reads."""
+    """Return the last variable that moves alone make of a variable, if each has the next one as its only reader."""
     reader = block.only_reader(var)
     while reader is not None and block.is_inner(reader) and calls(block.values[reader], *MOVES):
         var, reader = reader, block.only_reader(reader)
@@ -52,12 +52,12 @@ def moved_to(var: relax.Var, block: Block) -> relax.Var:
 
 
 def in_a_row(shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the places of a tensor that lies in memory by itself."""
+    """Return the size and the stride of each axis of a contiguous tensor."""
     return [(size, prod(shape[number + 1 :])) for number, size in enumerate(shape)]
 
 
 def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
-    """Return what moves and slices, of a result of a shape, make of a view; None where that is none."""
+    """Return the view that a move or a slice, with a result of a shape, makes of a view; None where it makes none."""
     if calls(value, *RESHAPING):
         parts = reshaped(view.axes, shape)
         return None if parts is None else view._replace(axes=parts)
@@ -71,7 +71,7 @@ def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
     if not all(isinstance(each, relax.Tuple) for each in operands):
         return None
     if not all(isinstance(number, tirx.IntImm) for each in operands for number in each.fields):
-        return None  # places that are known only when the model runs
+        return None  # bounds that are known only when the model runs
     numbers = [[int(number) for number in each.fields] for each in operands]
     along, begins = numbers[0], numbers[1]
     if any(step != 1 for step in (numbers[3] if len(numbers) > 3 else [])):
@@ -87,7 +87,7 @@ def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
 
 
 def reshaped(axes: Sequence[Steps], shape: Sequence[int]) -> tuple[Steps, ...] | None:
-    """Return the axes of a view in another shape; None where places of the one are no parts of those of the other."""
+    """Return the axes of a view in another shape; None where the sizes of one are no products of the other's parts."""
     left = list(joined(step for axis in axes for step in axis))
     found: list[Steps] = []
     for wanted in reversed(shape):
@@ -106,7 +106,7 @@ def reshaped(axes: Sequence[Steps], shape: Sequence[int]) -> tuple[Steps, ...] |
 
 
 def joined(steps: Iterable[tuple[int, int]]) -> Steps:
-    """Return places with one step where there are several, one behind the other in memory, and without single ones."""
+    """Return an axis with contiguous steps joined to one step, and without steps of size 1."""
     found: list[tuple[int, int]] = []
     for size, step in steps:
         if size == 1:

@@ -17,7 +17,7 @@ Bounds = tuple[Size, Size]
 """The least and the greatest value that the elements of a tensor may have."""
 
 MOST_STEPS = 16
-"""The largest number of operators that are looked through, one behind the other."""
+"""The largest number of operators, each on the result of the next, that are looked through."""
 
 MOVING = (
     "astype", "broadcast_to", "collapse_sum_to", "expand_dims", "flatten", "flip", "gather_elements", "gather_nd",
@@ -129,7 +129,7 @@ KNOWN: dict[str, Callable[[Values, relax.Call], Bounds | None]] = {
     "clip": _of_clip,
     "nonzero": _of_nonzero,
 }
-"""The bounds of what operators return whatever their operands are."""
+"""The bounds of the results of operators whatever their operands are."""
 
 
 def _of_remainder(a: Bounds | None, b: Bounds | None) -> Bounds | None:
@@ -172,7 +172,7 @@ COMBINING: dict[str, Callable[[Bounds | None, Bounds | None], Bounds | None]] = 
     "multiply": _of_product,
     "where": lambda a, b: None if a is None or b is None else _of_either(a, b),
 }
-"""The bounds of what operators make of two operands, by their bounds."""
+"""The bounds of the results of operators on two operands, by the operands' bounds."""
 
 
 def _of_either(a: Bounds, b: Bounds) -> Bounds | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tvmconv.problem.errors import InvalidArgumentError
 
 LARGEST = 2**62 - 1
-"""The largest distance from an end of an axis that is told; it stands for larger ones, too."""
+"""The largest distance from an end of an axis that an error tells; it stands for larger ones, too."""
 
 
 def require_in_range(checks: Sequence[str], numbers: Sequence[int], sizes: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Indices that a model computes: none reads or writes outside of its array; those out of range are told."""
+"""Indices that a model computes: none reads or writes outside of its array, and an error names those out of range."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Node:
             indices = relax.Tuple([self._in_range(part, [axis], sizes) for axis, part in enumerate(fields)])
         else:
             indices = self._in_range(indices, AXES[name](call, len(sizes)), sizes)
-        if name == "take":  # TVM warns of what "fast" may read
+        if name == "take":  # TVM warns that "fast" may read outside of the array
             return relax.op.take(x, indices, call.attrs.axis, mode="clip")
         return relax.Call(call.op, [x, indices, *others], call.attrs, call.ty_args)
 

@@ -2,7 +2,7 @@
 
 A pass is a function from a module to the next one; its docstring shows both. This file says in which order tvmconv's
 passes over Relax modules run, and on which devices. `IMPORTING` prepares a model for any target, `BUILDING` gives it
-kernels for one, `COMPILING` lowers and schedules the operators between the kernels. Behind them,
+kernels for one, `COMPILING` lowers and schedules the operators between the kernels. After them,
 `execution.network_pipeline` turns the module into calls of the virtual machine and plans its memory, and
 `lowering.modules.build` has the passes over single functions.
 """
@@ -69,27 +69,27 @@ class Pass(NamedTuple):
 
 
 def _of_context(function: Callable[[tvm.IRModule, Any], tvm.IRModule], device: str | None = None) -> Pass:
-    """Return the pass of a function of a module and the context."""
+    """Return a `Pass` that calls a function with the module and the context."""
     return Pass(function.__name__, function, device)
 
 
 def _of_target(function: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule], device: str | None = None) -> Pass:
-    """Return the pass of a function of a module and the target."""
+    """Return a `Pass` that calls a function with the module and the target."""
     return Pass(function.__name__, lambda mod, context: function(mod, context.target), device)
 
 
 def _of_module(function: Callable[[tvm.IRModule], tvm.IRModule], device: str | None = None) -> Pass:
-    """Return the pass of a function of a module alone."""
+    """Return a `Pass` that calls a function with the module alone."""
     return Pass(function.__name__, lambda mod, _: function(mod), device)
 
 
 def _of_facts(function: Callable[[tvm.IRModule, SizeFacts], tvm.IRModule]) -> Pass:
-    """Return the pass of a function of an imported module and the facts about its sizes."""
+    """Return a `Pass` that calls a function with the imported module and the facts about its sizes."""
     return Pass(function.__name__, lambda mod, imported: function(mod, imported.facts))
 
 
 def _of_words(function: Callable[[tvm.IRModule, SizeFacts, Mapping[str, str]], tvm.IRModule]) -> Pass:
-    """Return the pass of a function that also takes the texts by which errors name nodes, `Imported.words`."""
+    """Return a `Pass` that also gives the function `Imported.words`, the texts by which errors name nodes."""
     return Pass(function.__name__, lambda mod, imported: function(mod, imported.facts, imported.words))
 
 
@@ -109,7 +109,7 @@ IMPORTING = (
     _of_module(split_zero_points),
     _of_tvm(relax.transform.DeadCodeElimination()),
 )
-"""The passes behind an importer, which share its `Imported`."""
+"""The passes right after an importer, which share its `Imported`."""
 
 PREPARING = (
     _of_module(slice_parts),
@@ -173,9 +173,10 @@ def run(
     shared: Any,
     behind: Callable[[str, tvm.IRModule], None] = lambda name, mod: None,
 ) -> tvm.IRModule:
-    """Return the module behind the passes that are for the device.
+    """Return the module after those passes that are for the device.
 
-    `shared` is what all passes of the list share, and `behind` is called after each with its name and its module.
+    `shared` is the object that all passes of the list get, an `Imported` or a `Context`. `behind` is called after each
+    pass with its name and the module that it returned.
     """
     device = backend_of(shared.target).device_type if isinstance(shared, Context) else None
     for each in passes:

@@ -27,17 +27,16 @@ SUMMING = frozenset(
 """Operators of Relax that add up many elements of their operands, beside convolutions and products."""
 
 POOLING = frozenset(("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d"))
-"""Operators of Relax that take vectors, which a CPU has in float32 but not in bfloat16."""
+"""Operators of Relax that use vector instructions, which a CPU has for float32 but not for bfloat16."""
 
 
 def sum_in_float32(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module with operators that add up float16 or bfloat16, or on a CPU pool bfloat16, in float32.
 
-    A running sum, which has to take one number after the other, is in float64 on a CPU: the last of a million numbers
-    in float32 would be off by 2e-5. On a GPU it is along the last axis.
+    A running sum, which has to add one number after the other, is in float64 on a CPU: the last of a million numbers in
+    float32 would be off by 2e-5. On a GPU it is computed along the last axis, between permutations of axes.
 
-    In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, ones that are added are
-    lost.
+    In float16 the mean of a plane of 112x112 is a third of what it should be: from 2048 on, adding 1 changes nothing.
 
     Before: `y = R.mean(x, axis=[2, 3])`. After: `y = R.astype(R.mean(R.astype(x, "float32"), axis=[2, 3]), "float16")`.
     """
@@ -53,7 +52,7 @@ def sum_in_float32(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
                 values[var] = _of_last_axis(value) if on_gpu else _in_float64(value)
             if str(value.ty.dtype) not in NARROW:
                 continue
-            if name == "matmul":  # which need not have its operands in float32
+            if name == "matmul":  # it sums in float32 without a cast of its operands
                 wider = relax.op.matmul(*value.args, out_dtype="float32")
             elif name in SUMMING or is_convolution(value) or (name in pooling and value.ty.dtype == "bfloat16"):
                 wider = relax.Call(value.op, [_in_float32(each) for each in value.args], value.attrs)
@@ -123,7 +122,7 @@ def _in_float32(argument: relax.Expr) -> relax.Expr:
 
 
 def simplify_powers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with square roots in place of powers to 1/2 and 3/4.
+    """Return the module with square roots instead of powers to 1/2 and 3/4.
 
     Before: `y = R.power(x, R.const(0.75))`. After: `r = R.sqrt(x)`, `s = R.multiply(x, r)`, `y = R.sqrt(s)`.
     """

@@ -31,7 +31,7 @@ class SparseChoice:
     """A sparse kernel for one convolution."""
 
     name: str
-    """The name of the function in its module; equal kernels have the same."""
+    """The name of the function in its module; equal kernels share one name."""
     workload: ConvWorkload
     """The workload without the scale, which is in the weight; the shift is compiled in."""
     problem: Problem
@@ -63,29 +63,29 @@ class Found:
 
 
 class Slice(NamedTuple):
-    """A variable that has some neighbouring channels of a larger tensor."""
+    """A variable that is a slice of neighbouring channels of a larger tensor."""
 
     source: relax.Var
     place: Span
-    """The place of these channels in the source."""
+    """The axis of the channels, the source's number of channels, and the offset of the slice in them."""
     end: int
-    """The first channel of the source behind the slice."""
+    """The first channel of the source after the slice."""
     layers: list[relax.Var]
     """The outputs of the layers that read the slice from the source, without a copy."""
     others: list[relax.Var]
-    """The variables that are made of them in other ways."""
+    """The variables that are computed from the slice by anything else than these layers."""
 
 
 class Joint(NamedTuple):
-    """The part of a joined tensor that a kernel stores its output in."""
+    """The slice of a concat buffer that a kernel stores its output in."""
 
     place: Span | Interleaved
     before: relax.Var | None
-    """The partly filled joined tensor that the kernel writes into; None where the kernel gets memory for the whole."""
+    """The partly filled concat buffer that the kernel stores into; None where the kernel gets memory for a new one."""
     whole: relax.Var
-    """The variable that holds the joined tensor."""
+    """The variable that holds the concatenated tensor."""
     is_last: bool
-    """True if the whole is there once this part is."""
+    """True if the concatenated tensor is complete once this output is stored."""
 
 
 @dataclass
@@ -98,11 +98,11 @@ class LayerPlan:
     fused: Found | None = None
     """The layers, this one among them, that one kernel computes."""
     ranges: tuple[dispatch.Range, ...] = ()
-    """The dense kernels, each for a range of batches or sizes; none where something else computes the layer."""
+    """The dense kernels, each for a range of batches or sizes; none where another kind of kernel computes the layer."""
     slice: Slice | None = None
     """The channels of a larger tensor that the kernel reads as its input."""
     joint: Joint | None = None
-    """The position of the output in a tensor that joins several."""
+    """The slice of a concat buffer that the kernel stores its output in."""
 
     @property
     def is_dense(self) -> bool:
@@ -118,7 +118,7 @@ class Plan:
     values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
     """New values of variables between the layers, such as a pooling in another layout."""
     slices: dict[relax.Var, Slice] = field(default_factory=dict)
-    """The variables that are channels of larger tensors."""
+    """The variables that are slices of channels of larger tensors."""
 
     @property
     def fused(self) -> list[Found]:
@@ -130,13 +130,13 @@ class Plan:
 class Context:
     """The options of one build, which passes read, and what they found for the network, which they add.
 
-    Precision and sparsity are those for the passes that follow: a pass that has brought the module to half precision
-    leaves the precision of the kernels behind it.
+    `precision` and `sparse` are the options for the passes that are still to run: `with_precision` brings the module to
+    half precision, and sets `precision` to that of the kernels.
     """
 
     target: tvm.target.Target
     precision: str = DEFAULT
-    """The network's precision, one of `NETWORK_WORDS`; behind `with_precision` that of the kernels, one of `WORDS`."""
+    """The network's precision, one of `NETWORK_WORDS`; after `with_precision` that of the kernels, one of `WORDS`."""
     sparse: str = "auto"
     """One of `MODES`; `carry_channels` sets it to "never"."""
     check_indices: bool = True

@@ -17,15 +17,15 @@ from ..graph.graph import Block, blocks_of, calls, free_variables, has_branches,
 from .convolutions.layouts import BY_ELEMENT
 
 MOST_PARTS = 64
-"""The most parts of a concatenation that is made of others: each takes time when a network is built."""
+"""The most parts of a flattened concatenation: each takes time when a network is built."""
 
 
 def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the parts of concatenations in the place of these where others join them with more.
+    """Return the module with nested concatenations flattened: the outer one joins the parts of the inner one directly.
 
-    What else reads them has to be computed element by element. Where that is a single chain, as in DenseNet, TVM fuses
-    it with its own concatenation, and the joined tensor is nowhere. A concatenation of which some part is not in whole
-    vectors stays as it is.
+    This needs an inner concatenation whose other readers compute element by element. Where these are a single chain, as
+    in DenseNet, TVM fuses the inner concatenation into it, and never stores the inner tensor. A concatenation stays as
+    it is if a part of it does not consist of whole vectors.
 
     Before: `c = R.concat((a, b), axis=3)`, `y = R.nn.relu(c)`, `d = R.concat((c, y), axis=3)`.
     After: `c = R.concat((a, b), axis=3)`, `y = R.nn.relu(c)`, `d = R.concat((a, b, y), axis=3)`.
@@ -54,7 +54,7 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _is_in_vectors(part: relax.Var, axis: int) -> bool:
-    """Return whether what memory has in a row of a part of a concatenation is whole vectors."""
+    """Return whether the axes after the concat axis, or the last axis if there are none, fill whole vectors."""
     sizes = sizes_of(part.ty)
     rows = [] if sizes is None else sizes[axis + 1 :] or sizes[-1:]
     known = [size for size in rows if isinstance(size, int)]
@@ -62,13 +62,13 @@ def _is_in_vectors(part: relax.Var, axis: int) -> bool:
 
 
 def _is_read_by_element(var: relax.Var, axis: int, block: Block) -> bool:
-    """Return whether a concatenation is read by others along its axis and by what is computed element by element."""
+    """Return whether a variable's readers are concatenations along an axis, or compute element by element."""
     readers = [block.values[reader] for reader in block.readers(var)]
     return block.is_inner(var) and all(joined_by(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)
 
 
 def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with a function for each branch of "main" whose sizes are all sizes of what it reads.
+    """Return the module with each branch of "main" as a function, if the branch's operands define all sizes in it.
 
     Before: `if test: a = R.exp(x); y = R.add(a, a) else: ...`.
     After: `if test: y = branch(x) else: ...` and `def branch(x): a = R.exp(x); y = R.add(a, a); return y`.
@@ -100,9 +100,9 @@ def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with permutations computed anew for each slice that is read, where nothing else is.
+    """Return the module with a permutation repeated for each slice of its result, if slices alone read the result.
 
-    TVM fuses a permutation with its reader if there is one: then each slice is read where it is.
+    TVM fuses a permutation with its reader if there is only one: then a slice reads the original tensor directly.
 
     Before: `p = R.permute_dims(x, [2, 0, 1, 3])`, `q = R.strided_slice(p, [0], [0], [1])`,
     `k = R.strided_slice(p, [0], [1], [2])`.
@@ -115,7 +115,7 @@ def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
             if not calls(value, "permute_dims") or len(readers) < 2 or not block.is_inner(var):
                 continue
             if all(calls(block.values[reader], "strided_slice") for reader in readers):
-                for reader in readers:  # which get a call each: one call would be bound to one variable
+                for reader in readers:  # each gets a new call: one call would be bound to one variable
                     own = relax.Call(value.op, value.args, value.attrs)
                     values[reader] = substitute(block.values[reader], {var: own})
     return rebind(mod, values)

@@ -36,19 +36,20 @@ WIDE = "float32"
 """The type of networks that the pass takes, and that everything but products and storage stays in."""
 
 KEEPING = (*MOVING, *CHOOSING, "concat", "split")
-"""Operators of Relax whose results are elements of their operands: those of numbers in half precision are so, too."""
+"""Operators of Relax that only move or choose elements, so that results of half-precision operands are exact."""
 
 AVERAGING = ("nn.adaptive_avg_pool2d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d")
-"""Operators whose results are stored in half precision as those of activations are, computed in float32."""
+"""Averages of Relax: computed in float32, with results stored in half precision as those of activations are."""
 
 NORMALIZING = ("nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.rms_norm")
-"""The same of normalizations."""
+"""Normalizations of Relax: computed in float32, with results stored in half precision as those of activations are."""
 
 MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, *SOFTMAX)
-"""All operators whose results are stored in half precision where all that they are made of is."""
+"""Operators whose results may be stored in half precision if their operands are results of half-precision layers, or of
+such operators."""
 
 LEADING = (*MADE_OF_HALVES, "mean", "nn.pad")
-"""Operators that may lie between convolutions whose tensors are in half precision."""
+"""Operators that may stand between a tensor and the half-precision layer for which it is stored in half precision."""
 
 
 def with_precision(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
@@ -71,12 +72,12 @@ def with_precision(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 def _to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IRModule:
     """Return the module with the factors of convolutions and linear layers in half precision, each where it is faster.
 
-    On a GPU so are those of products of two computed tensors. Weights are rounded here and now. A tensor is stored in
-    half precision if it is made of results of such layers and products, by activations, additions, normalizations,
-    softmax, pooling, concatenations and moves alone, and such a layer or product reads it, or what is made of it. Sums
-    that normalizations alone read are not, nor is what softmax alone reads.
-    What computes reads it as float32. TVM's own pass, `ToMixedPrecision`, knows no other type than float16, and stores
-    what lies between two operators of an epilogue.
+    On a GPU the factors of products of two computed tensors are in half precision, too. Weights are rounded here and
+    now. A tensor is stored in half precision if it is computed from results of such layers and products by activations,
+    additions, normalizations, softmax, pooling, concatenations and moves alone, and such a layer or product reads it,
+    maybe through operators of `LEADING`. Sums that normalizations alone read stay in float32, and so do tensors that
+    softmax alone reads. Operators that compute read a stored tensor as float32. TVM's own pass, `ToMixedPrecision`,
+    supports no other type than float16, and stores the tensors between two operators of an epilogue.
 
     Before: `y = R.nn.conv2d(x, w)`, `z = R.nn.relu(y)`, `output = R.nn.conv2d(z, v)`.
     After: `h = R.astype(x, "bfloat16")`, `y = R.nn.conv2d(R.astype(h, "float32"), w)` with w rounded,
@@ -94,13 +95,15 @@ def _to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IR
 
 
 ABOUT_AS_MUCH = 1.1
-"""The most time in half precision, as a multiple of that in float32, that its smaller weights and tensors are worth."""
+"""The most time in half precision, as a multiple of the time in float32, at which half precision is chosen: its weights
+and tensors are smaller."""
 
 
 def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
     """Return whether a site in float32 should take less time in half precision, by the templates' estimates.
 
-    About as much is enough, as for layers of few weights, whose time is that of beginning a kernel.
+    Up to `ABOUT_AS_MUCH` times the time is enough, as for layers of few weights, whose time is that of starting a
+    kernel.
     """
     if site.workload is None or site.workload.dtype != WIDE:
         return False
@@ -119,7 +122,7 @@ def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
 
 
 class _Part:
-    """The tensors of a dataflow block, and those of them that are stored in half precision."""
+    """The tensors of a dataflow block, and the choice of those that are stored in half precision."""
 
     def __init__(self, block: Block, sites: Sequence[Site], products: Set[relax.Var], dtype: str) -> None:
         self._block, self._products, self._dtype = block, products, dtype
@@ -129,7 +132,7 @@ class _Part:
             if site.sums in block.values and constant_value(block.values[site.sums].args[1]) is not None
         }
         self._tails: dict[relax.Var, relax.Var] = {}
-        """The results of sites, by the variables between the sums and them, and by themselves."""
+        """The output of a site, by each variable from its sums up to and including the output."""
         for site in self._sites.values():
             for var in self._behind(site):
                 self._tails[var] = site.output
@@ -144,15 +147,15 @@ class _Part:
         return _asked_once(self._stored, self._is_stored, var)
 
     def _is_made_of_halves(self, var: relax.Var) -> bool:
-        """Return whether a variable is a result of sites or products, or made of such alone."""
+        """Return whether a variable is a result of a site or product, or made of these by `MADE_OF_HALVES`."""
         return _asked_once(self._made, self._made_of_halves, var)
 
     def _leads_to_site(self, var: relax.Var) -> bool:
-        """Return whether a site or a product reads a variable, or what is made of it."""
+        """Return whether a site or a product reads a variable, maybe through operators of `LEADING`."""
         return _asked_once(self._leading, self._leads, var)
 
     def values(self) -> dict[relax.Var, relax.Expr]:
-        """Return the new values of variables."""
+        """Return the new values of the block's variables."""
         values = {}
         for var, value in self._block.values.items():
             if not isinstance(value, relax.Call) and not isinstance(value, relax.TupleGetItem):
@@ -166,7 +169,7 @@ class _Part:
         return values
 
     def _behind(self, site: Site) -> set[relax.Var]:
-        """Return the variables that hold the sums of a site, its result, and what is computed on the way."""
+        """Return the variables from the sums of a site up to its output, with those that are computed on the way."""
         found = {site.sums}
         for var, value in self._block.values.items():
             if not found.isdisjoint(free_variables(value)):
@@ -193,10 +196,10 @@ class _Part:
         return var in self._products or _keeps(value) or not all(self._is_fused(var, reader) for reader in readers)
 
     def _is_scores(self, var: relax.Var) -> bool:
-        """Return whether softmax alone reads a variable, maybe moved or computed with by element before.
+        """Return whether softmax alone reads a variable, maybe through moves and element-by-element operators.
 
-        Scores of attention stay in float32: their scale comes behind the product, and float16 ends at 65504. Rounding
-        them made 0.7 dB of a ViT-S, too.
+        Scores of attention stay in float32: their scale comes after the product, and float16 ends at 65504. Rounding
+        them cost 0.7 dB of signal to noise in a ViT-S, too.
         """
         return _asked_once(self._scores, self._read_by_softmax, var)
 
@@ -208,24 +211,24 @@ class _Part:
         )
 
     def _is_product(self, var: relax.Var) -> bool:
-        """Return whether a variable holds sums of products of halves."""
+        """Return whether a variable holds the sums of a site, or a product, with factors in half precision."""
         return var in self._sites or var in self._products
 
     def _is_fused(self, var: relax.Var, reader: relax.Var) -> bool:
-        """Return whether TVM computes a reader, by element or as a softmax, in registers with the variable it reads."""
+        """Return whether TVM fuses a reader, by element or a softmax, with a variable, which stays in registers."""
         softmax = calls(self._block.values[var], *BY_ELEMENT) and calls(self._block.values[reader], *SOFTMAX)
         by_element = calls(self._block.values[reader], *BY_ELEMENT)
         return (by_element or softmax) and reader not in self._tails and self._is_made_of_halves(reader)
 
     def _can_read(self, reader: relax.Var) -> bool:
-        """Return whether the operands of a variable's value can be replaced."""
+        """Return whether the operands of a reader can be replaced."""
         value = self._block.values[reader]
         return isinstance(value, relax.Call) or (
             isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var)
         )
 
     def _rounds(self, var: relax.Var, reader: relax.Var) -> bool:
-        """Return whether a reader takes a variable as a factor of its products; of a layer maybe padded."""
+        """Return whether a reader takes a variable as a factor of its products; a layer may read it through padding."""
         if reader in self._products:
             return True
         if (pads := self._block.only_reader(reader)) is not None and calls(self._block.values[reader], "nn.pad"):
@@ -256,10 +259,10 @@ class _Part:
         return False
 
     def _is_sum(self, var: relax.Var) -> bool:
-        """Return whether a variable is a sum of tensors that no layer reads, of which a constant has more than an axis.
+        """Return whether a variable is a sum of tensors (a constant needs several axes) none of which a layer reads.
 
-        Where normalizations alone read one it stays in float32: in a transformer each block adds to it, and rounding it
-        again and again made 3 dB of a ViT-S.
+        Where normalizations alone read it, such a sum stays in float32: in a transformer each block adds to it, and
+        rounding it again and again cost 3 dB of signal to noise in a ViT-S.
         """
         value = call_of(self._block.values.get(self._unmoved(var)), "add")
         if value is None:
@@ -269,7 +272,7 @@ class _Part:
         return are_tensors and not any(map(self._is_rounded, free_variables(value)))
 
     def _is_rounded(self, var: relax.Var) -> bool:
-        """Return whether a layer reads a variable, maybe moved before or behind the places where others read it."""
+        """Return whether a layer reads the elements of a variable as a factor, maybe before or after other moves."""
         waiting = [self._unmoved(var)]
         while waiting:
             each = waiting.pop()
@@ -280,14 +283,14 @@ class _Part:
         return False
 
     def _unmoved(self, var: relax.Var) -> relax.Var:
-        """Return the variable whose elements a variable has, in their first places."""
+        """Return the variable from which moves alone (reshapes, permutations) make a variable."""
         moved = call_of(self._block.values.get(var), *MOVING)
         return self._unmoved(moved.args[0]) if moved is not None and isinstance(moved.args[0], relax.Var) else var
 
     def _with_operands(
         self, value: relax.Call | relax.TupleGetItem, changed: Callable[[relax.Var | Constant], relax.Expr]
     ) -> relax.Expr:
-        """Return a value with other operands in the place of tensors, and the weight of a site rounded."""
+        """Return a value with `changed` applied to its operands, and with the weight of a site rounded."""
         if isinstance(value, relax.TupleGetItem):
             return value
 
@@ -312,7 +315,7 @@ class _Part:
         return relax.op.astype(operand, self._dtype)
 
     def _wide(self, reader: relax.Var, operand: relax.Var | Constant) -> relax.Expr:
-        """Return an operand in float32 for a reader, rounded to half precision first where the reader does that."""
+        """Return an operand in float32 for a reader, rounded to half precision first if the reader multiplies it."""
         if isinstance(operand, Constant):
             return relax.op.astype(self._half(operand), WIDE) if reader in self._products else operand
         if self.is_stored(operand):
@@ -331,6 +334,6 @@ def _keeps(value: relax.Expr) -> bool:
 
 
 def _is_wide(expr: relax.Expr) -> bool:
-    """Return whether a variable or a constant is a tensor in float32, or a tuple of such."""
+    """Return whether a variable or a constant is a tensor in float32, or a tuple of tensors in float32."""
     types = expr.ty.fields if isinstance(expr.ty, relax.TupleType) else [expr.ty]
     return all(isinstance(each, relax.TensorType) and str(each.dtype) == WIDE for each in types)

@@ -16,11 +16,11 @@ from .context import Context
 
 
 def with_index_checks(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with one more output; the module itself where nothing needs one, or a call is not to check.
+    """Return the module with one more output; the module itself where no operator has a text, or checks are off.
 
-    The output, (checks,) in int64, has the largest number of `out_of_range` for each operator with a text, of which
-    `require_in_range` makes an error; the context gets the texts. Indices in the branches of an If are clamped and not
-    checked.
+    The output, (checks,) in int64, has for each operator with a text the largest number that `out_of_range` computes,
+    from which `require_in_range` makes an error; the context gets the texts. Indices in the branches of an If are
+    clamped and not checked.
 
     Before: `j = R.indices_in_range(i, R.shape([9]), "Gather (node 'y') …")`, and y is returned.
     After: `k = R.call_tir(out_of_range, (i,))`, `worst = R.max(k, axis=[0], keepdims=True)` too, and (y, worst).
@@ -74,10 +74,10 @@ class _Checks(PyExprMutator):  # type: ignore[misc]
 
 
 def out_of_range(indices: te.Tensor, sizes: Sequence[tirx.Expr]) -> te.Tensor:
-    """Return the definition: twice each index that is out of range, or -1 - twice a negative one, and -1 for others.
+    """Return the definition: -1 for an index in range, else twice the index, or -1 - 2 * index for a negative index.
 
-    The last number is -1, so that there is one where there are no indices. Of an axis of 4: (3, 4, -4, -5) become
-    (-1, 8, -1, 9, -1).
+    One more -1 follows the numbers of all indices, so that the result has an element if there are no indices. For an
+    axis of 4: (3, 4, -4, -5) become (-1, 8, -1, 9, -1).
     """
     count = reduce(lambda a, b: a * b, indices.shape, tirx.const(1, "int64"))
 

@@ -1,6 +1,6 @@
 """The operator of Relax that runs the steps of a recurrent layer: LSTM, GRU or a plain RNN.
 
-The products of a layer's input are a linear layer in front of it, as `recurrent_layers` builds it.
+The products of a layer's input are a linear layer before it, as `recurrent_layers` builds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm.ir import register_op_attr
 from .cells import Recurrence
 
 NAME = "nn.recurrence"
-"""The name of the operator, behind "relax."; the layer is its attribute "layer", as JSON."""
+"""The name of the operator without "relax."; the layer is its attribute "layer", as JSON."""
 
 
 def recurrence(layer: Recurrence, operands: Mapping[str, relax.Expr]) -> relax.Call:

@@ -1,4 +1,4 @@
-"""Recurrent layers, and the formulas of their cells: of the sums of a step the next state."""
+"""Recurrent layers, and the formulas of their cells: the next state from the sums of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm.ir import Expr
 from tvmconv.compute.functions import Float32
 
 CHANNELS = 16
-"""The multiple that the channels of a gate are filled up to with zeros, so that vectors of all CPUs end with them."""
+"""The multiple that the channels of a gate are filled up to with zeros, so that they are whole vectors on all CPUs."""
 
 GATES = {"lstm": "iofc", "gru": "zrh", "rnn": "h"}
 """The gates of each kind of cell, in ONNX's order."""
@@ -72,7 +72,7 @@ class Recurrence(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The names of what is kept for each channel of a state, beside the state itself."""
+        """The names of the buffers for each channel of a state, beside the state itself."""
         return ("c",) if self.kind == "lstm" else ("reset", "update") if len(self.phases) > 1 else ()
 
     @property
@@ -113,15 +113,16 @@ class Channel:
     """The elements of a channel and a row in a step, in buffers by the letters of gates and by names."""
 
     sums: Callable[[str], Element]
-    """The sum of a gate: the product of the input, and of the state too, but for GRU's with `linear_before_reset`."""
+    """The sum of a gate: the product of the input plus that of the state, except for GRU's last gate with
+    `linear_before_reset`."""
     gates: Callable[[str], Element]
     """The product of the input for a gate."""
     before: Element
     """The state before the step."""
     after: Element
-    """The state behind it."""
+    """The state after the step."""
     named: Callable[[str], Element]
-    """The elements of the other buffers: "c", the reset state "reset" and the update gate "update"; of "bias"."""
+    """The elements of the other buffers by name: "c", the reset state "reset", the update gate "update", and "bias"."""
     peepholes: Callable[[str], Element]
     counts: Expr | None
     """The condition that the step counts for the row; None where all do."""
@@ -146,14 +147,14 @@ def position_of(
 
 
 class Cell:
-    """The statements that make the next state of a channel of the sums of a phase."""
+    """The statements that compute the next state of a channel from the sums of a phase."""
 
     def __init__(self, recurrence: Recurrence, direction: int) -> None:
         self._layer, self._activations = recurrence, recurrence.activations[direction]
 
     @classmethod
     def either(cls, recurrence: Recurrence, direction: Expr, phase: str, at: Channel) -> tirx.Stmt:
-        """Return what `finished` returns as one statement, for a direction that is known only when it runs."""
+        """Return the statements of `finished` as one, for a direction that is known only when it runs."""
         numbers = range(len(set(recurrence.activations)))  # one for both directions if they have the same
         cells = [tirx.stmt_seq(*cls(recurrence, number).finished(phase, at)) for number in numbers]
         return cells[0] if len(cells) == 1 else tirx.IfThenElse(direction == 0, *cells)
@@ -208,7 +209,7 @@ class Cell:
         return [*steps, total.store(self._activated(total.load(), number))]
 
     def _activated(self, value: Expr, number: int) -> Expr:
-        """Return the activation of a number in the order of the direction's."""
+        """Return the activation of a number, by its index in the order of the direction's activations."""
         of, row = _arithmetic(self._layer), self._activations[number]
         value = of.bound(value, self._layer.dtype)
         return of.with_variables(ACTIVATIONS[row.name](of, value, row.alpha, row.beta))

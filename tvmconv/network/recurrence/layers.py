@@ -36,7 +36,7 @@ class States:
     h: relax.Expr | None = None
     """The first state (directions, batch, hidden); None for zeros."""
     c: relax.Expr | None = None
-    """The same of the cell's state."""
+    """The first state (directions, batch, hidden) of the cell; None for zeros."""
     lengths: relax.Expr | None = None
     """The number of steps of each row (batch,) that count, in int32; None for all."""
 
@@ -109,7 +109,7 @@ class _Builder:
     def _product_of_integers(self, x: relax.Expr, w: relax.Expr, numbers: Numbers) -> relax.Expr:
         """Return the product of a weight of integers and of x, rounded to 256 values between its bounds.
 
-        They are those of ONNX's DynamicQuantizeLinear. Float32 holds the integers exactly, and sums up to 2**24.
+        The values are those of ONNX's DynamicQuantizeLinear. Float32 holds the integers exactly, and sums up to 2**24.
         """
         emit, dtype = self._builder.emit, self._layer.dtype
         zero, most = relax.const(0, dtype), relax.const(255, dtype)

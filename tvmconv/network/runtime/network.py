@@ -37,7 +37,8 @@ from .streams import in_turn
 ALIGNMENT = 64
 """The alignment in bytes that TVM's own kernels expect of every tensor; they crash without it.
 
-Those of a CPU that are called with inputs expect that of an element, but for files from before `Network` knew of it.
+Kernels of a CPU that read inputs expect the alignment of an element only, except in files from before `Network` knew of
+it.
 """
 
 
@@ -115,10 +116,10 @@ class Network:
     def profile(self, /, *given: Any, repeat: int = 10, **named: Any) -> Profile:
         """Return the time that each kernel takes in a call with these inputs, the median of `repeat` runs.
 
-        The inputs are as for a call, whose kernels run in the same memory; what the virtual machine itself does, copies
-        of inputs and outputs among it, is left out. On a GPU a kernel's time is that until the device is done with it,
-        its launch included, which is some microseconds: in a call, launches overlap with kernels and go in CUDA graphs.
-        Layers that share a kernel are told apart by their order.
+        The inputs are as for a call, whose kernels run in the same memory; the work of the virtual machine itself,
+        copies of inputs and outputs included, is left out. On a GPU a kernel's time lasts until the device is done with
+        it, its launch included, which takes some microseconds: in a call, launches overlap with kernels and go in CUDA
+        graphs. Layers that share a kernel are told apart by their order.
 
         Raises what a call raises, and `InvalidArgumentError` for a `repeat` below 1.
         """
@@ -192,7 +193,7 @@ class Network:
     def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
         """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.
 
-        Those are inputs, constants and results before them.
+        They may share it with inputs, constants and earlier results.
         """
         like, taken = (inputs[0] if inputs else np.empty(0)), {tensor.data_ptr() for tensor in placed}
         for place, tensor in enumerate(tensors):
@@ -285,8 +286,8 @@ class Network:
 
     @cached_property
     def _session(self) -> Session:
-        # TVM's pool keeps memory by its exact size: what a CPU's outputs of one size had would be there for no other.
-        # A GPU takes so long to allocate that it has the pool all the same.
+        # TVM's pool keeps memory by its exact size: a CPU's memory for outputs of one size would serve no other size.
+        # A GPU allocates so slowly that it uses the pool nevertheless.
         is_open = any(isinstance(size, str) for spec in self.inputs for size in spec.shape)
         return Session(self._executable, self.device, "naive" if is_open and self._kind == "llvm" else POOLED)
 
@@ -296,11 +297,11 @@ class Network:
         return self._session.machine
 
     def release_memory(self) -> None:
-        """Give back the memory that the network keeps between calls; the next call takes what it needs.
+        """Give back the memory that the network keeps between calls; the next call allocates it again.
 
         That is the memory of intermediate tensors, of CUDA graphs and, on a GPU, of the weights. Networks share TVM's
-        pools, but for those with open sizes on a CPU: all others, in this process, lose what the pools hold unused, and
-        take it anew in their next call. Graphs that torch has captured keep what is in them.
+        pools, except those with open sizes on a CPU: all others, in this process, lose the unused memory in the pools,
+        and allocate it again in their next call. Graphs that torch has captured keep their memory.
         """
         with self._turn:
             self._session.release()
@@ -355,7 +356,10 @@ def _copy(array: Any) -> Any:
 
 
 def _placed(operand: arrays.Operand, device: tvm.runtime.Device, alignment: int) -> Any:
-    """Return the array on the device and aligned to some bytes, copied only where it has to be."""
+    """Return the array on the device and aligned to some bytes, copied only where it has to be.
+
+    Checks are made once for arrays that are alike and that kernels take as they are.
+    """
     if operand.device == device and operand.argument.data_ptr() % alignment == 0:
         return operand.argument
     return copied(operand, device)

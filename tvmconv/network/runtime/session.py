@@ -1,4 +1,4 @@
-"""The run of a network: TVM's virtual machine with its code, and the memory that is kept from call to call."""
+"""The execution of a network: TVM's virtual machine with its code, and the memory that is kept from call to call."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ POOLED = "pooled"
 """TVM's allocator that keeps memory that was freed for the next tensors of the same size, of any network."""
 
 IN_CAPTURE = "main_in_capture"
-"""A network's function for calls that a caller captures in a CUDA graph: "main" has graphs of its own."""
+"""A network's function for calls that a caller captures in a CUDA graph: "main" launches CUDA graphs itself."""
 
 IN_MEMORY = "main_in_memory"
-"""The function of a network with open sizes that takes arrays of bytes behind the inputs, for intermediate tensors."""
+"""The function of a network with open sizes that takes arrays of bytes after the inputs, for intermediate tensors."""
 
 IN_GRAPHS = "main_in_graphs"
-"""The same function with CUDA graphs of its own, one for each set of sizes and of arrays."""
+"""The function `IN_MEMORY` with CUDA graphs, one for each set of sizes and of arrays."""
 
 MEMORY_SIZES = "memory_sizes"
 """The function that says how many bytes each of these arrays needs for inputs of some shapes."""
@@ -88,9 +88,9 @@ class Session:
         return machine[IN_CAPTURE](*inputs)
 
     def timed(self, inputs: Sequence[Any], repeat: int) -> list[list[Timed]]:
-        """Return the times of the functions in each of `repeat` runs, behind one that is not timed.
+        """Return the times of the functions in each of `repeat` runs, after one run that is not timed.
 
-        The device has computed what was launched before another function is called, and nothing is in a CUDA graph.
+        A function is called only after the device has finished the launches before it, and nothing is in a CUDA graph.
         """
         machine = self.machine
         name, arguments = "main", list(inputs)
@@ -113,17 +113,17 @@ class Session:
         return runs
 
     def release(self) -> None:
-        """Give back the memory that is kept between calls, that of CUDA graphs and, on a GPU, that of the weights."""
+        """Give back the memory that is kept between calls: of arrays, CUDA graphs and, on a GPU, of the weights."""
         self._stop()
         self._arrays, self._needed = [], {}
 
     def _stop(self) -> None:
         """Drop the machine with its graphs and weights: TVM's has no way to drop a single graph.
 
-        Where this network takes memory from TVM's pool, which all networks on the device share, the pool frees what
-        nothing uses: TVM can neither tell whose it was nor clear one pool alone. Other networks lose no tensor, and
-        take memory anew in their next call. On a GPU this waits for calls that are still under way, so that no other
-        machine's weights get to where theirs are.
+        If this network takes memory from TVM's pool, which all networks on the device share, the pool frees its unused
+        memory: TVM can neither tell whose it was nor clear one pool alone. Other networks lose no tensor, and allocate
+        memory again in their next call. On a GPU this waits for calls that are still under way, so that no other
+        machine's weights get memory that these still read.
         """
         self._machine = self._main = None
         self._in_graphs.clear()
@@ -134,7 +134,7 @@ class Session:
         shapes = tuple(tuple(each.shape) for each in inputs)
         is_new = shapes not in self._needed
         needed = tuple(self.machine[MEMORY_SIZES](*inputs)) if is_new else self._needed.pop(shapes)
-        self._needed[shapes] = needed  # behind all others
+        self._needed[shapes] = needed  # after all others
         if len(self._needed) > MOST_SIZES:
             del self._needed[next(iter(self._needed))]
         self._grow(needed)
@@ -146,13 +146,13 @@ class Session:
         return self.machine[IN_GRAPHS](*inputs, *self._arrays)
 
     def _grow(self, needed: Sequence[int]) -> None:
-        """Let each array have as many bytes as are needed. Graphs, which have the old ones in them, are dropped."""
+        """Let each array have at least the bytes that are needed. Graphs, which contain the old arrays, are dropped."""
         kept = {place: array for place, array in enumerate(self._arrays) if array.shape[0] >= needed[place]}
         if len(kept) == len(needed):
             return
         if self._in_graphs:
             self._stop()
-        self._arrays = []  # the memory of those that are too small may be what the new ones get
+        self._arrays = []  # the new arrays may get the memory of those that are too small
         self._arrays = [
             kept[place] if place in kept else tvm.runtime.empty((least,), "uint8", self._device)
             for place, least in enumerate(needed)

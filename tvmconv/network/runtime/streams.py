@@ -1,8 +1,8 @@
 """The order of networks on a GPU whose callers have several streams.
 
 A network's intermediate tensors are in the same memory in all calls, and TVM's pool, from which outputs come, gives
-memory to the next call as soon as nobody holds it any more, whatever is still to read it in another stream. Kernels of
-two calls must therefore not run at once.
+memory to the next call as soon as nobody holds it any more, even if another stream is still to read it. Kernels of two
+calls must therefore not run at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _turn_of(index: int) -> _Turn:
 
 @contextmanager
 def in_turn(device: Device, stream: int, of_torch: bool, in_capture: bool) -> Iterator[None]:
-    """Launch a call's kernels in a stream: they start when all that the last call's stream has had before is done.
+    """Launch a call's kernels in a stream: they start when the last call's stream has finished all work before.
 
     Where the stream is torch's current one, that stream waits, else this thread does. A call that is captured runs
     nothing now, and waits for nothing.
@@ -53,7 +53,7 @@ def in_turn(device: Device, stream: int, of_torch: bool, in_capture: bool) -> It
 
 
 def _wait(device: Device, other: int, of_torch: bool) -> None:
-    """Have torch's current stream, or this thread, wait for what another stream has had."""
+    """Have torch's current stream, or this thread, wait for all work that another stream has so far."""
     if not of_torch:
         device.sync(other)
         return

@@ -39,7 +39,7 @@ from .quantized import quantized_constant
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a module where a convolution stands."""
+    """A convolution in a module, with the operators around it that its kernel takes in."""
 
     convolution: Convolution
     workload: ConvWorkload | None
@@ -53,7 +53,7 @@ class Site:
     addition: relax.Var | None = None
     """The variable that holds the sum with the residual."""
     sums: relax.Var | None = None
-    """The variable that holds the sums of products, which nothing has followed yet."""
+    """The variable that holds the sums of products, before any operator of the epilogue."""
     of_integers: bool = False
     """True for integers in float32, whose sums are to be exact: see `with_exact_sums`."""
 
@@ -70,11 +70,11 @@ class Site:
 
     @property
     def shaped(self) -> ConvWorkload:
-        """The workload with the model's expressions in the place of sizes that are known only when it runs."""
+        """The workload with the model's expressions for sizes that are known only when it runs."""
         return with_sizes(self.described, self.sizes)
 
     def problem(self, precision: str) -> Problem:
-        """Return the problem that the kernel solves with a precision, which of integers is that of plain sums."""
+        """Return the problem that the kernel solves with a precision; for integers in float32 it is "strict"."""
         sizes, precision = self.convolution.open_sizes, "strict" if self.of_integers else precision
         return Problem(self.described, precision=precision, open_sizes=sizes, constant_weight=self.is_constant)
 
@@ -104,8 +104,8 @@ Obstacle = Callable[[Site], "str | None"]
 def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None) -> list[Site]:
     """Return the convolutions and linear layers of "main" in graph order, with what their kernels can take in.
 
-    Those of quantized numbers are in integers, and those of numbers cast from half precision in this. Where `obstacle`
-    tells of such a site why no kernel takes it, it is one in the model's floating point.
+    Convolutions of quantized numbers are in integers, and those of numbers cast from half precision are in half
+    precision. Where `obstacle` returns a reason why no kernel takes such a site, it is in the model's floating point.
     """
     sites, assumed = [], assumed_sizes(mod)
     for block in blocks_of(mod):

@@ -1,4 +1,4 @@
-"""Batch norms of inference: their factors and offsets, and a pass that computes the remaining ones by these alone."""
+"""Batch norms of inference: their factors and offsets, and a pass that turns the remaining ones into arithmetic."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def normalized(var: relax.Var, block: Block) -> relax.Var | None:
 def simplify_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with each batch norm as a multiplication and an addition, which TVM can fuse.
 
-    As one operator with three results, a batch norm is a kernel by itself that also copies its statistics.
+    As one operator with three results, a batch norm is a separate kernel that also copies its statistics.
 
     Before: `y = R.nn.batch_norm(x, gamma, beta, mean, variance)`, `z = y[0]`.
     After: `y = R.multiply(x, scale)`, `z = R.add(y, shift)`.
 
-    In a narrow type with parameters that are no constants, TVM would make a result in float32: it is computed in that,
-    and brought back.
+    In a narrow type, with parameters that are no constants, TVM's result would be in float32: the norm is computed in
+    float32, and cast back.
     """
     values = {}
     for block in blocks_of(mod):

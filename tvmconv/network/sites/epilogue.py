@@ -1,4 +1,4 @@
-"""Operators around a convolution that fit into its kernel: padding before it, and the epilogue behind it.
+"""Operators around a convolution that fit into its kernel: padding before it, and the epilogue after it.
 
 A pass looks at one dataflow block at a time. A variable that is read elsewhere, or by two readers, has to be stored
 anyway, so whatever follows it stays as it is.
@@ -24,7 +24,7 @@ from .formulas import activation_behind
 
 @dataclass(frozen=True)
 class Tail:
-    """The epilogue `activation(y * scale[k] + shift[k] + residual)` behind a convolution.
+    """The epilogue `activation(y * scale[k] + shift[k] + residual)` after a convolution.
 
     `scale` and `shift` are (K,) in float64; None stands for ones and for zeros. A missing bound is infinite.
     """
@@ -43,10 +43,10 @@ class Tail:
 
 
 def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = ()) -> Tail:
-    """Collect everything behind a convolution (N, K, ...) that its kernel's epilogue can take in.
+    """Collect the operators after a convolution (N, K, ...) that its kernel's epilogue can take in.
 
-    Where two convolutions are added, either could take the other's result as its residual: the variables in `taken`
-    are additions that others have taken in.
+    Where two convolutions are added, either could take the other's result as its residual: the variables in `taken` are
+    additions that other kernels have taken in.
     """
     channels = int(convolution.ty.shape[1])
     output, scale, shift, low, high = convolution, np.ones(channels), np.zeros(channels), -inf, inf
@@ -61,7 +61,7 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
         value = block.values[reader]
         unclipped, keeps_type = (low, high) == (-inf, inf), tvm_ffi.structural_equal(value.ty, output.ty)
         if keeps_type and (bounds := clip_bounds(value)) is not None:
-            # Clips are monotonic, so one behind another clips to what it makes of the first one's bounds.
+            # Clips are monotonic: a second clip of the first one's bounds gives the bounds of both.
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
         elif not unclipped:
             break
@@ -106,7 +106,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
 
 
 def vector_of(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
-    """Return the constant (K,) that an operator joins with the channels of y (N, K, ...); None for anything else."""
+    """Return the constant (K,) that an operator combines with the channels of y (N, K, ...); None for anything else."""
     if operator_name(value) != operator:
         return None
     vector = next((constant_value(argument) for argument in value.args if not argument.same_as(y)), None)

@@ -262,7 +262,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def _is_closed(y: relax.Var, last: relax.Var, steps: Mapping[relax.Var, Any], block: Block) -> bool:
-    """Return whether y and the steps between it and `last` are read for `last` alone."""
+    """Return whether y and the steps that lead to `last` have no other readers than these steps and `last`."""
     inside, waiting = {last}, [last]
     while waiting:
         for argument in block.values[waiting.pop()].args:

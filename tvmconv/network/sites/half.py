@@ -1,6 +1,6 @@
 """Convolutions and linear layers of half precision: their factors are cast to float32, in which the model computes.
 
-Products of such factors are exact in float32, so that a kernel that reads the halves computes the same.
+Products of such factors are exact in float32, so that a kernel that reads them in half precision computes the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .epilogue import Tail
 
 
 def half_of(expr: relax.Expr, block: Block) -> relax.Expr | None:
-    """Return what an expression casts from half precision to float32; None for anything else."""
+    """Return the operand of a cast from half precision to float32; None for anything else."""
     value = call_of(block.values.get(expr) if isinstance(expr, relax.Var) else expr, "astype")
     if value is None or str(value.ty.dtype) != "float32" or str(value.args[0].ty.dtype) not in NARROW:
         return None
@@ -28,7 +28,7 @@ def half_of(expr: relax.Expr, block: Block) -> relax.Expr | None:
 def half_factors(call: relax.Call, data: relax.Expr, block: Block) -> tuple[relax.Expr, Array] | None:
     """Return the factors in half precision of a convolution of data; None where they are anything else.
 
-    A weight may be in float32 if it has no other numbers than those of the type.
+    A weight may be in float32 if the type in half precision has all of its numbers.
     """
     x, weight = half_of(data, block), constant_value(call.args[1])
     if x is None or weight is None or str(call.ty.dtype) != "float32":
@@ -38,17 +38,17 @@ def half_factors(call: relax.Call, data: relax.Expr, block: Block) -> tuple[rela
 
 
 def in_half(numbers: Array, dtype: str) -> Array:
-    """Return numbers rounded to a type of half precision; those beyond it are infinite."""
+    """Return numbers rounded to a type of half precision; those beyond its range become infinite."""
     with np.errstate(over="ignore"):
         return numbers.astype(STORAGE_TYPES[dtype].numpy)
 
 
 def half_tail(tail: Tail, dtype: str, block: Block) -> Tail:
-    """Return the epilogue with the cast to half precision behind it, where that can be in it; else it is as it was.
+    """Return the epilogue with the cast to half precision after it, where it can take that in; else as it was.
 
-    What is added has to be cast from the same type, and is read in it.
+    A residual has to be cast from the same type, and is read in it.
     """
-    # An activation is told by its formula, which may have gone past the cast and back.
+    # An activation is recognised by its formula, whose steps may include the cast and one back.
     inner = half_of(tail.output, block)
     output = block.only_reader(tail.output) if inner is None else inner
     value = None if output is None else call_of(block.values.get(output), "astype")

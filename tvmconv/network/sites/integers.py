@@ -1,4 +1,4 @@
-"""Convolutions and linear layers of a quantized network, as sums of products of integers with the epilogue behind."""
+"""Convolutions and linear layers of a quantized network, as sums of products of integers, with their epilogues."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Factors:
     weight: Array
     """The integers of the weight in int8, whose zero is 0."""
     scale: Array | None
-    """The scale (K,) of the sums; None where these are themselves the result."""
+    """The scale (K,) of the sums; None where the sums are the result."""
 
 
 def integer_factors(call: relax.Call, data: relax.Expr, axis: int, block: Block) -> Factors | str | None:
     """Return the factors of a convolution of data; the reason why it has to be in float32, or None without one.
 
-    `axis` is that of the output channels in the weight.
+    `axis` is the axis of the output channels in the weight.
     """
     dtype = str(call.args[0].ty.dtype)
     if dtype == "int32":
@@ -61,7 +61,7 @@ def integer_factors(call: relax.Call, data: relax.Expr, axis: int, block: Block)
 
 
 def _centered_factors(call: relax.Call, data: relax.Expr, block: Block) -> Factors | str | None:
-    """Return the factors of a convolution in int32, of which those of x are a type of one byte less a zero point."""
+    """Return the factors of a convolution in int32, if x is a tensor of bytes, maybe less a zero point."""
     weight, value, zero_point = constant_value(call.args[1]), block.values.get(data), 0
     if (difference := call_of(value, "subtract")) is not None:
         value = block.values.get(difference.args[0])
@@ -79,7 +79,7 @@ def _centered_factors(call: relax.Call, data: relax.Expr, block: Block) -> Facto
 
 
 def in_int8(weight: Array) -> Array | None:
-    """Return a weight in int8; None where that does not hold it."""
+    """Return a weight in int8; None where int8 does not hold it."""
     low, high = STORAGE_TYPES["int8"].bounds or (0, 0)
     is_held = not weight.size or (weight.min() >= low and weight.max() <= high)
     return weight.astype(np.int8) if is_held else None
@@ -87,7 +87,7 @@ def in_int8(weight: Array) -> Array | None:
 
 @dataclass(frozen=True)
 class IntegerTail:
-    """The epilogue behind sums of integers, with scale, shift and bounds for them."""
+    """The epilogue after sums of integers, with scale, shift and bounds for them."""
 
     tail: Tail
     dtype: str
@@ -99,12 +99,12 @@ class IntegerTail:
 
 
 def integer_tail(tail: Tail, scale: Array, block: Block) -> IntegerTail:
-    """Return the epilogue of sums with a scale (K,), with the quantization behind the tail where it can be in it.
+    """Return the epilogue of sums with a scale (K,), with the quantization after the tail where it can take that in.
 
-    An output of integers is quantized with one scale: the epilogue computes multiples of it. Where what is added is
-    quantized with another scale these are multiples of that one, and in front of an activation that does not commute
-    with factors the numbers themselves, all of which a last factor makes multiples of the output's scale. Else the
-    output is in float32.
+    An output of integers is quantized with one scale: the epilogue computes multiples of it. If the residual is
+    quantized with another scale, it computes multiples of that scale; before an activation that does not commute with
+    factors, it computes the numbers themselves. A last factor makes multiples of the output's scale of these. Without a
+    quantization the output is in float32.
     """
     ones = np.ones(len(scale))
     factor = scale * (ones if tail.scale is None else tail.scale)
@@ -128,7 +128,7 @@ def integer_tail(tail: Tail, scale: Array, block: Block) -> IntegerTail:
 
 @dataclass(frozen=True)
 class _Quantized:
-    """The quantization behind a tail."""
+    """The quantization after a tail."""
 
     output: relax.Var
     """The variable of the integers."""
@@ -137,12 +137,12 @@ class _Quantized:
     unit: float
     """The number that the epilogue computes multiples of."""
     residual: relax.Expr | None = None
-    """The integers that are added."""
+    """The integers of the residual."""
     residual_zero: int = 0
 
 
 def _quantized(tail: Tail, block: Block) -> _Quantized | None:
-    """Return the quantization behind a tail; None where no epilogue has it in it."""
+    """Return the quantization after a tail; None where no epilogue can take it in."""
     reader = block.only_reader(tail.output)
     value = None if reader is None else call_of(block.values[reader], "quantize")
     if value is None or (scaling := scaling_of(value)) is None or str(value.ty.dtype) not in QUANTIZED:

@@ -51,7 +51,7 @@ def parameter_problem(
 
 @dataclass(frozen=True)
 class Scaling:
-    """One scale and one zero point for a whole tensor."""
+    """The scale and the zero point of a whole tensor."""
 
     scale: float
     zero_point: int
@@ -65,7 +65,7 @@ class Scaling:
 def scaling_of(value: relax.Expr | None) -> Scaling | None:
     """Return the scaling of a quantization or dequantization to or from float32.
 
-    None for anything else, and where each channel has its own or it is known only when the model runs.
+    None for anything else, and where each channel has a scale or zero point, or it is known only when the model runs.
     """
     call = call_of(value, "quantize", "dequantize")
     if call is None:
@@ -130,7 +130,7 @@ def quantized_constant(expr: relax.Expr, lookup: Lookup) -> QuantizedConstant | 
 
 
 def along_axis(vector: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return one number, or one for each slice along an axis, as an array of a shape."""
+    """Return one number, or one for each index of an axis, broadcast to a shape."""
     if vector.size == 1:
         return np.broadcast_to(vector.reshape(()), shape)
     places = [1] * len(shape)

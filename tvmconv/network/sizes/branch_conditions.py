@@ -1,4 +1,4 @@
-"""Conditions of sizes that have to hold only if a branch of an If runs: they are checked between its test and it."""
+"""Conditions of sizes that have to hold only if a branch of an If runs: a call checks them once the test is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def numbered_test(test: relax.Expr, number: int) -> relax.Call:
 def with_branch_checks(mod: tvm.IRModule, facts: SizeFacts) -> tvm.IRModule:
     """Return the module with a check of sizes where the test of an If is known, and no numbers of tests.
 
-    Conditions of an If that the module has no longer become conditions of every call.
+    Conditions of an If that is no longer in the module become conditions of every call.
 
     Before: `t = R.call_pure_packed("tvmconv.fitting_branch", test, 0)`, `if t: … else: …`.
     After: `t = R.call_pure_packed("tvmconv.fitting_branch", test, R.shape([n]), R.str("… n == 2 …"))`.
@@ -50,9 +50,9 @@ def with_branch_checks(mod: tvm.IRModule, facts: SizeFacts) -> tvm.IRModule:
 def _checked(
     test: relax.Expr, of_then: Sequence[Condition], of_else: Sequence[Condition], sizes: dict[str, tirx.Expr]
 ) -> relax.Expr:
-    """Return the test of an If with a check of the conditions of its branches, or alone where they have none.
+    """Return the test of an If with a check of its branches' conditions, or the test alone if they have none.
 
-    `sizes` are those of the inputs by their names.
+    `sizes` are the sizes of the inputs, by name.
     """
     if not (of_then or of_else):
         return test

@@ -24,7 +24,7 @@ Size: TypeAlias = int | tirx.Expr
 """A size of a tensor: a number, or an expression of open sizes."""
 
 LARGEST = 2**31 - 1
-"""The largest value of an open size without a bound of its own."""
+"""The largest value of an open size without another bound."""
 
 SAMPLES = (1009, 5003)
 """Values of open sizes that tell whether a quotient of two is a number: primes, which divide little."""
@@ -84,7 +84,7 @@ class SizeFacts:
             yield
 
     def require_of_all_but(self, branches: Collection[Branch]) -> None:
-        """Require the conditions of all branches but these of every call."""
+        """Require the conditions of all branches except these of every call."""
         for branch in [branch for branch in self._conditions if branch and branch not in branches]:
             for text, condition in self._conditions.pop(branch).items():
                 self._conditions[()].setdefault(text, condition)
@@ -140,8 +140,8 @@ class SizeFacts:
     def require(self, test: bool | tirx.Expr, node: str, need: str) -> None:
         """Require that a test holds in each call.
 
-        `node` and `need` say who needs what, as in "Split (node 'parts')" and "needs 6 rows, not h". Raises `Refused`
-        with the need for a test that holds for no sizes, and for one that elements of tensors decide.
+        `node` and `need` are the words of the error, as in "Split (node 'parts')" and "needs 6 rows, not h". Raises
+        `Refused` with the need for a test that holds for no sizes, and for one that elements of tensors decide.
         """
         code = python_text(test)
         if any((self._branch[:depth], code) in self._required for depth in range(len(self._branch) + 1)):
@@ -206,7 +206,7 @@ class SizeFacts:
             self.fixed, self._least = fixed, least
 
     def quotient(self, sizes: Iterable[Size], divisors: Iterable[Size]) -> Size:
-        """Return the product of sizes divided by that of divisors, rounded down; equal factors are left out of both."""
+        """Return the product of sizes divided by that of divisors, rounded down; equal factors are cancelled."""
         above, below = (product(each) for each in without_common(sizes, divisors))
         times = _times(above, below)
         if times is not None and self.are_equal(above, product([below, times])):

@@ -1,4 +1,4 @@
-"""Open sizes that can have one value only: they become that number in the whole module."""
+"""Open sizes that can have one value only: they are replaced by that number in the whole module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CALL = tvm.ir.Op.get("relax.call_tir")
 
 
 def with_fixed_sizes(mod: tvm.IRModule, facts: SizeFacts) -> tvm.IRModule:
-    """Return an imported module in which open sizes that have one value are it, in the functions that it calls too.
+    """Return an imported module with numbers for open sizes that have one value, in the functions that it calls, too.
 
     Before: `y = R.call_tir(copy, (x,))`, x of (n, 4), `copy(a: (m, 4), b: (m, 4))`, and n is 2 by a condition.
-    After: x of (2, 4), `copy_2(a: (2, 4), b: (2, 4))`. FuseTIR takes shapes for different ones that it reads as `m`
-    and 2.
+    After: x of (2, 4), `copy_2(a: (2, 4), b: (2, 4))`. FuseTIR would take the shapes (m, 4) and (2, 4) for different
+    ones.
     """
     sizes = {str(size) for parameter in mod["main"].params for size in parameter.ty.shape or ()}
     fixed = {name: value for name, value in facts.fixed.items() if name in sizes}
@@ -59,7 +59,7 @@ class _Specializer(PyExprMutator):  # type: ignore[misc]
 
 
 def _known(func: tirx.PrimFunc, operands: list[relax.Expr]) -> dict[Any, Any]:
-    """Return the numbers for parameters and sizes of parameters that operands tell."""
+    """Return the numbers for parameters, and for sizes of parameters, that follow from operands."""
     known: dict[Any, Any] = {}
     for param, operand in zip(func.params, operands, strict=False):
         if isinstance(operand.ty, relax.TensorType):

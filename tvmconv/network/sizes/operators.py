@@ -51,7 +51,7 @@ def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mappi
                     for test, need in _tests(name, value):
                         facts.require(test, node, need)
                     for test, need in _tests_of_results(name, value):
-                        if isinstance(test, bool) or facts.are_of_inputs(test):  # else TVM itself fails to allocate it
+                        if isinstance(test, bool) or facts.are_of_inputs(test):  # otherwise TVM fails to allocate it
                             facts.require(test, node, need)
             except Refused as refusal:
                 raise unsupported([node], refusal.problem, HINT) from None
@@ -73,13 +73,13 @@ def _are_known(types: Iterable[tvm.ir.Type]) -> bool:
 
 
 def _tests(name: str, call: relax.Call) -> Tests:
-    """Yield what has to be true of the sizes that a call of an operator reads."""
+    """Yield the tests of the sizes that a call of an operator reads."""
     if name in OPERATORS and _are_known(each.ty for each in call.args if isinstance(each.ty, relax.TensorType)):
         yield from OPERATORS[name](call)
 
 
 def _tests_of_results(name: str, call: relax.Call) -> Tests:
-    """Yield what has to be true of the sizes that a call of an operator makes."""
+    """Yield the tests of the sizes of an operator's results."""
     need, least = ("windows that fit", 1) if name in WINDOWED else ("sizes of at least 0", 0)
     types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
     for ty in types if _are_known(types) else []:
@@ -171,7 +171,7 @@ def _topk(call: relax.Call) -> Tests:
 
 
 def _gather_elements(call: relax.Call) -> Tests:
-    """Yield the tests of indices beside the axis that they choose from, and of what is scattered by them."""
+    """Yield the tests of indices on all axes but the one that they choose from, and of updates scattered by them."""
     data, indices, *updates = map(_sizes_of_argument, call.args)
     yield len(data) == len(indices), f"needs indices of {len(data)} axes, not {len(indices)}"
     for axis, (size, count) in enumerate(zip(data, indices, strict=False)):

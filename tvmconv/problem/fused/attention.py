@@ -17,16 +17,16 @@ ROW_BYTES = 16
 class Attention(FusedWorkload, frozen=True, tag="attention"):
     """softmax(q k^T * scale + biases) v for each of several matrices, whose rows lie in other tensors.
 
-    Raises `InvalidArgumentError` for sizes that are not positive, and for places of rows that do not fit them.
+    Raises `InvalidArgumentError` for sizes that are not positive, and for a `Place` of rows that does not fit them.
     """
 
     HAS_WORDS: ClassVar[bool] = True
 
     matrices: int
     depth: int
-    """The terms of a score: the columns of queries and keys."""
+    """The number of terms of a score: the columns of queries and keys."""
     width: int
-    """The columns of values and results."""
+    """The number of columns of values and results."""
     dtype: str
     """The type of queries, keys and values."""
     out_dtype: str
@@ -64,7 +64,7 @@ class Attention(FusedWorkload, frozen=True, tag="attention"):
 
     @property
     def places(self) -> dict[str, Place]:
-        """The places of the operands' rows by name, in order; the last one is the output's."""
+        """The `Place` of each operand's rows by name, in order; the last one is the output's."""
         biases = {f"bias_{number}": place for number, place in enumerate(self.biases)}
         return {"q": self.q, "k": self.k, "v": self.v, **biases, "output": self.output}
 
@@ -75,7 +75,7 @@ class Attention(FusedWorkload, frozen=True, tag="attention"):
 
     @property
     def terms(self) -> int:
-        """The products of an output's sum, with its share of those that all outputs of a query have in common."""
+        """The number of products for an output, with its share of those that all outputs of a query have in common."""
         return self.keys * (self.depth + self.width) // self.width
 
     @property

@@ -1,4 +1,4 @@
-"""The description of several layers that one kernel computes, without TVM: what every kind of it has."""
+"""The description of several layers that one kernel computes, without TVM: the base of all kinds of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FusedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     @abstractmethod
     def terms(self) -> int:
-        """The products that an output takes, with its share of those that several outputs have in common."""
+        """The number of products for an output, with its share of those that several outputs have in common."""
 
     @property
     @abstractmethod

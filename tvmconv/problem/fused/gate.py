@@ -8,7 +8,7 @@ from .base import FusedWorkload
 
 
 class Gate(FusedWorkload, frozen=True, tag="gate"):
-    """Two 1x1 convolutions of images of one pixel, the second of which alone reads what the first computes.
+    """Two 1x1 convolutions of images of one pixel; nothing but the second one reads the results of the first.
 
     Each may have a shift and an activation; both read numbers of one type. Raises `InvalidArgumentError` for two
     convolutions of another kind.
@@ -53,7 +53,7 @@ class Gate(FusedWorkload, frozen=True, tag="gate"):
 
     @property
     def terms(self) -> int:
-        """The products that an output takes, with its share of those that all outputs of an image have in common."""
+        """The number of products for an output, with its share of those that all outputs of an image have in common."""
         return self.first.out_channels * (self.first.in_channels + self.second.out_channels) // self.second.out_channels
 
     @property

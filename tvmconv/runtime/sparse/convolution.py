@@ -45,8 +45,8 @@ MEANING = "(K, C / groups, R, S), or (K, C / groups * R * S) with kernel=(R, S)"
 class SparseConv2d:
     """A convolution with one weight, compiled for shapes of input that it meets; `sparse_conv2d` makes it.
 
-    The first batch of images of a size has a kernel of its own, and so has each that logs have records of; all others
-    share one.
+    The first batch of images of a size has a separate kernel, and so has each batch that logs have records of; all
+    other batches share one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class SparseConv2d:
     def _kept(
         self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, opened: bool = False
     ) -> SparseOperator:
-        """Return the operator for a shape, or for any batch of it, compiled if it was not."""
+        """Return the operator for a shape, or for any batch of it, compiled on first use."""
         key = (None, *x_shape[1:]) if opened else x_shape, dtype, str(target)
         return self._operators.get(key) or self._operators.made(
             key, lambda: self._compile(x_shape, dtype, target, ("batch",) if opened else ())

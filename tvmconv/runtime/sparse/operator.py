@@ -57,7 +57,7 @@ class SparseOperator(Operator):
         return self._calls(self.launch, (), arrays, out)
 
     def takes(self, workload: ConvWorkload) -> bool:
-        """Return True: these kernels count elements alone, of which a workload has no more than they can."""
+        """Return True: these kernels limit only the number of elements, which every workload keeps."""
         return True
 
     def _lowered(self) -> tirx.PrimFunc:
@@ -81,7 +81,7 @@ class SparseOperator(Operator):
         workload, selection = cls._saved_choice(details)
         constants = _unpacked(msgspec.convert(details["constants"], bytes))
         report = msgspec.convert(details["report"], SparseReport)
-        open_sizes = tuple(details.get("open_sizes", ()))  # not in files from before it
+        open_sizes = tuple(details.get("open_sizes", ()))  # older files do not have them
         return cls(workload, resolve_target(target), selection, module, constants, report, open_sizes)
 
 
@@ -92,7 +92,7 @@ def compile_operator(
     config: Any = None,
     open_sizes: tuple[str, ...] = (),
 ) -> SparseOperator:
-    """Compile the operator of a workload for its constants; `build_kernel` says which it refuses."""
+    """Compile the operator of a workload for its constants; it refuses the constants that `build_kernel` refuses."""
     problem = Problem(workload, sparsity_of(constants["w"]), open_sizes=open_sizes)
     selection = select(problem, target, config)
     executable, _, folded = build_kernel(problem, selection, target, constants)

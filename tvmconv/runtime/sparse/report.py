@@ -19,13 +19,13 @@ class SparseReport:
     weights: int
     nonzeros: int
     blocks: int
-    """The number of blocks of output channels, each with code of its own."""
+    """The number of blocks of output channels, each with separate code."""
     launches: int
     """The number of kernels that run one after the other; 0 for a CPU."""
     multiply_adds: int
-    """The number in the template, without zeros of groups."""
+    """The number of multiply-adds in the template, without those with zeros of groups."""
     left: int
-    """The number that is left of them, each with a weight as its immediate operand."""
+    """The number of multiply-adds that are left, each with a weight as its immediate operand."""
     code_bytes: int
     """The bytes of machine code; 0 for a CPU."""
 
@@ -46,7 +46,7 @@ class SparseReport:
 
 
 def make_report(weight: np.ndarray, pixels: int, blocks: int, images: Sequence[bytes]) -> SparseReport:
-    """Return the counts of a weight compiled for so many pixels a thread, into these images."""
+    """Return the counts of a weight compiled for threads of `pixels` pixels, into these images."""
     nonzeros = int(np.count_nonzero(weight))
     return SparseReport(
         weights=weight.size,

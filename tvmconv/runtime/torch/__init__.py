@@ -1,1 +1,1 @@
-"""Operators of torch that run tvmconv's kernels: how they are defined, and the same in torch's own operators."""
+"""Operators of torch that run tvmconv's kernels: their definition, and equivalents in torch's own operators."""

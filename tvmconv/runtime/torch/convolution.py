@@ -39,7 +39,7 @@ class Arguments(NamedTuple):
     stride: Sequence[int]
     padding: Sequence[int]
     padding_word: str | None
-    """"SAME" or "VALID", in the place of numbers."""
+    """"SAME" or "VALID", instead of numbers."""
     dilation: Sequence[int]
     activation: str | None
     """The activation's name, and the values of its parameters behind it, with spaces between."""
@@ -102,7 +102,7 @@ class Arguments(NamedTuple):
         return strides, resolve_padding(padding, x.shape[2:], (rows, columns), strides, dilations), dilations
 
     def require(self) -> None:
-        """Refuse tensors and options that do not go together, but for sizes that torch leaves open."""
+        """Refuse tensors and options that do not go together; sizes that torch leaves open are not checked."""
         for name, tensor in zip(TENSORS, self[:5], strict=True):
             if tensor is not None and tensor.device != self.x.device:
                 raise InvalidArgumentError(name, f"on {tensor.device}", f"a tensor on {self.x.device}, as x is")
@@ -139,8 +139,8 @@ def convolution(
 ) -> Any:
     """Return the convolution of tensors by the operator of torch, or by torch's own operators in an exported program.
 
-    `kind` is "conv2d" or "depthwise"; the rest is what the `function` of this name in `tvmconv` passes on. Arrays of
-    another kind than torch's are computed as ever.
+    `kind` is "conv2d" or "depthwise"; the rest is what the `function` of this name in `tvmconv` passes on. Arrays that
+    are not torch's are computed directly.
     """
     if not any(isinstance(array, Tensor) or hasattr(type(array), "__torch_function__") for array in arrays):
         return call(kind, options, algorithm, precision, target, given(*arrays), out)
@@ -189,7 +189,7 @@ def _integers(name: str, value: Any) -> list[int]:
 
 
 def _one(values: Sequence[int]) -> Any:
-    """Return numbers as callers give them: a single one stands for all."""
+    """Return numbers as callers give them: a single number if it stands for all."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -207,7 +207,7 @@ def _fake(*arguments: Any) -> Tensor:
 
 
 def _plain(*arguments: Any) -> Tensor:
-    """Return the result by torch's own operators: of integers exact, in half precision rounded before the epilogue."""
+    """Return the result by torch's own operators: exact for integers, rounded before the epilogue in half precision."""
     of = Arguments(*arguments)
     if not torch.compiler.is_dynamo_compiling():  # which would trace the checks, too
         of.require()

@@ -1,7 +1,7 @@
-"""The operators of torch that tvmconv has, defined so that little lies between a call and its kernel.
+"""The operators of torch that tvmconv defines, with little overhead between a call and its kernel.
 
-`torch.library.custom_op` does the same for less code: a call of a tiny convolution by it takes a core of Zen 4 17 µs,
-and 32 where gradients are kept for; with what is here, 10 and 17. A depthwise layer makes two such calls in a step of
+`torch.library.custom_op` does the same with less code: a call of a tiny convolution by it takes a core of Zen 4 17 µs,
+and 32 where gradients are prepared; with this file, 10 and 17. A depthwise layer makes two such calls in a step of
 training, one of which is for both gradients.
 """
 
@@ -26,7 +26,7 @@ LIBRARY = torch.library.Library("tvmconv", "DEF")
 """The operators, which torch knows for as long as this object lives."""
 
 PLAIN: dict[Any, Callable[..., Any]] = {}
-"""The functions that compute what an operator of tvmconv does in torch's own operators, by operator.
+"""For each operator of tvmconv the function that computes it by torch's own operators.
 
 They are decompositions: a graph that has tvmconv's operators becomes one that any importer of torch's graphs takes.
 """
@@ -43,11 +43,11 @@ def define(
 ) -> Any:
     """Define an operator, none of whose results shares memory with an argument, and return it.
 
-    `compute` makes the results of tensors with data, below autograd; `fake` makes some without data, for tensors that
-    have none; both refuse the same arguments. `keep` keeps on a context what `gradients` needs to make the arguments'
-    gradients, in order, of those of the results. `plain` computes the results in torch's own operators. `flops` returns
-    the number of floating-point operations, two for each product that is added up, from the arguments with shapes in
-    the place of tensors.
+    `compute` makes the results of tensors with data, below autograd; `fake` makes results without data, for tensors
+    that have none; both refuse the same arguments. `keep` stores on a context what `gradients` needs to make the
+    arguments' gradients, in order, from those of the results. `plain` computes the results in torch's own operators.
+    `flops` returns the number of floating-point operations, two for each product that is added up, from the arguments
+    with shapes instead of tensors.
     """
     operator, below = _declared(schema, compute, fake, plain, flops)
     LIBRARY.impl(_name(schema), _with_gradients(below, keep, gradients), "Autograd", with_keyset=True)
@@ -62,7 +62,7 @@ def define_without_gradients(
     plain: Callable[..., Any],
     flops: Callable[..., int],
 ) -> Any:
-    """Define an operator without gradients and return it: `refuse` raises for arguments of which some are wanted.
+    """Define an operator without gradients and return it: `refuse` raises for arguments that require gradients.
 
     The rest is as for `define`.
     """
@@ -88,7 +88,7 @@ def _declared(
     plain: Callable[..., Any],
     flops: Callable[..., int],
 ) -> tuple[Any, Callable[..., Any]]:
-    """Declare an operator but for autograd; return it and the function that makes its results below autograd."""
+    """Declare an operator without autograd; return it and the function that makes its results below autograd."""
     name = _name(schema)
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     packet = getattr(torch.ops.tvmconv, name)
@@ -96,7 +96,7 @@ def _declared(
     torch.library.register_fake(f"tvmconv::{name}", fake, lib=LIBRARY)
     torch.library.register_vmap(f"tvmconv::{name}", _one_by_one(packet.default), lib=LIBRARY)
     register_flop_formula(packet)(flops)
-    for mode in _get_current_dispatch_mode_stack():  # a counter that is on has copied the formulas of before
+    for mode in _get_current_dispatch_mode_stack():  # an active counter has a copy of the formulas, without this one
         counter = getattr(mode, "counter", None)
         if isinstance(counter, FlopCounterMode):
             counter.flop_registry[packet] = flop_registry[packet]
@@ -105,15 +105,15 @@ def _declared(
 
 
 def is_exported() -> bool:
-    """Return whether torch makes a program of what is called that others run: `torch.export`, `torch.jit`, ONNX.
+    """Return whether torch records a program for others to run: `torch.export`, `torch.jit`, ONNX.
 
-    Such a program gets torch's own operators, by the functions in `PLAIN`, so that it is run without tvmconv, too.
+    Such a program gets torch's own operators, by the functions in `PLAIN`, so that it runs without tvmconv, too.
     """
     return torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None
 
 
 def fixed_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor as integers, also where `torch.jit` traces, which has tensors for sizes."""
+    """Return the shape of a tensor as integers, also while `torch.jit` traces, which makes tensors of sizes."""
     state = torch._C._get_tracing_state()
     if state is None:
         return tuple(tensor.shape)
@@ -150,13 +150,13 @@ def _one_by_one(operator: Any) -> Callable[..., Any]:
 
 
 DENSE = {torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr() for name in ("CPU", "CUDA")}
-"""The sets of keys of torch's dispatcher, as integers, that say that plain tensors on a CPU or a GPU are at hand."""
+"""The key sets of torch's dispatcher, as integers, for plain tensors on a CPU or a GPU."""
 
 
 def _below_autograd(operator: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that makes the results of arguments below autograd, behind the keys of the dispatcher.
+    """Return the function that makes the results of arguments below autograd, after the dispatcher's keys.
 
-    Where these say that the dispatcher would call `compute` next, as nothing traces, batches or wraps, it does.
+    Where nothing traces, batches or wraps, so that the dispatcher would call `compute` next, it calls `compute` itself.
     """
     redispatch = operator.redispatch
     keys_of_all, keys_of_tensors = torch._C._after_autograd_keyset, torch._C._after_ADInplaceOrView_keyset
@@ -174,7 +174,7 @@ def _with_gradients(
     keep: Callable[[Any, Sequence[Any]], None],
     gradients: Callable[..., Gradients],
 ) -> Callable[..., Any]:
-    """Return the function that the dispatcher calls for autograd: what gradients need is kept where some are wanted.
+    """Return the function that the dispatcher calls for autograd: it keeps what gradients need if some are required.
 
     The dispatcher calls it for one level of `torch.func`'s transforms, so it is a function of autograd of that level.
     """

@@ -1,9 +1,10 @@
 """Reductions of rows and of columns on a CPU, which use vectors and add up long sums in blocks.
 
-A sum that takes one float32 number after the other is off by up to as many roundings, and LLVM, which keeps the order,
-makes no vectors of it. The sum of a row has a few vectors instead, its accumulators, whose lanes are added up after
-`STEPS` additions to each; sums of columns have a lane for each column, and end after as many. Sums of such blocks are
-added up in float64. The blocks depend on sizes alone: results are the same for any number of threads.
+A sum that adds one float32 number after the other rounds at each addition, and LLVM, which keeps the order of
+additions, does not vectorize it. Here the sum of a row has a few vectors, its accumulators, whose lanes are added up
+after `STEPS` additions to each; sums of columns have a lane for each column, and end after the same number of
+additions. Sums of such blocks are added up in float64. The blocks depend on sizes alone: results are the same for any
+number of threads.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> 
     if columns is None and row_lanes(stage, lanes) == 1:
         return
     if columns is not None and columns.zeros and (_is_read_in_part(sch, block) or _is_unused(sch, block)):
-        return  # TVM would keep of the result what is read, where indices run on into the next row
+        return  # indices run on into the next row, but TVM would allocate only the part of the result that is read
     inside = set() if columns is None else {columns.axis, *columns.zeros}
     first = next((number for number, axis in enumerate(outputs) if axis.var in inside), len(outputs))
     sch.annotate(sch.blockize(loops[first]), BLOCKED, lanes)
 
 
 def _is_read_in_part(sch: Schedule, block: SBlockRV) -> bool:
-    """Return whether blocks read not all of the result of a block."""
+    """Return whether a reader reads only a part of a block's result."""
     results = [region.source for region in sch.get(block).writes]
     for reader in map(sch.get, sch.get_consumers(block)):
         whole = {axis.var: axis.dom.extent for axis in reader.iter_vars}
@@ -66,7 +67,7 @@ def _is_read_in_part(sch: Schedule, block: SBlockRV) -> bool:
 
 
 def _is_unused(sch: Schedule, block: SBlockRV) -> bool:
-    """Return whether nothing reads the result of a block, which is no output of the function."""
+    """Return whether the result of a block has no reader, and is no output of the function."""
     outputs = {var for function in sch.mod.functions.values() for var in function.params}
     return not sch.get_consumers(block) and not any(region.source in outputs for region in sch.get(block).writes)
 
@@ -90,18 +91,18 @@ def with_blocks(block: SBlock) -> SBlock:
     code = Row(stage, lanes) if columns is None else Columns(stage, lanes, PARALLEL in block.annotations)
     body, reads, writes = code.statement(), block.reads, block.writes
     if columns is not None and columns.zeros:
-        # Indices run on into the next row: TVM is told what is used, as it makes arrays no larger than what it sees.
+        # Indices run on into the next row: TVM, which would shrink the arrays, is told the regions that are used.
         used = {f"explicit_{word}_region": [*range(len(each))] for word, each in (("read", reads), ("write", writes))}
     return SBlock(block.iter_vars, reads, writes, block.name_hint, body, alloc_buffers=code.buffers, annotations=used)
 
 
 def is_row(block: SBlock) -> bool:
-    """Return whether a block is a marked one of a row."""
+    """Return whether a block is a marked reduction of rows."""
     return BLOCKED in block.annotations and columns_inside(block) is None
 
 
 def columns_inside(block: SBlock) -> tirx.PrimExpr | None:
-    """Return the number of columns in a marked block; None for one of a row."""
+    """Return the number of columns in a marked block; None for a reduction of rows."""
     columns = column_of(_stage_inside(block))
     return None if columns is None else columns.count
 

@@ -23,10 +23,11 @@ STEPS = 16
 """The largest number of terms that are added one after the other to a lane, before the sum of a block is taken."""
 
 LONG_STEPS = 256
-"""The same where sums of blocks are no wider than those of terms: longer blocks are fewer."""
+"""The largest number of terms for a lane where sums of blocks are no wider than sums of terms: long blocks are
+fewer."""
 
 ACCUMULATORS = 4
-"""The number of vectors that are added to in turns: an addition to one waits for the addition before."""
+"""The number of vectors that are added to in turns, as each addition waits for the one before to the same vector."""
 
 WIDER = {"float32": "float64", "float64": "float64", "int32": "int32", "int64": "int64"}
 """The dtype in which sums of blocks are added up, by the dtype of the sum."""
@@ -75,7 +76,7 @@ class Row(_Code):
         size = int(self.row.count) if isinstance(self.row.count, tirx.IntImm) else None
         vectors = ACCUMULATORS if size is None else min(ACCUMULATORS, size // self.lanes)
         self.step = self.lanes * vectors
-        # One more for what is left of a row.
+        # One more step for the last elements of a row.
         steps = self.steps + 1 if size is None else size // self.step + 1
         self.rows = max(1, self.steps // steps)
         self.is_short = steps <= self.steps
@@ -93,7 +94,7 @@ class Row(_Code):
         return sequence([begin, blocks, end])
 
     def _turns(self) -> dict[Var, Expr]:
-        """Return the axes beside the row, the last one in blocks of rows."""
+        """Return the axes beside the row's, with the last one divided into blocks of rows."""
         axes = dict(self.row.others)
         if axes:
             axis, extent = axes.popitem()
@@ -101,7 +102,7 @@ class Row(_Code):
         return axes
 
     def _rows(self, turns: dict[Var, Expr]) -> tirx.Stmt:
-        """Return the statement for a block of rows, each with the whole of it in the block."""
+        """Return the statement for a block of whole rows."""
         whole = self.row.count // self.step
         if not turns:
             return self._block([*self._rest({}), self._steps({}, ZERO, whole)])
@@ -126,7 +127,7 @@ class Row(_Code):
         return loop(tirx.max((whole + (self.steps - 1)) // self.steps, 1), block)
 
     def _block(self, statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
-        """Return the statement that joins to the total what the statements join to the accumulators."""
+        """Return the statement that clears the accumulators, runs statements, and joins accumulators to the total."""
 
         def cleared(index: Expr) -> tirx.Stmt:
             return tirx.BufferStore(self.sums, self.neutral, [index])
@@ -158,8 +159,8 @@ class Row(_Code):
     def _rest(self, at: dict[Var, Expr]) -> list[tirx.Stmt]:
         """Return the statements that join the elements of a row beyond its whole steps.
 
-        The last vector has neutral elements for those that the one before has already; a row that is shorter than a
-        vector is added up one by one.
+        The last vector overlaps the one before, and has neutral elements for those that both have; a row that is
+        shorter than a vector is added up one by one.
         """
         count = self.row.count
         start, left = count // self.step * self.step, count % self.step // self.lanes
@@ -206,7 +207,7 @@ class Row(_Code):
 
 
 class Columns(_Code):
-    """The code for outputs that are side by side: some vectors of them at a time, through all rows."""
+    """The code for outputs that are neighbours in memory: some vectors of them at a time, through all rows."""
 
     def __init__(self, stage: Stage, lanes: int, is_parallel: bool) -> None:
         super().__init__(stage)
@@ -295,7 +296,7 @@ def _cast(value: Expr, array: Any) -> Expr:
 
 
 def _part(extent: Expr, size: int, turn: Expr) -> Expr:
-    """Return how many of an axis' elements are in a block of at most `size`."""
+    """Return the number of an axis' elements in one block, of at most `size`."""
     if isinstance(extent, tirx.IntImm) and int(extent) % size == 0:
         return index_of(size)
     return tirx.min(extent - turn * size, size)

@@ -18,16 +18,16 @@ from .statements import is_number
 
 @dataclass(frozen=True)
 class Flat:
-    """Axes whose elements lie one behind the other in all tensors of a reduction, as one axis."""
+    """Axes that are contiguous in all tensors of a reduction, as one axis."""
 
     axis: Var
     """The last of the axes; its index runs on beyond its end, into the next row."""
     count: Expr
     """The number of elements of all the axes."""
     zeros: tuple[Var, ...]
-    """The other axes, whose index stays 0."""
+    """The axes before `axis` among them, whose index stays 0."""
     others: dict[Var, Expr]
-    """The axes that are not among them, with their extents."""
+    """All other axes, with their extents."""
 
     def at(self, index: Expr) -> dict[Var, Expr]:
         """Return the values of the axes for an element."""
@@ -35,9 +35,9 @@ class Flat:
 
 
 def column_of(stage: Stage) -> Flat | None:
-    """Return the last axes of the outputs of a reduction of columns, in all outputs and loads one behind the other.
+    """Return the last axes of the outputs of a reduction of columns, as far as outputs and loads are contiguous.
 
-    None for a reduction of rows, of which not the elements for two outputs, but those for one are neighbours.
+    None for a reduction of rows: its elements for one output are neighbours, but not those for two outputs.
     """
     if not stage.outer:
         return None
@@ -77,7 +77,7 @@ def lanes_of(dtype: str, lanes: int) -> int:
 
 
 def _flat(axis: Var, axes: Mapping[Var, Expr], loads: Iterable[TensorLoad], term: Expr) -> Flat:
-    """Return an axis with the other axes that it runs on into, as one; `term` needs none of them but as indices."""
+    """Return an axis joined with the axes that continue it in memory; `term` may have these in its indices alone."""
     others, zeros, analyzer = dict(axes), [], Analyzer()
     count = others.pop(axis)
     steps = [(_step(load, axis), load) for load in loads]

@@ -1,4 +1,4 @@
-"""The loops of TVM's operators between the convolutions on a CPU: how much work they are, and those that become one."""
+"""The loops of TVM's operators between the convolutions on a CPU: estimates of their work, and the fusion of loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_WORK = 2**14
 LEAST_ELEMENTS = 2**16
 """The number of steps, an element each, of a loop nest that LLVM makes vectors of, from which waking the threads pays.
 
-It is an estimate, not measured: of 5 to 20 us for as many, and 2 to 5 to wake a thread on a free core.
+It is an estimate, not measured: these elements take 5 to 20 us, and waking a thread on a free core takes 2 to 5 us.
 """
 
 WINDOW = 64
@@ -29,7 +29,7 @@ WINDOW = 64
 
 
 def assumed(extent: tirx.PrimExpr, place: int) -> int:
-    """Return the extent of a loop; for one that is known only when the model runs 1 if it is the outermost, else 16."""
+    """Return the extent of a loop; of one that is known only when the model runs, 1 for the outermost loop, else 16."""
     return int(extent) if isinstance(extent, tirx.IntImm) else 16 if place else 1
 
 
@@ -41,7 +41,7 @@ def work(sch: Schedule, block: SBlockRV) -> int:
 
 
 def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
-    """Join the last loops of an elementwise block that may be one loop, at most `most`, for LLVM's vectors."""
+    """Fuse the innermost loops of an elementwise block, `most` at most, into one loop that LLVM can vectorize."""
     loops, value = sch.get_loops(block), sch.get(block)
     if (joined := min(_joined(value), most)) > 1:
         sch.fuse(*loops[len(loops) - joined :])
@@ -52,7 +52,7 @@ def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
 
 
 def _moves(block: SBlock) -> bool:
-    """Return whether a block stores elements as it loads them, perhaps one of several."""
+    """Return whether a block stores elements as it loads them, perhaps choosing between several."""
     values = [block.body.value]
     while values:
         if isinstance(value := values.pop(), tvm.ir.Call) and value.op.same_as(CHOICE):
@@ -63,7 +63,7 @@ def _moves(block: SBlock) -> bool:
 
 
 def _joined(block: SBlock) -> int:
-    """Return how many of a block's last axes may become one: every tensor holds them one behind the other."""
+    """Return the number of a block's last axes that may become one, as they are contiguous in every tensor."""
     if not isinstance(block.body, tirx.BufferStore) or block.init is not None:
         return 0
     accesses = [(block.body.buffer, block.body.indices)]

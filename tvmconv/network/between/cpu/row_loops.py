@@ -22,8 +22,8 @@ from .loop_nests import LEAST_ELEMENTS, assumed, join_last, work
 def spread_rows(sch: Schedule) -> bool:
     """Schedule all stages of a function in one loop over rows, and return whether this was done.
 
-    It is where each stage reads no other row of those before it, one of them reduces rows, and there are enough rows
-    for all threads, if there is work for them. What is between the stages is then no longer than a row.
+    It is done where each stage reads no other row of the stages before it, all reductions are of rows, and there are
+    enough rows for all threads, if there is work for them. Tensors between the stages are then no longer than a row.
 
     Before: `for n, k: most[n] = max(most[n], x[n, k])`, and `for n, k: y[n, k] = x[n, k] - most[n]`.
     After: `for n in parallel: (for k: most[0] = max(most[0], x[n, k])), for k: y[n, k] = x[n, k] - most[0]`.

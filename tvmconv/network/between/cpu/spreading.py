@@ -31,7 +31,7 @@ from .row_loops import spread_rows
 from .vector_functions import with_vector_functions
 
 MOST_PARTS = 8
-"""The largest number of channels that a shuffle takes in turns to get a copy of the loop for each."""
+"""The largest divisor of an index for which a loop is copied for each remainder, as for channels in a shuffle."""
 
 
 def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -45,9 +45,9 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module, which is lowered and fused, with its loops scheduled for the CPU.
 
-    Fused stages are computed element by element in one loop nest, without tensors in between; a padded plane is made
-    by the thread that slides windows over it. Outer loops run in parallel, and inner ones such that LLVM sees vectors,
-    of exponentials and the like too.
+    Fused stages are computed element by element in one loop nest, without tensors in between; a padded plane is made by
+    the thread that slides windows over it. Outer loops run in parallel, and inner loops are such that LLVM vectorizes
+    them, with exponentials and the like.
 
     Before: `y = R.nn.max_pool2d(x)`, lowered to `for n, c, h, w: pad`, `for n, c, h, w, r, s`.
     After: `y = R.call_tir(max_pool2d, (x,))` with `for nc in parallel: (for h, w: pad), for h, w, unrolled r, s`.
@@ -102,7 +102,7 @@ def _spread(func: tirx.PrimFunc, lanes: int) -> tirx.PrimFunc:
 def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the function with elementwise stages computed inside their readers, with simple indices.
 
-    These are elementwise, or one reduction that reads each element once.
+    The readers are elementwise, or one reduction that reads each element once.
     """
     sch = Schedule(with_simple_indices(func))
     for block in sch.get_child_blocks(sch.get_sblock("root")):
@@ -110,7 +110,7 @@ def _fused(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not readers or not is_map(sch, block):
             continue
         if all(is_map(sch, each) for each in readers) or (len(readers) == 1 and _is_reduced(sch, block, readers[0])):
-            with suppress(ScheduleError):  # such as for one that is read at places that TVM does not see through
+            with suppress(ScheduleError):  # such as for a block that is read at indices which TVM cannot analyze
                 sch.compute_inline(block)
     return with_simple_indices(sch.mod["main"])
 
@@ -147,7 +147,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
         for loop in loops[spatial:]:
             sch.unroll(loop)
 
-    # The fewest outer loops that are turns enough; the innermost is for LLVM to make vectors of, except of a sum.
+    # The fewest outer loops with enough turns; the innermost is left for LLVM to vectorize, unless it is of a sum.
     most = spatial - 1 if slides or spatial == len(loops) else spatial
     inner = 0
     if (found := _taken_apart(value)) is not None and found[0] < most:
@@ -184,19 +184,19 @@ def _parts_of_last(sch: Schedule, block: SBlockRV, most: int) -> list[LoopRV]:
 
 
 def _reduces_rows(block: SBlock, spatial: int) -> bool:
-    """Return whether a block reduces rows to a row: the last of its outputs' axes is the last of all that it reads."""
+    """Return whether a block reduces rows to a row: the last axis of its outputs is the last one of all operands."""
     axis = block.iter_vars[spatial - 1]
     if not spatial or not isinstance(block.body, tirx.BufferStore) or not isinstance(axis.dom.extent, tirx.IntImm):
         return False
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(block.body.value, [(TensorLoad, loads.append)])
-    # A number by itself is the same for all of a row.
+    # An operand without axes is the same number for a whole row.
     places = [block.body.indices, *(each.indices for each in loads if len(each.indices))]
     return all(indices[-1].same_as(axis.var) and axis.var not in variables_in(indices[:-1]) for indices in places)
 
 
 def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: int, width: int) -> None:
-    """Schedule a block that reduces rows to a row: a vector of so many columns is reduced at a time.
+    """Schedule a block that reduces rows to a row: `width` columns are reduced at a time, as vectors.
 
     Before: `for c: for h, w: y[c] += x[h, w, c]`.
     After: `for co in parallel: for h, w: y[co * width : ...] += x[h, w, co * width : ...]`.
@@ -212,7 +212,7 @@ def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: i
 
 
 def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
-    """Schedule the loops around a block that is going to use vectors; each run of the block is one step."""
+    """Schedule the loops around a block that `with_vectors` will fill; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
         [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
@@ -225,7 +225,7 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
 
 
 def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
-    """Spread a marked reduction over threads, by its outer loops, or where these are few by its columns."""
+    """Spread a marked reduction over threads, by its outer loops, or by its columns where the outer turns are few."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
         [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
@@ -244,12 +244,12 @@ def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
 def _taken_apart(block: SBlock) -> tuple[int, int] | None:
     """Return the axis of which an index or condition takes the remainder by a small number, and this number.
 
-    None unless there is just one such remainder. With an unrolled loop over the remainders, such as over the channels
-    that a shuffle takes in turns, conditions and indices are constant in what is left for LLVM.
+    None unless there is just one such remainder. In an unrolled loop over the remainders, such as over the groups of
+    channels in a shuffle, LLVM gets constant conditions and indices.
     """
     remainders: list[tirx.FloorMod] = []
     tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])
-    # Of several TVM's lowering loses some once a loop is unrolled.
+    # Of several remainders TVM's lowering loses some once a loop is unrolled.
     for remainder in remainders if len({str(each) for each in remainders}) == 1 else []:
         for place, axis in enumerate(block.iter_vars):
             if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):

@@ -1,4 +1,4 @@
-"""Loops and choices of TIR, which are left out where sizes are constants that make them needless."""
+"""Loops and conditions of TIR, which are left out where constant sizes make them needless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZERO = index_of(0)
 
 
 def is_number(number: Expr, value: int) -> bool:
-    """Return whether an expression is the constant of a value."""
+    """Return whether an expression is a constant with a value."""
     return isinstance(number, tirx.IntImm) and int(number) == value
 
 
@@ -34,7 +34,7 @@ def loop(extent: Any, body: Callable[[Expr], tirx.Stmt], kind: ForKind = ForKind
 
 
 def vectors_of(count: int, lanes: int, body: Callable[[Expr], tirx.Stmt]) -> list[tirx.Stmt]:
-    """Return statements for indices below a multiple of some lanes, each for a vector of them."""
+    """Return statements for all indices below `count`, a multiple of `lanes`, each for a vector of them."""
 
     def vector(first: int) -> tirx.Stmt:
         return loop(lanes, lambda lane: body(lane + first if first else lane), ForKind.VECTORIZED)
@@ -51,7 +51,7 @@ def loops_along(axes: Mapping[Var, Expr], body: Callable[[dict[Var, Expr]], tirx
 
 
 def choice(condition: Expr, *branches: Callable[[], tirx.Stmt]) -> list[tirx.Stmt]:
-    """Return the statement for a condition, of which the other branch may be left out; none of what is never done."""
+    """Return the statement for a condition with one or two branches; of a constant condition, its branch, or none."""
     condition = Analyzer().simplify(condition)
     if isinstance(condition, tirx.IntImm):
         return [branch() for branch in (branches[:1] if condition.value else branches[1:])]
@@ -59,5 +59,5 @@ def choice(condition: Expr, *branches: Callable[[], tirx.Stmt]) -> list[tirx.Stm
 
 
 def sequence(statements: Iterable[tirx.Stmt]) -> tirx.Stmt:
-    """Return statements, of which there is at least one, as one statement."""
+    """Return one or more statements as one statement."""
     return tirx.stmt_seq(*statements)

@@ -1,7 +1,7 @@
-"""Exponentials and the like in what TVM computes on a CPU, such that LLVM makes vectors of them.
+"""Exponentials and the like in operators that TVM computes on a CPU, in a form that LLVM vectorizes.
 
-They are operators of ours until TVM lowers intrinsic functions, which is late: its passes take twice as long for each
-variable that a formula has.
+They are operators of tvmconv until TVM lowers intrinsic functions, which is late: with formulas, each variable in one
+doubles the time of TVM's passes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from tvmconv.compute.functions import Float32
 
 
 def with_vector_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function with formulas in the place of functions of the C library, which take a number at a time.
+    """Return a function with formulas instead of functions of the C library, which take a number at a time.
 
-    What has a function of a function in it stays as it is: inside each other formulas multiply the time of lowering.
+    A store with such a function of another one stays as it is: formulas inside each other multiply the time of
+    lowering.
 
-    Before: `y[i] = exp(x[i] - m)`. After: `y[i] = tvmconv.vector_exp(x[i] - m)`, of which lowering makes the square of
-    the polynomial of `Float32.exp` of half of it.
+    Before: `y[i] = exp(x[i] - m)`. After: `y[i] = tvmconv.vector_exp(x[i] - m)`, which is lowered to the square of
+    `Float32.exp` of half of the number, a polynomial.
     """
 
     def of_store(store: tirx.BufferStore) -> tirx.Stmt:
@@ -54,7 +55,7 @@ def _as_operator(call: tvm.ir.Call) -> tirx.PrimExpr:
 
 
 def _exp(arithmetic: Float32, y: tirx.PrimExpr) -> tirx.PrimExpr:
-    """Return the square of exp(y / 2): `Float32.exp` by itself is infinite close to the largest number."""
+    """Return the square of exp(y / 2): `Float32.exp` alone is infinite close to the largest number."""
     root = arithmetic.bound(arithmetic.exp(y * 0.5))
     return root * root
 
@@ -76,7 +77,7 @@ FORMULAS: dict[str, Callable[[Float32, tirx.PrimExpr], tirx.PrimExpr]] = {
 
 
 def _register(name: str) -> None:
-    """Register the operator of a function, of which lowering makes the formula of a number."""
+    """Register the operator of a function, which is lowered to the function's formula."""
 
     def lowered(call: tirx.Call) -> tirx.PrimExpr:
         (y,) = call.args

@@ -1,1 +1,1 @@
-"""Kernels for a GPU of what stands between the convolutions of a network."""
+"""Kernels for a GPU of the operators between the convolutions of a network."""

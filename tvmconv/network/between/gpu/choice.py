@@ -29,13 +29,13 @@ MOST_THREADS = 1024
 """The most threads of a block."""
 
 NARROW = 4
-"""The elements of the narrowest vectors of rows that there are where wider ones leave multiprocessors without any."""
+"""The fewest elements of vectors of rows, to which they are narrowed to keep all multiprocessors busy."""
 
 KEPT_BYTES = 256
 """The bytes of a row that a thread keeps in registers, at most."""
 
 FEW = 8
-"""The number of times that an operand of a map has to be smaller than another for its vectors not to matter."""
+"""An operand of a map that is more than this number of times smaller than the largest one does not limit vectors."""
 
 WINDOW = 64
 """The largest number of elements of a window that a single thread reduces."""
@@ -91,7 +91,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
             vector = sliding.outputs * sliding.lanes
         elif sizes and not are_side_by_side(stages):
             vector = 1
-        block = BLOCK if sliding is None else BLOCK // 2  # whose threads have so many registers
+        block = BLOCK if sliding is None else BLOCK // 2  # its threads use many registers
         while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
         return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
@@ -109,7 +109,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
 
 
 def _larger(operands: list[Any]) -> list[Any]:
-    """Return those operands that have most of the elements, without such as have one for each channel."""
+    """Return the operands with many elements, without small ones such as vectors of channels."""
     counts = [assumed(prod(each.ty.shape, start=tirx.const(1, INDEX))) for each in operands]
     return [each for each, count in zip(operands, counts, strict=True) if count * FEW > max(counts)]
 
@@ -119,12 +119,12 @@ def _chunked(domain: Domain) -> list[Expr]:
 
 
 def _slides(stages: list[Stage]) -> bool:
-    """Return whether the reductions are of small windows, of which each thread has some to itself."""
+    """Return whether all reductions are of small windows, each of which a single thread reduces."""
     return all(is_window(stage) for stage in stages if stage.is_reduction)
 
 
 def is_window(stage: Stage) -> bool:
-    """Return whether a stage reduces windows that a single thread reduces each."""
+    """Return whether a stage reduces small windows that slide, so that a single thread reduces each."""
     if assumed(size_of(stage.reduced)) > WINDOW or not stage.reduced:
         return False
     inner = list(stage.reduced)[-1]
@@ -138,7 +138,7 @@ def is_window(stage: Stage) -> bool:
 
 
 def _is_in_a_row(stage: Stage) -> bool:
-    """Return whether what a reduction joins lies one behind the other in memory."""
+    """Return whether the elements that a reduction joins are contiguous in memory."""
     if not stage.reduced:
         return False
     inner = list(stage.reduced)[-1]
@@ -150,8 +150,8 @@ def _is_in_a_row(stage: Stage) -> bool:
 def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
     """Return the parts of a map that threads of rows compute and threads of columns store.
 
-    Those are its values if they are made of a row's results, or of a load on a condition, and else the loads of what
-    has rows in its rows.
+    They are the map's values if those are made of a row's results, or of a load on a condition, and else the loads that
+    are contiguous along the last axis of rows.
     """
     if stage.is_reduction or not domain.columns[-1] or not stage.outer:
         return []

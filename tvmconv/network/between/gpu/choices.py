@@ -1,4 +1,4 @@
-"""Choices between operands by the place of an element, as concatenations are: which threads read which of them."""
+"""Choices between operands by the index of an element, as in concatenations: which threads read which operand."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Choice(NamedTuple):
 
     value: Expr
     tests: list[Expr]
-    """The tests of all operands but the last: wherever one of them holds, those behind it do."""
+    """The tests of all operands but the last: where one of them holds, all after it hold, too."""
     operands: list[Expr]
-    """The operands that are read; the last one may be a number, as that around a tensor that is padded."""
+    """The operands that are read; the last one may be a number, as for the padding around a tensor."""
 
     def made(self, tests: Sequence[Expr], loads: Sequence[tirx.Stmt]) -> tirx.Stmt:
-        """Return the statement that runs the one of some statements that is chosen, after few tests.
+        """Return the statement that runs the chosen one of some statements, by a binary search over the tests.
 
         Before: `if a: x`, `elif b: y`, `elif c: z`, `else: w`. After: `if b: (if a: x, else: y)`, `else: (if c: z,
         else: w)`.
@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 
 
 def choices_in(value: Expr, axes: Axes) -> list[Choice]:
-    """Return the choices between operands alone in a value, given the axes that tests are made of."""
+    """Return the choices in a value whose operands are loads, or a number for the last; `axes` are those in tests."""
     if not isinstance(value, tvm.ir.Call) or not value.op.same_as(CHOICE):
         parts = [] if isinstance(value, TensorLoad) else parts_of(value)
         return [each for part in parts for each in choices_in(part, axes)]
@@ -76,7 +76,7 @@ def choices_in(value: Expr, axes: Axes) -> list[Choice]:
 
 
 def with_casts_last(value: Expr) -> Expr:
-    """Return a value with casts of choices in the place of choices between a cast and a number.
+    """Return a value with casts of choices for choices between a cast and a number.
 
     Before: `if_then_else(1 <= h, float32(x[h - 1]), 0.0)`. After: `float32(if_then_else(1 <= h, x[h - 1], 0.0))`.
     """
@@ -96,7 +96,7 @@ def with_casts_last(value: Expr) -> Expr:
 
 
 def _has(dtype: str, number: float) -> bool:
-    """Return whether a type has a number as it is."""
+    """Return whether a type represents a number exactly."""
     if dtype not in STORAGE_TYPES:
         return False
     with np.errstate(all="ignore"):
@@ -104,12 +104,12 @@ def _has(dtype: str, number: float) -> bool:
 
 
 def _is_of_axes(value: Expr) -> bool:
-    """Return whether a value is a load from a place that no table tells."""
+    """Return whether a value is a load whose indices contain no load, as from a table."""
     return isinstance(value, TensorLoad) and not any(True for index in value.indices for _ in loads_in(index))
 
 
 def with_rows_of_parts(domain: Domain, stages: list[Stage], plan: Plan) -> Domain:
-    """Return the domain with rows in such an order that a warp reads from one of the parts of a concatenation.
+    """Return the domain with rows in such an order that a warp reads a single part of a concatenation.
 
     Before: rows (pixels, c), of parts of 64, 32 and 32 channels, in vectors of 8 channels. After: rows (pixels / 8,
     4, 8, 32): four neighbouring threads have 32 channels of a pixel, and the 32 of a warp those of eight pixels.

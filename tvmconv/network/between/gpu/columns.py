@@ -1,4 +1,4 @@
-"""The columns of a row of one stage of a GPU's kernel, and its expressions in terms of the kernel's loops."""
+"""The columns of a row of one stage of a GPU's kernel, and the stage's expressions in terms of the kernel's loops."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from .kernel import Ahead, Chosen, Kernel
 from .plan import VECTOR_BYTES, split_index
 
 SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
-"""The kinds of expressions whose values, of rows, are kept: functions, quotients, and what these are cast to."""
+"""The kinds of expressions that are computed once for each row where they can be: functions, quotients, and casts of
+them."""
 
 AT_ONCE = 4
-"""The vectors that a thread loads before it uses the first, of a row that has more than it can keep."""
+"""The vectors that a thread loads before it uses the first, if a row has more than the thread can keep."""
 
 
 class Columns:
-    """The columns of one stage's rows, and where each thread finds its own."""
+    """The columns of one stage's rows, and the indices of those that a thread computes."""
 
     def __init__(self, kernel: Kernel, number: int, count: Expr | None) -> None:
         self.kernel, self.stage, self.plan = kernel, kernel.stages[number], kernel.plan
@@ -52,9 +53,9 @@ class Columns:
         self.values = self._values()
         self.loaded: list[Ahead] = []
         self.chosen: dict[Any, Chosen] = {}
-        """The choices that are made ahead, by their registers."""
+        """The choices that are loaded ahead, by their registers."""
         self.of_rows: list[tirx.Stmt] = []
-        """The statements that compute what is the same for all columns of a row, to be run before those of columns."""
+        """The statements that compute values of a whole row, which run before those of columns."""
 
     def _analyzer(self) -> Analyzer:
         kernel, analyzer = self.kernel, Analyzer()
@@ -72,7 +73,7 @@ class Columns:
         return analyzer
 
     def in_vectors(self, size: int, steps: int | None = None) -> Columns:
-        """Return the same columns with vectors of another size, and perhaps another number of steps that are loaded."""
+        """Return these columns with vectors of another size, and perhaps another number of steps that are loaded."""
         other = copy(self)
         other.vector, other.loaded, other.chosen = size, [], {}
         if steps is not None:
@@ -81,7 +82,7 @@ class Columns:
         return other
 
     def _values(self) -> dict[Var, Expr]:
-        """Return the axes of the stage as expressions of the kernel's loops; add the test that a column is there."""
+        """Return the axes of the stage in terms of the kernel's loops; add the test that a column exists."""
         kernel, plan = self.kernel, self.plan
         row = kernel.group if plan.along else kernel.group * plan.vector + kernel.element
         if self.count is None:
@@ -91,7 +92,7 @@ class Columns:
         found = self.placed(row, column)
         if not self.analyzer.can_prove(column < self.count):
             self.tests.insert(0, column < self.count)
-        first = {kernel.element: 0}  # a whole vector is there or none of it
+        first = {kernel.element: 0}  # all columns of a vector exist, or none
         self.tests = [self.analyzer.simplify(substitute(substitute(test, found), first)) for test in self.tests]
         return found
 
@@ -104,7 +105,7 @@ class Columns:
         return {**found, **{axis: substitute(place, found) for axis, place in domain.places[self.number].items()}}
 
     def value(self, value: Expr) -> Expr:
-        """Return a value with the kernel's loops in place of axes and with registers in place of what is in them."""
+        """Return a value in terms of the kernel's loops, with registers for the elements that they hold."""
         placed = self._with_rows_values(substitute(self._with_choices(value), self.values))
         for load, conditions in loads_in(placed):
             if load.source not in self.kernel.results and load.source not in self.chosen:
@@ -112,7 +113,7 @@ class Columns:
         return with_loads(placed, self._register)
 
     def _with_choices(self, value: Expr) -> Expr:
-        """Return a value with registers in the place of choices between vectors, of which a thread loads one.
+        """Return a value with registers for its choices between vectors; a thread loads only the one that is chosen.
 
         Before: `y[c] = if_then_else(c < 64, a[c], b[c - 64]) * 2`. After: `if c < 64: r = a[c]`, `else: r = b[c - 64]`,
         and `y[c] = r * 2`.
@@ -145,13 +146,13 @@ class Columns:
         registers = kernel.registers("chosen", size, str(choice.value.ty.dtype))
         copies = [self._copy(load.source, place, registers) for load, place in zip(loads, places, strict=True)]
         statement = choice.made(tests, copies)
-        if len(loads) < len(operands):  # a number before, so that the load has no other branch
+        if len(loads) < len(operands):  # the number is stored first, so that the load needs no other branch
             fill = tirx.BufferStore(registers, operands[-1], [kernel.step * self.vector + kernel.element])
             statement = sequence([loop(kernel.element, self.vector, fill), tested(tests[-1:], statement)])
         return Chosen(choice.value, registers, statement)
 
     def _with_rows_values(self, value: Expr) -> Expr:
-        """Return a value with registers in the place of what takes long and is the same for all columns of a row.
+        """Return a value with registers for slow parts of it that do not differ between the columns of a row.
 
         Before: `y[c] = x[c] * rsqrt(sum / 64)`. After: `r = rsqrt(sum / 64)`, and `y[c] = x[c] * r`.
         """
@@ -173,7 +174,7 @@ class Columns:
         return value
 
     def _rows_values(self, value: Expr) -> list[Expr]:
-        """Return the largest parts of a value that take long and depend on nothing but a row's results."""
+        """Return the largest parts of a value that are slow and depend on a row's results alone."""
         if isinstance(value, SLOW) and self._is_row_value(value):
             slow: list[Expr] = []
             tvm_ffi.structural_walk(value, [(kind, slow.append) for kind in (tvm.ir.Call, tirx.Div)])
@@ -189,9 +190,9 @@ class Columns:
         return bool(results) and all(results) and {*undefined_vars(others)} <= self.kernel.sizes
 
     def _keep(self, load: TensorLoad, conditions: tuple[Expr, ...]) -> None:
-        """Have a load made ahead, into registers, if it is one of a vector, or of a row that is read again."""
+        """Plan a load ahead, into registers, if it loads a vector, or elements that a later stage loads again."""
         if any(True for index in load.indices for _ in loads_in(index)):
-            return  # a place that a table tells, which is no vector's
+            return  # the elements have indices from a table, and are no vector
         kernel, place = self.kernel, self.place(load.source, load.indices)
         test = self._of_vectors(tirx.all(*conditions)) if conditions else tirx.const(True)
         always = isinstance(test, tirx.IntImm) and bool(test)
@@ -222,7 +223,7 @@ class Columns:
         return steps
 
     def _copy(self, source: Any, place: Expr, registers: Any) -> tirx.Stmt:
-        """Return the statement that loads the vector of a step, of which a thread loads so many bytes at once."""
+        """Return the statement that loads the vector of a step, with at most `VECTOR_BYTES` at once."""
         kernel, zeros = self.kernel, [tirx.const(0, INDEX)] * (len(source.ty.shape) - 1)
         size, part = min(self.vector, VECTOR_BYTES // itemsize(source.ty.dtype)), index_variable("part")
         inside = part * size + kernel.element
@@ -252,18 +253,18 @@ class Columns:
         return None
 
     def place(self, buffer: Any, indices: Iterable[Expr]) -> Expr:
-        """Return the place of an element in memory in terms of the kernel's loops."""
+        """Return the offset of an element in memory, in terms of the kernel's loops."""
         return self.flat(buffer, indices, self.values)
 
     def flat(self, buffer: Any, indices: Iterable[Expr], values: Mapping[Var, Expr]) -> Expr:
-        """Return the place of an element in memory, simplified, with values for the axes of rows and columns."""
+        """Return the offset of an element in memory, simplified, with values for the axes of rows and columns."""
         places = self.kernel.domain.places[self.number]
         place = flat_index(buffer, [substitute(index, places) for index in indices])
         placed = self.analyzer.simplify(substitute(self.axes.simplify(place), values))
         return self._of_vectors(placed)
 
     def _of_vectors(self, expr: Expr) -> Expr:
-        """Return an expression, simplified, with quotients, rests and comparisons by whole vectors in its terms."""
+        """Return an expression, simplified, with its divisions and comparisons in terms of a vector's first element."""
         if self.vector > 1:
             kinds = (tirx.FloorDiv, self._divided), (tirx.FloorMod, self._divided)
             expr = tvm_ffi.structural_map(self.analyzer.simplify(expr), kinds)
@@ -271,7 +272,7 @@ class Columns:
         return self.analyzer.simplify(expr)
 
     def _divided(self, division: tirx.FloorDiv | tirx.FloorMod) -> Expr:
-        """Return a quotient or rest by whole vectors in terms of a vector's first element, where TVM leaves it.
+        """Return a quotient or remainder by whole vectors in terms of a vector's first element, where TVM leaves it.
 
         Before: `(i * 8 + element) % 768`, in vectors of 8. After: `i * 8 % 768 + element`.
         """
@@ -292,14 +293,14 @@ class Columns:
         return first < limit if isinstance(test, tirx.LT) else limit <= first
 
     def _first(self, place: Expr) -> Expr | None:
-        """Return the place of a vector's first element for that of each; None where they are not those of a vector."""
+        """Return the offset of a vector's first element, given that of each; None where they are no vector."""
         return self.analyzer.simplify(substitute(place, {self.kernel.element: 0})) if self.is_vector(place) else None
 
     def _is_whole(self, size: Expr) -> bool:
         return bool(self.analyzer.can_prove_equal(tirx.floormod(size, self.vector), 0))
 
     def is_vector(self, place: Expr) -> bool:
-        """Return whether elements of a vector are one behind the other, in a place that a vector may have."""
+        """Return whether a vector's elements are contiguous, and begin at a multiple of the vector's size."""
         element = self.kernel.element
         first = substitute(place, {element: 0})
         return bool(self.analyzer.can_prove_equal(place - first, element)) and self._is_whole(first)

@@ -19,20 +19,21 @@ from ..stages import Stage, loads_in, runs_along, stride, variables_in
 from .plan import LINE, TILE, Axes, Domain, assumed, size_of, split_index
 
 CHUNK = 4096
-"""The most elements for which a block computes anew a reduction that more elements depend on, if each is as many."""
+"""The most columns of a row, unless its reductions have more: of more columns it has chunks, and each chunk repeats the
+reductions."""
 
 AGAIN = 2
-"""The elements that may be read for each that is computed to reduce them anew."""
+"""The most elements that repeated reductions may read for each element of the result."""
 
 OPERANDS = 4
-"""The most operands for which shared memory has a tile of twice as many rows and columns each."""
+"""The most operands for which tiles in shared memory have twice as many rows and columns."""
 
 LEAST = 8
 """The fewest elements in a row for which a transposition goes through shared memory."""
 
 
 def domain_of(stages: list[Stage]) -> Domain | None:
-    """Return the rows and columns of a kernel for stages; None if a reduction's results are needed elsewhere."""
+    """Return the rows and columns of a kernel for stages; None unless each row reads one result of each reduction."""
     *inner, last = stages
     targets = [target for stage in inner for target in stage.targets]
     places: list[dict[Var, Expr]] = [{} for _ in stages]
@@ -78,7 +79,7 @@ def domain_of(stages: list[Stage]) -> Domain | None:
 
 
 def _is_worth(stage: Stage, rows: Expr, elements: Expr) -> bool:
-    """Return whether each row may compute a reduction for itself: once, or not often for as many elements."""
+    """Return whether each row may compute a reduction: none is repeated, or they read few elements for each result."""
     if Analyzer().can_prove_equal(rows, size_of(stage.outer)):
         return True
     sizes = (rows, size_of(stage.reduced), elements)
@@ -95,10 +96,10 @@ def _sizes(stages: list[Stage]) -> set[Var]:
 def _split(
     last: Stage, targets: list[Any], counts: list[Expr]
 ) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]] | None:
-    """Return the axes of rows and of columns of a map that reads reductions, its own axes of these, and tests.
+    """Return the axes of rows and of columns of a map that reads reductions, the map's axes in these terms, and tests.
 
-    Rows are what the places in reductions depend on. Columns are the rest, in chunks if they are many more than those
-    that are reduced.
+    Rows are the axes in the indices of reductions' results. Columns are the other axes, in chunks if they have many
+    more elements than are reduced.
     """
     indices = [
         index
@@ -125,7 +126,7 @@ def _split(
     size = max([CHUNK, *known])
     if isinstance(total, tirx.IntImm) and int(total) <= size:
         return rows, columns, places, []
-    if list(last.outer)[len(last.outer) - len(columns) :] != list(columns):  # not one behind the other in memory
+    if list(last.outer)[len(last.outer) - len(columns) :] != list(columns):  # not contiguous in memory
         return rows, columns, places, []
     inner = assumed(list(columns.values())[-1])
     size = max(size // inner, 1) * inner if inner <= size else size  # whole rows, along which memory has vectors
@@ -136,7 +137,7 @@ def _split(
 
 
 def _in_chunks(columns: Axes, size: int) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]]:
-    """Return the axis of chunks of columns, that of columns in a chunk, the old axes in these terms, and tests."""
+    """Return the axis of chunks of columns, the axis of columns in a chunk, the old axes in these terms, and tests."""
     total, chunk, inside = size_of(columns), index_variable("chunk"), index_variable("inside")
     place = chunk * size + inside
     chunks = {chunk: Analyzer().simplify(tirx.ceildiv(total, size))}
@@ -144,9 +145,9 @@ def _in_chunks(columns: Axes, size: int) -> tuple[dict[Var, Expr], dict[Var, Exp
 
 
 def _transposed(stage: Stage) -> Domain | None:
-    """Return the rows and columns of a map whose operand has another order: columns are what the output has in a row.
+    """Return the rows and columns of a map whose operand has another order of axes than its output.
 
-    The last axis of rows is what the operand has in a row. None where neither is long.
+    Columns are contiguous in the output, and the last axes of rows in the operand. None where either are few.
     """
     axes, loads = list(stage.outer), [each for value in stage.values for each in loads_in(value)]
     for load, conditions in loads:
@@ -173,7 +174,7 @@ def _transposed(stage: Stage) -> Domain | None:
 
 
 def with_parts_of_axes(stage: Stage) -> Stage:
-    """Return a map whose operand has another order where axes are in two parts, as a reshape joins them; or as it is.
+    """Return a map with axes split in two where this makes it a transposition, as a reshape joins axes; or as it is.
 
     Before: `y[r, j] = x[r // 384, j, r % 384]`. After: `y[s * 384 + t, j] = x[s, j, t]`.
     """
@@ -202,7 +203,7 @@ def with_parts_of_axes(stage: Stage) -> Stage:
 
 
 def run_of(load: TensorLoad, rows: Axes) -> dict[Var, Expr]:
-    """Return the last axes of rows along which the elements of an operand lie one behind the other."""
+    """Return the last axes of rows that are contiguous in an operand."""
     run, analyzer = dict[Var, Expr](), Analyzer()
     for axis, extent in reversed(list(rows.items())):
         if not analyzer.can_prove_equal(stride(load, axis), size_of(run)):
@@ -212,7 +213,7 @@ def run_of(load: TensorLoad, rows: Axes) -> dict[Var, Expr]:
 
 
 def tile_of(stages: list[Stage]) -> int:
-    """Return the rows and columns of a tile of what stages read and store: up to a line of the cache both ways.
+    """Return the number of rows and of columns of a tile of shared memory: up to a line of the cache both ways.
 
     They are fewer where shared memory has tiles of many operands.
     """
@@ -222,9 +223,9 @@ def tile_of(stages: list[Stage]) -> int:
 
 
 def _divisor(axis: Var, indices: list[Expr], kinds: tuple[Any, ...] = (tirx.FloorDiv,)) -> int:
-    """Return the number that an axis is divided by wherever indices have it; 0 if they do not, 1 if it is by none.
+    """Return the number that an axis is divided by in all indices: 0 if none has it, 1 if there are several or none.
 
-    `kinds` are the divisions that count, perhaps also those of which indices have the rest.
+    `kinds` are the divisions that count, perhaps remainders as well.
     """
     found: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Fusion of operators for a GPU: beside what TVM fuses, what is computed element by element before a reduction."""
+"""Fusion of operators for a GPU: what TVM fuses, and also operators element by element before a reduction."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
 from .choice import is_window
 
 BROADCAST, INJECTIVE, REDUCTION, FUSABLE = 1, 2, 3, 4
-"""TVM's operator patterns: element by element, perhaps of an element for many; by elements at any places; a reduction,
-which TVM fuses what is before it into; an operator that it fuses what is behind it into."""
+"""TVM's operator patterns: element by element, perhaps with a broadcast; from elements at any indices; a reduction,
+into which TVM fuses the operators before it; an operator into which it fuses the operators after it."""
 
 CHEAP = frozenset(("if_then_else", "fabs", "sqrt", "rsqrt", "floor", "ceil", "round", "pow")) | frozenset(
     ("bitwise_and", "bitwise_xor", "shift_right", "reinterpret")
 )
-"""The functions that take about as long as a few sums; "pow" is that of a square where importers have one."""
+"""The functions that take about as long as a few sums; "pow" is the square that importers write."""
 
 
 def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -51,8 +51,8 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
 def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
     """Return the module with a pattern for reductions; for `REDUCTION`, nothing else but cheap maps is to be fused.
 
-    What TVM does not see through is a map for it, too: places that a table tells, as in interpolation, and reshapes of
-    open sizes.
+    Some maps that TVM does not recognize get their pattern, too: with indices from a table, as in interpolation, and
+    reshapes of open sizes.
     """
     mod, in_windows = mod.clone(), _read_by_windows(mod)
     for var, func in mod.functions.items():
@@ -91,7 +91,7 @@ def _read_by_windows(mod: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
 
 
 def _is_cheap(stage: Stage, in_place: bool) -> bool:
-    """Return whether a map may be computed anew wherever it is read: it is simple, perhaps of elements in order."""
+    """Return whether a map may be repeated wherever it is read: its functions are cheap, and it reads in order."""
     functions: list[Any] = []
     for value in stage.values:
         tvm_ffi.structural_walk(value, [(tvm.ir.Call, functions.append)])
@@ -103,12 +103,12 @@ def _is_cheap(stage: Stage, in_place: bool) -> bool:
     moved = [order for order in orders if order != sorted(order)]
     if len(orders) < len(away) or not moved:
         return len(orders) == len(away)
-    # What lies in one order is read so, by rows or by columns; of two orders one would be read element by element.
+    # Operands in one order are read by rows or by columns; of two orders, one would be read element by element.
     return not in_place and len(away) == len(loads) and all(len(order) < 2 or order == moved[0] for order in orders)
 
 
 def _order(load: TensorLoad, stage: Stage) -> list[int] | None:
-    """Return the numbers of the axes that are the indices of a load, in its order; None if others are."""
+    """Return the numbers of the axes that are a load's indices, in order; None if an index is anything else."""
     numbers = {axis: number for number, axis in enumerate(stage.outer)}
     if not all(index in numbers or isinstance(index, tirx.IntImm) for index in load.indices):
         return None

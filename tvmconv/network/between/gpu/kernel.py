@@ -23,7 +23,7 @@ class Ahead:
     source: Any
     place: Expr
     count: Expr | None
-    """The number of columns of the stage that it is made in."""
+    """The number of columns of the stage that makes the load."""
     registers: Any
     tests: list[Expr]
     """The tests of which one has to hold for the load to be made; none if it is always made."""
@@ -38,18 +38,18 @@ class Chosen:
     statement: tirx.Stmt
 
     def is_of(self, value: Expr) -> bool:
-        """Return whether it is the choice that a value is."""
+        """Return whether a value is this choice."""
         return bool(tvm_ffi.structural_equal(self.value, value))
 
 
 class Kernel:
-    """A kernel that computes stages, with threads by a plan, while it is made."""
+    """A kernel that computes stages, with threads by a plan, while it is built."""
 
     def __init__(self, func: tirx.PrimFunc, stages: list[Stage], domain: Domain, plan: Plan) -> None:
         self.func, self.stages, self.domain, self.plan = func, stages, domain, plan
         self.buffers: list[Any] = []
         self.results: dict[Any, Any] = {}
-        """The registers with the results of reductions, by the reductions' targets, and what is computed of them."""
+        """The registers with the results of reductions, by the reductions' targets, and those with values of rows."""
         self.kept: list[Ahead] = []
         """The loads that stay in registers for later stages."""
         self.block, self.thread = index_variable("block"), index_variable("thread")
@@ -63,7 +63,7 @@ class Kernel:
         """The number of rows, or of vectors of them."""
         is_whole = Analyzer().can_prove_equal(tirx.floormod(self.groups, plan.rows), 0)
         self.is_there = None if is_whole else self.block * plan.rows + self.row < self.groups
-        """The test that a thread's group is there; None where all are."""
+        """The test for a thread's group to exist; None where all do."""
 
     @property
     def meets(self) -> bool:

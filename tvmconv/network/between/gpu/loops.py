@@ -1,4 +1,4 @@
-"""Kernels for a GPU of stages: each row of a network's operator by some threads, and what is read once kept at hand.
+"""Kernels for a GPU of stages: some threads compute each row, and keep elements that they read again in registers.
 
 Each stage has loops over the columns of a row, and statements with which the threads of a row exchange values.
 """
@@ -95,7 +95,7 @@ class Statements(Columns):
                 fill = self._each(tirx.BufferStore(out, value, [kernel.element]), run)
                 copy = tirx.BufferStore(target, out[kernel.element], [*zeros, place] if target.ty.shape else [])
                 first = [substitute(test, {kernel.element: 0}) for test in there]
-                # Of bytes that are read a vector may have more numbers than one of what is stored.
+                # A vector of bytes that are read may have more elements than the widest vector that is stored.
                 width, chunk = min(run, MOST_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
                 copy = substitute(copy, {kernel.element: chunk * width + kernel.element})
                 copies = loop(chunk, run // width, loop(kernel.element, width, copy, tirx.ForKind.VECTORIZED))
@@ -112,7 +112,7 @@ class Statements(Columns):
 
     @property
     def _is_of_row(self) -> bool:
-        """True if what is stored is a row's, not that of a column."""
+        """True if values are stored for each row, not for each column."""
         return self.count is None or self.stage.is_reduction
 
     def _columns(self, body: tirx.Stmt) -> list[tirx.Stmt]:
@@ -170,7 +170,7 @@ class KernelLoops(Kernel):
 
 
 def _joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
-    """Return the statements for threads of a row that are one after the other; all of them get the result."""
+    """Return the statements that join the values of a row's threads, which are neighbours; all get the result."""
     threads = kernel.plan.threads
     steps = [exchange(register, join, distance) for distance in halves(min(threads, WARP))]
     if threads <= WARP:
@@ -190,9 +190,9 @@ def _joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
 
 
 def _joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> list[tirx.Stmt]:
-    """Return the statements for threads of a row that are as far from each other as a block has rows.
+    """Return the statements that join the values of a row's threads, which are as far apart as a block has rows.
 
-    Each has values of a vector of rows; all of them get the results.
+    Each thread has values of a vector of rows; all get the results.
     """
     plan, dtype, element = kernel.plan, str(register.ty.dtype), kernel.element
     together = max(1, min(WARP // plan.rows, plan.threads))

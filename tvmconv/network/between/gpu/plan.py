@@ -1,7 +1,8 @@
 """The rows, the columns and the threads of a GPU's kernel between convolutions.
 
-A kernel computes rows, each of which has columns: what a reduction joins, and what is computed of its result. Threads
-own vectors of neighbouring columns, or of neighbouring rows where these are what lies one behind the other in memory.
+A kernel computes rows, each of which has columns: the elements that a reduction joins, or the elements of a map that
+reads its result. Threads own vectors of neighbouring columns, or of neighbouring rows where rows are contiguous in
+memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ VECTOR_BYTES = 16
 """The bytes that a thread loads at once at most."""
 
 TILE = 32
-"""The rows and the columns of a tile of shared memory, through which what lies along rows gets to lie along columns."""
+"""The rows and the columns of a tile of shared memory, through which a kernel transposes elements."""
 
 LINE = 128
 """The bytes of a line of the cache, which tiles have in both directions where a kernel does nothing but transpose."""
@@ -41,12 +42,12 @@ class Domain:
     columns: Sequence[Axes]
     """For each stage, the axes of its columns: of a reduction those that it reduces."""
     places: Sequence[Mapping[Var, Expr]]
-    """For each stage, its axes as expressions of those of rows and columns; axes of rows and columns themselves are
-    not in it."""
+    """For each stage, its axes in terms of the axes of rows and columns, without those that are such axes
+    themselves."""
     tests: Sequence[Expr] = ()
-    """The tests that columns of the last stage have to pass to be there."""
+    """The tests for a column of the last stage to exist."""
     ragged: Sequence[Expr] = ()
-    """The tests that each row of a vector has to pass to be there."""
+    """The tests for each row of a vector to exist."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Slide:
     row: Var
     """The axis of rows, which are outputs, along which windows slide."""
     inner: Var
-    """The axis of a window's elements along it."""
+    """The axis of a window's elements in the same direction."""
     size: int
-    """The elements of a window along it."""
+    """The elements of a window along that axis."""
     step: int
     """The elements from one window to the next."""
     outputs: int = 1
@@ -66,7 +67,7 @@ class Slide:
 
     @property
     def width(self) -> int:
-        """The elements that the windows have together."""
+        """The elements along that axis that the windows have together."""
         return (self.outputs - 1) * self.step + self.size
 
     @property
@@ -77,22 +78,23 @@ class Slide:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows that slide along what memory has in a row, and perhaps along such rows."""
+    """Windows that slide along the contiguous axis in memory, or that lie side by side on it and slide along others."""
 
     slides: Sequence[Slide]
-    """The windows along one axis or along two, of which the last one is what memory has in a row."""
+    """The windows along one axis or along two, of which the last one is the inner axis in memory."""
     side: Var | None = None
-    """The axis of rows along which memory has windows side by side; None where they slide along that themselves."""
+    """The axis of rows along which windows are side by side in memory; None where they slide along the contiguous
+    axis."""
     lanes: int = 1
-    """The windows side by side of a thread, for each of the neighbouring ones."""
+    """The number of windows side by side that a thread has, for each of its neighbouring windows."""
 
     @property
     def outputs(self) -> int:
-        """The windows of a thread that are not side by side."""
+        """The windows of a thread, without those side by side."""
         return prod(slide.outputs for slide in self.slides)
 
     def shared(self, reduced: Axes) -> dict[Var, Expr]:
-        """Return the axes of a window with the extents that the windows of a thread have together."""
+        """Return the axes of a window, with the extents that all windows of a thread have together."""
         return {**reduced, **{slide.inner: tirx.const(slide.width, INDEX) for slide in self.slides}}
 
 
@@ -101,25 +103,25 @@ class Plan:
     """The threads of a kernel."""
 
     along: bool
-    """True if a vector is one of columns; else it is one of rows."""
+    """True if a vector is one of columns; False if it is one of rows."""
     vector: int
     """The elements of a vector."""
     rows: int
     """The rows of a block, or its vectors of rows."""
     threads: int
-    """The threads of each of these."""
+    """The threads of each row, or of each vector of rows."""
     most: int
     """The most vectors of a row that a thread loads before it uses the first, and keeps for the next stage."""
     parts: Sequence[Expr] = ()
-    """The parts of what the last stage stores that go from threads of rows to threads of columns."""
+    """The expressions of the last stage that go through tiles, from threads of rows to threads of columns."""
     tile: int = TILE
-    """The rows and the columns, at most, of a tile through which they go."""
+    """The most rows, and columns, of such a tile."""
     sliding: Sliding | None = None
-    """The way in which windows slide whose elements threads share among their own."""
+    """The neighbouring windows of each thread, which loads the elements that they share once; None without."""
 
     @property
     def run(self) -> int:
-        """The elements of a vector that memory has one behind the other."""
+        """The elements of a vector that are contiguous in memory."""
         return self.vector if self.sliding is None or self.sliding.side is None else self.sliding.lanes
 
 
@@ -130,7 +132,7 @@ def size_of(axes: Axes) -> Expr:
 
 
 def split_index(index: Expr, axes: Axes) -> dict[Var, Expr]:
-    """Return the places on axes of an element with an index, the last axis being the innermost."""
+    """Return the index on each axis of an element with a flat index, the last axis being the innermost."""
     found: dict[Var, Expr] = {}
     for number, (var, extent) in enumerate(reversed(list(axes.items())), start=1):
         found[var] = index if number == len(axes) else tirx.floormod(index, extent)
@@ -139,7 +141,7 @@ def split_index(index: Expr, axes: Axes) -> dict[Var, Expr]:
 
 
 def assumed(size: Expr) -> int:
-    """Return a size; one that is known only when the model runs as a guess."""
+    """Return a size, or a guess for one that is known only when the model runs."""
     if isinstance(size, tirx.IntImm):
         return int(size)
     return int(Analyzer().simplify(substitute(size, dict.fromkeys(variables_in([size]), 16))))

@@ -44,8 +44,8 @@ from .windows import in_vectors
 def spread_over_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return the module, which is lowered and fused, with its functions scheduled for a GPU where they can be.
 
-    A function becomes one kernel: reductions, whose rows are shared by some threads, and what is computed of them, with
-    everything that is computed element by element inside. TVM's own rules take what is left.
+    A function becomes one kernel: reductions, whose rows are shared by some threads, and maps of their results, with
+    all element-by-element operators inside. Other functions are left to TVM's own rules.
 
     Before: `y = R.nn.softmax(x)`, lowered to `for n, k: max`, `for n, k: sum`, `for n, k: y`.
     After: `y = R.call_tir(softmax, (x,))` with `for n in blocks: for k in threads: load; max, exchange, sum, ...`.
@@ -74,7 +74,7 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     if domain is None:
         return None
     moved = _moved(stages)
-    # The range of float16 is far from the end of float32's, which that of bfloat16 is not.
+    # The largest float16 number is far from the largest one of float32; that of bfloat16 is not.
     if moved <= {*NARROW} and not _has_exact_steps(stages):
         change = approximated if moved == {"float16"} else with_reciprocals
         stages = [replace(stage, values=list(map(change, stage.values))) for stage in stages]
@@ -95,7 +95,7 @@ def is_view(stages: list[Stage]) -> bool:
 
 
 def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
-    """Return whether just the last stage stores to parameters of the function, of which it reads none."""
+    """Return whether just the last stage stores to parameters of the function, and no stage reads these."""
     *inner, last = stages
     read = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
     stored = [target for stage in inner for target in stage.targets]
@@ -104,7 +104,7 @@ def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
 
 
 def _has_exact_steps(stages: list[Stage]) -> bool:
-    """Return whether what is computed of a quotient, or of an exponential, is rounded to integers or compared."""
+    """Return whether a value computed from a quotient or an exponential is rounded to integers or compared."""
     changed = list[Any]()
 
     def is_changed(value: Expr) -> bool:
@@ -118,7 +118,7 @@ def _has_exact_steps(stages: list[Stage]) -> bool:
 
 
 def _moved(stages: list[Stage]) -> set[str]:
-    """Return the types of what is read and stored."""
+    """Return the types of the tensors that the stages read from memory and store there."""
     inner = [target for stage in stages[:-1] for target in stage.targets]
     loads = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
     moved = [*stages[-1].targets, *(source for source in loads if not _is_in(source, inner))]
@@ -130,9 +130,9 @@ def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:
 
 
 def _with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
-    """Return the domain with one axis in the place of those that memory has one behind the other.
+    """Return the domain with axes joined that are contiguous in all tensors.
 
-    TVM simplifies the place in memory of an element by its number if there are few axes.
+    If there are few axes, TVM can simplify the offset of an element in memory, given its flat index.
 
     Before: rows `n, c, h, w` for `y[n, c, h, w] = x[n, c, h, w] * s[c]`. After: rows `n, c, hw`.
     """
@@ -167,7 +167,7 @@ def _with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
 
 
 def _joined(axes: Axes, are_one: Callable[[Var, Var, Expr], bool]) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
-    """Return axes with one for each run of those that are one, and the axes that are no more in terms of these."""
+    """Return axes with each run of joined ones as one axis, and the old axes of a run in terms of the new one."""
 
     def put(runs: list[dict[Var, Expr]], axis: Var) -> list[dict[Var, Expr]]:
         last = list(runs[-1])[-1] if runs else None

@@ -1,4 +1,4 @@
-"""Statements that store what threads have along rows where it lies along columns: through tiles of shared memory."""
+"""Transposing stores on a GPU: threads of rows fill tiles of shared memory, from which threads of columns store."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STORED_BYTES = 8
 
 
 def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
-    """Return the statements for the columns of a turn: a block's threads fill tiles, wait, and store what is in them.
+    """Return the statements for the columns of a turn: a block's threads fill tiles, wait, and store their elements.
 
-    A tile's columns are longer than they need to be: so neither the elements of its rows nor those of its columns are
-    in the same bank of shared memory.
+    The columns of a tile have padding: so neither the elements of a row nor those of a column are in one bank of shared
+    memory.
 
     Before: `for c in columns: y[row, c] = f(x[c, row])`, with a row for each thread.
     After: `for tile in columns: (for c in tile: shared[c, row] = x[c, row]); wait; (for r in rows: y[r, thread] =
@@ -39,7 +39,7 @@ def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
     most = plan.tile * (plan.rows * plan.vector + WORD)
     tiles = [kernel.registers("tile", most, str(each.ty.dtype), "shared") for each in plan.parts]
 
-    # Threads of columns store what they make of them, vectors of columns where memory has them.
+    # Threads of columns compute the values to store from tiles, in vectors of columns where these are contiguous.
     size = STORED_BYTES // max(itemsize(target.ty.dtype) for target in columns.stage.targets)
     size = max(1, size) if len(kernel.stages) == 1 else 1
     stores = _Stores(columns, size, number, dict(zip(tiles, plan.parts, strict=True)))
@@ -62,7 +62,7 @@ def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
 
 
 class _Stores:
-    """The stores of vectors of columns, of a size, that threads read from tiles."""
+    """The stores of vectors of `size` columns, whose elements threads read from tiles."""
 
     def __init__(self, columns: Columns, size: int, number: Var, tiles: dict[Any, Expr]) -> None:
         kernel, plan = columns.kernel, columns.plan
@@ -70,7 +70,7 @@ class _Stores:
         self.row, self.place, self.part = (index_variable(name) for name in ("row", "place", "part"))
         rows, lanes = plan.rows * plan.vector, plan.tile // size
         slots = plan.rows * plan.threads // lanes
-        # Neighbouring threads read at distances of a whole word more than lines, or vectors of elements at such ones.
+        # Neighbouring threads read at a distance of lines and one word or, in vectors, of lines and one element.
         narrow = min(itemsize(part.ty.dtype) for part in plan.parts)
         self.parts, self.width = rows // slots, rows + (max(1, WORD // narrow) if size == 1 else 1)
         self.column = self.place * size + kernel.element
@@ -102,7 +102,7 @@ class _Stores:
         return bool(Analyzer().can_prove_equal(tirx.floormod(size, self.size), 0))
 
     def all(self) -> tirx.Stmt | None:
-        """Return the statement with all stores of a thread; None if memory does not have vectors of that size."""
+        """Return the statement with all stores of a thread; None if memory has no aligned vectors of that size."""
         element, stage, stores = self.columns.kernel.element, self.columns.stage, list[tirx.Stmt]()
         for target, value in zip(stage.targets, map(self._made, stage.values), strict=True):
             place = self._flat(target, stage.indices)
@@ -125,7 +125,7 @@ class _Stores:
         return [*[tirx.const(0, INDEX)] * (len(buffer.ty.shape) - 1), place]
 
     def _made(self, value: Expr) -> Expr:
-        """Return a value with elements of tiles in the place of the parts that go through them."""
+        """Return a value with elements of tiles instead of the expressions that go through them."""
         for tile, each in self.tiles.items():
             if tvm_ffi.structural_equal(value, each):
                 return tile[self.column * self.width + self.row]
@@ -135,5 +135,5 @@ class _Stores:
                 return self._made(each)
             return each.source.vload(self._flat(each.source, each.indices)) if each.source.ty.shape else each
 
-        # The axes of what goes through tiles are not to be looked for in tiles, whose places have none.
+        # Axes are replaced last, as loads are compared by them; indices into tiles have no axes.
         return substitute(with_loads(value, load), self.found)

@@ -1,4 +1,4 @@
-"""Windows that slide: a thread loads what neighbouring ones share once."""
+"""Windows that slide: a thread has several neighbouring windows, and loads the elements that they share once."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ Two times three windows of 5x5 have 42 vectors, which take 187 registers and are
 """
 
 TILES = ((2, 3), (2, 4), (2, 2), (1, 4), (1, 2))
-"""The numbers of neighbouring windows that a thread may have along two axes, of equal loads the better one first."""
+"""The numbers of neighbouring windows that a thread may have along two axes; of tiles with equal loads, the first is
+best."""
 
 FEWER = 3
-"""The number of times that such threads may be fewer than those with a window each, since they load more at once."""
+"""The number of times that such threads may be fewer than threads with a window each, since they load more at once."""
 
 LANES = (8, 4, 7, 6, 5, 3, 2)
-"""The numbers of neighbouring threads with windows side by side: with vectors of 16 bytes a line of the cache, or half
-of it, or as many as there may be."""
+"""The numbers of neighbouring threads with windows side by side, by preference: with vectors of 16 bytes, 8 threads
+read a line of the cache, and 4 half of it."""
 
 
 def sliding_of(stages: list[Stage], domain: Domain, busy: int, vector: int) -> Sliding | None:
     """Return how windows slide, if neighbouring ones share elements and there are enough of them for `busy` threads.
 
-    They are those along the last axis, or along the last but one where windows are side by side along that, in vectors,
-    and then perhaps along the axis before as well. Of the tiles of windows that a thread may have, one with the fewest
-    loads in all is taken. Where vectors share less than most of a window, two of them do best: the loads are not many
-    fewer with more, but so are the threads that wait for memory.
+    They slide along the last axis or, where windows are side by side along that in vectors, along the last but one, and
+    then perhaps along the axis before as well. Of `TILES`, the one with the fewest loads in all is taken. Where
+    neighbouring windows in vectors share half of their elements or less, a thread has two: more would save few loads,
+    and leave fewer threads to wait for memory.
     """
     stage, rows = stages[0], list(domain.rows)
     if not stage.reduced or not stage.outer or len(stage.values) != 1 or len(stages) > 2:
@@ -76,9 +77,9 @@ def sliding_of(stages: list[Stage], domain: Domain, busy: int, vector: int) -> S
 
 
 def _slide(stage: Stage, domain: Domain, number: int, side: Var | None) -> Slide | None:
-    """Return how windows slide along the axis of such a number from the end, but for that of what is side by side.
+    """Return the size and step of windows along the axis -`number`, or None if windows do not overlap there.
 
-    None if they share nothing along it.
+    Axes are counted without `side`, along which windows are side by side.
     """
     outer, rows, inner = list(stage.outer), list(domain.rows), list(stage.reduced)
     if side is not None:
@@ -103,7 +104,7 @@ def _slide(stage: Stage, domain: Domain, number: int, side: Var | None) -> Slide
 
 
 def are_side_by_side(stages: list[Stage]) -> bool:
-    """Return whether memory has windows side by side, such as those of neighbouring channels."""
+    """Return whether windows are side by side in memory, such as those of neighbouring channels in NHWC."""
     outer, inner = list(stages[0].outer), list(stages[0].reduced)
     loads = [
         load for value in stages[0].values for load, _ in loads_in(value) if inner[-1] in variables_in(load.indices)
@@ -113,10 +114,10 @@ def are_side_by_side(stages: list[Stage]) -> bool:
 
 
 def in_vectors(domain: Domain, stages: list[Stage], sliding: Sliding) -> Domain:
-    """Return the domain with rows in whole vectors along the axes where windows slide, and tests of elements.
+    """Return the domain with rows in whole vectors along the axes where windows slide, and tests for rows to exist.
 
-    Where windows are side by side, a vector has some of these for each of its windows along the axes. Then a block has
-    few windows side by side and neighbours along the axes before, with which they share elements.
+    Where windows are side by side, a vector has `lanes` of these for each of its windows along the axes. Then a block
+    has few windows side by side, and more along the axes where they slide, with which they share elements.
 
     Before: rows (n, h, w, c). After: rows (n, c / 64, h / 2, w / 4, 8, 2, 4, 8), with vectors of 2 times 4 times 8
     elements.
@@ -167,7 +168,7 @@ def _slid(domain: Domain, stages: list[Stage]) -> set[Var]:
 
 
 def reduced_by_sliding(columns: Columns, sliding: Sliding, register: Any, dtype: str) -> list[tirx.Stmt]:
-    """Return the statements that reduce the windows of a thread, which loads what they share once.
+    """Return the statements that reduce the windows of a thread, which loads the elements that they share once.
 
     Before: `for r, s: y[h, w] = max(y[h, w], x[h + r, w + s])`, for a tile of two times three outputs.
     After, for windows of 3x3: `for j in 5: {for i in 4: for h in 2, if 0 <= i - h < 3: part[h] = max(part[h], x[i, j]);
@@ -206,7 +207,7 @@ def reduced_by_sliding(columns: Columns, sliding: Sliding, register: Any, dtype:
 
 
 def _inside(value: Expr, sliding: Sliding) -> Expr:
-    """Return a value with loads of what is there also for windows of rows that are not, unless conditions see to that.
+    """Clamp the indices of loads that no condition guards, so that windows of rows past the end read valid memory.
 
     Before: `x[h + r, w + s]`, with four windows in a row. After: `x[h + r, min(w + s, 24)]`.
     """
@@ -225,9 +226,9 @@ def _inside(value: Expr, sliding: Sliding) -> Expr:
 
 
 def _joined(slide: Slide, place: int, terms: list[Expr], windows: list[TensorLoad], join: Join) -> list[tirx.Stmt]:
-    """Return the statements that join what is at a place to the first windows, in registers, where it is one of theirs.
+    """Return the statements that join the elements at an index to each of the first windows that contains the index.
 
-    The first of two neighbouring windows takes what they have in common from the second one, once that has it.
+    The first of two neighbouring windows gets the elements that they share from the second one, once that is complete.
     """
     steps = list[tirx.Stmt]()
 

@@ -1,7 +1,7 @@
 """Normalizations of groups and of instances, which add up squared distances from the mean, and softmax on a CPU.
 
-TVM's own subtract the square of the mean from the mean of the squares: where numbers are large beside their deviation,
-nothing is left of the difference, or it is negative and its root NaN.
+TVM's own lowerings subtract the square of the mean from the mean of the squares: where numbers are large beside their
+deviation, the difference loses all digits, or it is negative and its root NaN.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _normalized(
     channel: Callable[[Sequence[tirx.Var]], tirx.PrimExpr],
     epsilon: float,
 ) -> te.Tensor:
-    """Return x normalized along all axes but those kept; `channel` tells the place in gamma and beta."""
+    """Return x normalized along all axes but those kept; `channel` maps indices to the index in gamma and beta."""
     reduced = [axis for axis in range(len(x.shape)) if axis not in kept]
     outer, count = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in reduced)
 
@@ -71,8 +71,8 @@ def _normalized(
 def softmax(x: te.Tensor, axis: int) -> te.Tensor:
     """Return the softmax of float32 numbers along an axis, with one division for each sum.
 
-    A product with the reciprocal of the sum is corrected by what is left of the number, and so rounded as the quotient
-    is. The sum is no less than 1, and finite, unless it is NaN.
+    A product with the reciprocal of the sum is corrected by its remainder, and so rounded as the quotient would be. The
+    sum is no less than 1, and finite, unless it is NaN.
     """
     count, outer = x.shape[axis], [size for place, size in enumerate(x.shape) if place != axis]
     k, j = (te.reduce_axis((0, count), name=name) for name in "kj")

@@ -1,4 +1,4 @@
-"""Import of ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where its own do not do."""
+"""Import of ONNX's graph as a Relax module: TVM's importer, with converters of tvmconv where TVM's are wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BROADCASTING = frozenset(
 """Operators that repeat operands along axes where they have one element."""
 
 PRODUCTS = ("MatMul", "MatMulInteger")
-"""Operators that broadcast so all axes but the last two, which have matrices."""
+"""Operators that broadcast all axes in this way but the last two, which have matrices."""
 
 OF_CHANNELS = ("BatchNormalization", "InstanceNormalization")
 """Operators whose second operand has a number for each channel of the first."""
@@ -80,7 +80,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         return parameter_name(self._num_input - 1, name)
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Do nothing: what cannot be imported is refused where it is not computed here and now."""
+        """Do nothing: `_import` refuses an operator, unless it can compute the results at once."""
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         """Import the nodes in order, and make expressions of the graph's outputs."""
@@ -186,7 +186,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
                 result = super()._convert_operator(name, inputs, attrs, opset)
         refuse_dtype(result)
         is_computed = isinstance(result, (relax.Call, relax.TupleGetItem)) and isinstance(result.ty, relax.TensorType)
-        # What computes shapes the importer looks through.
+        # The importer looks through calls that compute shapes: no variable may be in between.
         return self.bb.emit(result) if is_computed and operator_name(result) not in OF_SHAPES else result
 
     # --- If ---
@@ -267,13 +267,13 @@ TAKES_SIZES = {
     "ConstantOfShape": 0, "Expand": 1, "OneHot": 1, "Pad": 1, "Range": 0, "Reshape": 1, "Resize": 1, "Slice": 1,
     "Split": 1, "Tile": 1, "TopK": 1, "Upsample": 1,
 }  # fmt: skip
-"""Operators whose converters take sizes as they are, and the first operand that may be some.
+"""Operators whose converters take `Sizes` as they are, each with the index of the first operand that may be some.
 
-For other operators a function writes a tensor of them.
+For other operators a function writes the sizes to a tensor.
 """
 
 BY_ELEMENTS = ("Reshape", "Slice", "Split", "Tile")
-"""Operators that TVM's importer converts where elements of tensors decide on sizes."""
+"""Operators that TVM's importer converts where elements of computed tensors decide on sizes."""
 
 
 def _is_computed(operand: Any) -> bool:

@@ -81,8 +81,8 @@ def _has_text(message: Any) -> bool:
 def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]]) -> Imported:
     """Return the model as a Relax module, with ONNX's names of its inputs and outputs.
 
-    `shapes` are the shapes of inputs that replace their own. Raises `UnsupportedModelError` for a model with an
-    operator that Relax cannot import.
+    `shapes` replace the shapes of inputs, by name. Raises `UnsupportedModelError` for a model with an operator that
+    Relax cannot import.
     """
     import onnx
 
@@ -126,8 +126,8 @@ def _imported(
 ) -> tuple[tvm.IRModule, SizeFacts, Mapping[str, str]]:
     """Return the graph as a module, the facts about its sizes, and its nodes in words.
 
-    Where open sizes decide on ranks, these are chosen such that the graph can be imported and, if there are such, that
-    its outputs have the ranks that it tells. Raises the first `Refused` of a graph that takes no choice.
+    Where open sizes decide on ranks, these are chosen such that the graph can be imported and, if possible, that its
+    outputs have the ranks that it declares. Raises the first `Refused` of a graph that takes no choice.
     """
     from .conversion import Importer
 
@@ -157,7 +157,7 @@ def _imported(
 
 
 def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
-    """Return whether the results of "main" have the ranks that the model tells of its outputs, where it does."""
+    """Return whether the results of "main" have the ranks that the model declares for its outputs, where it does."""
     result = mod["main"].ret_ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]
     told = [value.type.tensor_type for value in outputs]
@@ -167,7 +167,7 @@ def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
-    """Return the model with definitions in place of nodes that are not among the operators and that ONNX defines.
+    """Return the model with nodes of other operators than these replaced by definitions, of the model or of ONNX.
 
     Before: `y = Celu(x)`. After: `y = Max(0, x) + Min(0, alpha * (exp(x / alpha) - 1))`, node by node. Where onnx
     itself cannot do so, the model stays as it is, and the importer names what it does not know.
@@ -181,7 +181,7 @@ def inline_functions(model: onnx.ModelProto, operators: Collection[str]) -> onnx
     if not functions:
         return model
     typed = ModelProto()
-    typed.CopyFrom(model)  # a definition that depends on types finds those of constants here alone
+    typed.CopyFrom(model)  # a definition that depends on types looks up those of constants here alone
     known = {value.name for value in (*model.graph.input, *model.graph.value_info)}
     typed.graph.value_info.extend(
         make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -199,6 +199,6 @@ def _nodes_by_output(model: onnx.ModelProto, inlined: onnx.ModelProto) -> dict[s
     nodes = {name: node for node in model.graph.node for name in node.output}
     for node in reversed(inlined.graph.node):
         whole = next((nodes[name] for name in node.output if name in nodes), None)
-        if whole is not None:  # what it reads and no other node of the model makes, was made for it
+        if whole is not None:  # inputs that no node of the model makes belong to its definition
             nodes.update({name: whole for name in node.input if name not in nodes})
     return nodes

@@ -18,8 +18,8 @@ def inputs_with_shapes(
 ) -> tuple[list[onnx.ValueInfoProto], list[OpenSize]]:
     """Return the inputs of a model with identifiers for their open sizes, and these sizes with their bounds.
 
-    `shapes` are the shapes of inputs that replace their own. Raises `InvalidArgumentError` unless each is for an input
-    with as many axes.
+    `shapes` replace the shapes of inputs, by name. Raises `InvalidArgumentError` unless each is for an input with the
+    same number of axes.
     """
     given = _checked(shapes, inputs)
     told = [dim.dim_param for value in inputs if value.name not in given for dim in value.type.tensor_type.shape.dim]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def expand_qoperators(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with other nodes in place of those on quantized tensors, as far as these are known.
+    """Return the model with operators on quantized tensors replaced by other nodes, as far as they are known.
 
     Before: `y = QLinearConv(x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point)`.
     After: `y = QuantizeLinear(Conv(DequantizeLinear(x, ...), DequantizeLinear(w, ...)), y_scale, y_zero_point)`.
@@ -38,7 +38,7 @@ def expand_qoperators(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Parts:
-    """The nodes that are put in the place of one, whose last output is that of the node itself."""
+    """The nodes that replace a node; the last one gets the output of the replaced node."""
 
     def __init__(self, node: onnx.NodeProto, ranks: Mapping[str, int]) -> None:
         """Start with none; `ranks` are the numbers of axes of the model's weights, by name."""
@@ -54,7 +54,7 @@ class Parts:
         return self.node.input[place] if place < len(self.node.input) else ""
 
     def add(self, operator: str, *inputs: str, **attributes: object) -> str:
-        """Add a node and return the name of what it makes."""
+        """Add a node and return the name of its output."""
         from onnx import helper
 
         name = f"{self.node.output[0]}_{operator}_{len(self._nodes)}"
@@ -65,16 +65,16 @@ class Parts:
         return name
 
     def dequantized(self, place: int, axis: int = 1) -> str:
-        """Add the dequantization of an operand whose scale and zero point are the two behind it."""
+        """Add the dequantization of an operand whose scale and zero point are the two operands after it."""
         return self.add("DequantizeLinear", *(self.operand(place + each) for each in range(3)), axis=axis)
 
     def quantized(self, y: str, scale: int) -> list[onnx.NodeProto]:
-        """Return all nodes, with the quantization of y at the end; `scale` is the place of its scale."""
+        """Return all nodes, with the quantization of y at the end; `scale` is the index of the scale's operand."""
         self.add("QuantizeLinear", y, self.operand(scale), self.operand(scale + 1))
         return self.ended()
 
     def ended(self) -> list[onnx.NodeProto]:
-        """Return all nodes, of which the last one makes what the node made."""
+        """Return all nodes, of which the last one gets the output of the replaced node."""
         self._nodes[-1].output[0] = self.node.output[0]
         return self._nodes
 
@@ -118,7 +118,7 @@ def _integer_convolution(parts: Parts) -> list[onnx.NodeProto]:
 
 
 def _layer(parts: Parts) -> list[onnx.NodeProto]:
-    """Return a Gemm; where it has no scale for its output, that is of numbers."""
+    """Return a Gemm; without a scale for its output, that stays in floating point."""
     from onnx import helper
 
     attributes = dict(parts.attributes)

@@ -44,7 +44,7 @@ MICROSOFTS = (
 """Operators of the domain com.microsoft that can be imported."""
 
 OTHERS = ("Attention", "DynamicQuantizeLSTM")
-"""Operators that only that domain has, though ONNX may have others of the same name."""
+"""Operators that are imported from that domain only, as ONNX may have other ones of the same name."""
 
 Misread = tuple[str, Callable[[Node], bool], str]
 
@@ -66,7 +66,7 @@ MISREAD: tuple[Misread, ...] = (
 """Operators, each with a test whether Relax misreads a node of it, and the problem in words."""
 
 BY_VALUE = {"NonMaxSuppression": (2, 3, 4)}
-"""Operators and the places of those operands that Relax gets wrong where they are no constants."""
+"""Operators and the indices of those operands that Relax gets wrong where they are no constants."""
 
 
 def refuse_misread(node: Node) -> None:
@@ -98,7 +98,7 @@ def is_known(node: onnx.NodeProto, operators: Collection[str]) -> bool:
 def refuse_values(
     inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto], nodes: Iterable[onnx.NodeProto]
 ) -> None:
-    """Raise `Refused` for inputs or outputs that a network cannot have, with a node that reads or makes them."""
+    """Raise `Refused` for inputs or outputs that a network cannot have, with a node that reads or computes them."""
     odd = {value.name: "without elements, as it has a fixed size of 0" for value in inputs if _is_empty(value)}
     odd |= {value.name: problem for value in (*inputs, *outputs) if (problem := _problem(value))}
     for node in nodes:

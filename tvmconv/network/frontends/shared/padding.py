@@ -77,7 +77,7 @@ def shifted(
     mode: str = "constant",
     value: relax.Expr | None = None,
 ) -> relax.Expr:
-    """Return a tensor of the shape `totals` whose elements lie `before` elements further behind, between padding.
+    """Return x moved by `before` elements along each axis, in the shape `totals`, with padding around it.
 
     Nothing outside of x is read, whatever the numbers are.
     """
@@ -90,7 +90,7 @@ def shifted(
                 if is_same:
                     sources.append(i)
                     continue
-                start = tirx.max(0 - first, as_expr(0))  # of what is left of x, and its end
+                start = tirx.max(0 - first, as_expr(0))  # of the part of x that is not cropped, and its end
                 end = tirx.min(size, total - first)
                 position = i.astype("int64") - first
                 if mode == "constant":

@@ -21,9 +21,9 @@ from ...sizes.facts import Size, as_expr
 from ..builder import ImportBuilder
 
 SAMPLE = 16
-"""The number of inputs from which it is read how outputs follow from any number of them.
+"""The number of inputs of a sample axis, from whose outputs those of any axis follow.
 
-The middle ones are far enough from both ends for all modes.
+The outputs in its middle are far enough from both ends for all modes.
 """
 
 MOST_TAPS = 4
@@ -77,8 +77,8 @@ class Resampling:
     coordinate: Formula
     """The formula of the coordinate of an output among the elements of the input."""
     step: Callable[..., Any] | None = None
-    """With antialias, the function of the number of inputs for each output; its arguments are `coordinate`'s without
-    the indices."""
+    """With antialias, the function of the number of inputs for each output; its arguments are those of `coordinate`
+    without the indices."""
     rounded: Callable[[Arithmetic, Any], Any] = lambda arithmetic, at: arithmetic.floor(at)
     """The function that rounds a coordinate to the index of the nearest element."""
     coefficient: float = -0.75
@@ -86,7 +86,7 @@ class Resampling:
     excludes: bool = False
     """True if elements outside of the axis are left out; else the last element stands for those beyond it."""
     times: int | None = None
-    """The number of outputs for each input where each input has as many, and no coordinate differs from the others."""
+    """The number of outputs for each input, where it is the same for all inputs, at the same distances; else None."""
     dtype: str = "float32"
     """The type of coordinates and weights in a call."""
     table_dtype: str = "float32"
@@ -166,7 +166,7 @@ def _kernel(
 ) -> tuple[Any, Any, Callable[[Any], Any]]:
     """Return the first element of an output, the largest number of elements, and a function that returns their weights.
 
-    The kernel is as wide as the inputs for each output are many; elements may be outside the axis.
+    The kernel is stretched by the number of inputs for each output; elements may be outside the axis.
     """
     assert how.step is not None
     at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
@@ -209,7 +209,7 @@ def _cubic_pieces(d: Any, a: float) -> tuple[Any, Any]:
 
 
 def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
-    """Return the elements of x at some indices along an axis, (outputs,); x itself for those of all elements.
+    """Return the elements of x at some indices along an axis, (outputs,); x itself for all elements in order.
 
     Before: `x` of shape (1, 8, 2) and places (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
     """
@@ -261,7 +261,7 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
     Before: `x` of two elements a, b, and `times` 2 with the weights (0.25, 0.75), (0.75, 0.25). After:
     `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
-    # In the middle of a sample, elements are as far from the output, and have the weights, as on any axis.
+    # In the middle of a sample, elements have the same distances from the output, and weights, as on any axis.
     places, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
     weights = np.ones_like(places) if weights is None else weights
     middle = len(places) // 2
@@ -332,7 +332,7 @@ def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> re
 
 
 def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
-    """Return one of some numbers by its place: by a formula where they lie on a line."""
+    """Return the number at the index `phase`: by a formula where the numbers lie on a line."""
     step = float(numbers[-1] - numbers[0]) / max(len(numbers) - 1, 1)
     if np.allclose(numbers, numbers[0] + step * np.arange(len(numbers)), rtol=0, atol=1e-9):
         return phase.astype(dtype) * tirx.const(step, dtype) + tirx.const(float(numbers[0]), dtype)

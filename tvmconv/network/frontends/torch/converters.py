@@ -58,7 +58,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     @property
     def block_builder(self) -> ImportBuilder:
-        """The builder, which TVM's importer would take a plain one for."""
+        """The builder; TVM's importer would use one that does not know the node."""
         return self._builder
 
     @block_builder.setter
@@ -68,7 +68,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def create_input_vars(
         self, program: torch.export.ExportedProgram
     ) -> tuple[dict[str, relax.Var], dict[str, relax.Var], dict[str, Any]]:
-        """Return variables for weights and for inputs, by name, and no ranges, by which TVM would plan memory."""
+        """Return variables for weights and for inputs, by name, and no ranges: TVM would plan memory by these."""
         values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
         weights: dict[str, relax.Var] = {}
         inputs: dict[str, relax.Var] = {}
@@ -220,9 +220,9 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     @contextmanager
     def _operands_as(self, node: torch.fx.Node, dtype: str | None) -> Iterator[None]:
-        """Hold the node's tensors, except for a condition, in another dtype during the block, where there is one.
+        """Hold the node's tensors, except for a condition, in another dtype during the block, if one is given.
 
-        Those of operators that broadcast have shapes that fit, and sizes among them are tensors.
+        Operands of operators that broadcast get shapes that fit, and sizes among them become tensors.
         """
         before = {argument: self.env[argument] for argument in node.all_input_nodes}
         try:

@@ -295,7 +295,7 @@ def instance_norm(
     eps: float,
     _: bool,
 ) -> Any:
-    """Return the norm of groups of one channel, which the batch may be open for; torch's own joins both axes."""
+    """Return the norm of groups of one channel, for open batches, too: torch's own joins batch and channels."""
     if not use_input_stats:
         return torch.nn.functional.batch_norm(x, mean, variance, weight, bias, False, momentum, eps)
     if mean is not None:
@@ -313,9 +313,9 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = No
 
 
 def pad_circular(x: Tensor, widths: Sequence[int]) -> Tensor:
-    """Return x with its other end in front of each of the last axes, and its beginning behind, perhaps cut off before.
+    """Return x with its end repeated in front of each of the last axes, and its beginning behind; negative widths crop.
 
-    Torch's own writes to parts of an empty tensor.
+    Torch's own decomposition writes to parts of an empty tensor.
     """
     for place, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
         axis = x.dim() - 1 - place

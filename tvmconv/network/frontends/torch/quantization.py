@@ -28,7 +28,7 @@ OPERATORS = (
 def convert(builder: relax.BlockBuilder, x: relax.Expr, node: torch.fx.Node, parameter: Parameter) -> relax.Expr:
     """Return a node's tensor quantized or dequantized; raise `ValueError` where its parameters make no sense.
 
-    Integers in a part of their type, as of 7 bits, are those of numbers that are clipped first.
+    For integers in a part of their type's range, as of 7 bits, numbers are clipped before they are quantized.
     """
     name, _ = str(node.target.__name__).split(".")
     values = dict(zip((each.name for each in node.target._schema.arguments), node.args, strict=False)) | node.kwargs

@@ -115,7 +115,7 @@ def roll(builder: ImportBuilder, x: relax.Expr, shape: Shape, shifts: Any, dims:
 
 
 def repeat(builder: ImportBuilder, x: relax.Expr, shape: Shape, times: Sequence[Any]) -> relax.Expr:
-    """Return x several times behind itself along each axis, and along new ones in front."""
+    """Return x repeated along each axis, and along new axes in front."""
     return tiled(builder, x, times, shape)
 
 

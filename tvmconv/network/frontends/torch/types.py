@@ -151,7 +151,7 @@ def type_problem(value: Any, expected: Any) -> str:
 
 
 def _same_shape(shape: relax.ShapeExpr, expected: torch.Size) -> bool:
-    """Return whether two shapes have as many sizes, and the same ones where both are numbers."""
+    """Return whether two shapes have the same number of sizes, and equal ones where both are numbers."""
     return len(shape) == len(expected) and all(
         int(size) == other
         for size, other in zip(shape, expected, strict=True)

@@ -28,12 +28,13 @@ class NetworkKernel(NamedTuple):
 
     function: relax.GlobalVar
     packings: tuple[Packing | None, ...]
-    """The functions that lay a constant weight out, one for each range of batches; nothing for a computed weight."""
+    """For each range of batches, the function that packs a constant weight, None for a weight that is read as it is;
+    empty for a computed weight."""
     workspace: Workspace
 
 
 class FusedKernels:
-    """The kernels of several layers each, as functions of a module, once for equal problems."""
+    """The kernels that compute several layers each, as functions of a module; equal problems share a function."""
 
     def __init__(self, builder: relax.BlockBuilder, target: tvm.target.Target) -> None:
         self._builder, self._target = builder, target
@@ -47,13 +48,13 @@ class FusedKernels:
         return call if same_sizes(wanted, shape) else relax.op.reshape(call, wanted.shape)
 
     def layer(self, found: Found, convolution: Convolution, reason: Callable[[str], str] = str) -> Layer:
-        """Return the row of one of the layers; `reason` may add to the reason for the kernel."""
+        """Return the `Layer` of one of the layers; `reason` may add to the reason for the kernel."""
         function, selection = self._kernel(found.problem)
         config, why = msgspec.to_builtins(selection.config), reason(f"{found.reason}; {selection.reason}")
         return Layer(convolution, f"tvmconv {selection.name}", config, why, str(function.name_hint))
 
     def _kernel(self, problem: FusedProblem) -> tuple[relax.GlobalVar, dispatch.Selection]:
-        """Return the function of a problem's kernel, which is added to the module where it is new."""
+        """Return the function and the selection of a problem's kernel; a new kernel is added to the module."""
         if problem not in self._kernels:
             selection = dispatch.select(problem, self._target)
             ranges, kind = [dispatch.Range(1, problem, selection)], dispatch.algorithm_of(selection.name)
@@ -71,9 +72,10 @@ def add_kernel(
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
-    Operands with places, by their names, are the tensors that they lie in.
+    Operands in `places`, by their names, are parts of larger tensors, which the function takes instead.
 
-    Its name has the kind in it, and is the same in all networks: the source of equal functions is compiled once.
+    The function's name contains the kind, and is the same in all networks: the source of equal functions is compiled
+    once.
     """
     content: list[object] = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
     content += sorted(places.items()) if places else []
@@ -103,7 +105,7 @@ def add_kernel(
 def _name_to_keep(
     name: str, content: object, ranges: Sequence[dispatch.Range], target: tvm.target.Target
 ) -> str | None:
-    """Return the name by which a function is kept on disk; None on a CPU, and for templates of one's own."""
+    """Return the name by which a function is kept on disk; None on a CPU, and for templates that are not tvmconv's."""
     is_ours = all(dispatch.TEMPLATES.get(each.selection.name) is each.selection.template for each in ranges)
     if not backend_of(target).keeps_kernels or not is_ours:
         return None
@@ -112,7 +114,7 @@ def _name_to_keep(
 
 
 def reason_of(ranges: Sequence[dispatch.Range]) -> str:
-    """Return the reasons why kernels are taken, with the ranges of all but the first."""
+    """Return the reasons for the kernels of all ranges, each after the first one with the size it begins at."""
     reason = ranges[0].selection.reason
     for least, problem, selection in ranges[1:]:
         sizes = f"{least} pixels of all images" if problem.has_open_planes else f"a batch of {least}"
@@ -127,9 +129,10 @@ def output_of(
     shape: tuple[int, ...] | None = None,
     inside: relax.Var | None = None,
 ) -> relax.Expr:
-    """Return the expression that computes a workload's output, as it lies in memory or in a shape, with a kernel.
+    """Return the expression that computes a workload's output with a kernel.
 
-    Where it is stored inside of a tensor, that one is the result.
+    `shape` is the output's shape, if that is not the shape in memory by the workload's layout. Where the kernel stores
+    the output in a larger tensor, `inside`, the expression is that tensor.
     """
     own, dtype = workload.operands["output"]
     outputs = [relax.TensorType(*each) for each in ((shape or own, dtype), *kernel.workspace.sized(workload))]

@@ -1,4 +1,4 @@
-"""Concatenations, and in NHWC slices of channels and depth to space, that cost nothing: kernels use larger tensors."""
+"""Concatenations, and in NHWC slices of channels and depth to space, without copies: kernels use larger tensors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CHANNELS_LAST = 3
 """The axis of channels in NHWC."""
 
 STORED_BYTES = 16
-"""The bytes of a store of a kernel, of which the channels of each part have to be a multiple."""
+"""The bytes that a kernel stores at once: the bytes of each part's channels have to be a multiple."""
 
 
 def slices_of(
     mod: tvm.IRModule, sites: Sequence[Site], values: Mapping[relax.Var, relax.Expr]
 ) -> dict[relax.Var, Slice]:
-    """Return the variables that are slices of channels in NHWC, with pixels of whole stores.
+    """Return the variables that are slices of channels in NHWC, with begin and end at multiples of `STORED_BYTES`.
 
-    `sites` are those whose kernels read pixels that are apart, and `values` the new ones of variables in NHWC.
+    `sites` are those whose kernels can read pixels with a stride, and `values` the new values of variables in NHWC.
     """
     found = {}
     for block in blocks_of(mod):
@@ -56,7 +56,7 @@ def slices_of(
 
 
 def _readers_of_cast(var: relax.Var, block: Block) -> list[relax.Var]:
-    """Return what reads a cast, which a kernel takes in; the variable itself if it is none."""
+    """Return the readers of a cast, which a kernel takes in; the variable itself if it is no cast."""
     return block.readers(var) if calls(block.values[var], "astype") and block.is_inner(var) else [var]
 
 
@@ -66,12 +66,12 @@ def joints_of(
     values: Mapping[relax.Var, relax.Expr],
     slices: Mapping[relax.Var, Slice],
 ) -> dict[relax.Var, Joint]:
-    """Return the places of outputs in joined tensors, by their variables, given the sites whose kernels store them so.
+    """Return, for the outputs that kernels store in a concat buffer, their slices of it; only `sites` can do so.
 
-    The parts of such a tensor are outputs of those kernels that nothing else reads, perhaps joined before; others stay
-    concatenations. In NHWC they may be what depth to space makes of outputs, too. There the first part may be channels
-    that a tensor begins with of which nobody needs the others any more, or be read by pooling, which `pooled_parts`
-    then has read it there.
+    The parts of a concat buffer are outputs of those kernels that nothing else reads, directly or through an inner
+    concatenation; any other concatenation stays. In NHWC, depth to space of an output may be a part, too. There the
+    first part may be the leading channels of a tensor whose other channels have no readers any more. Or pooling may
+    read the first part, which `pooled_parts` then makes read the concat buffer.
 
     Before: `a = conv(x)`, `b = conv(x)`, `y = R.concat((a, b), axis=3)`.
     After: `a` of as many channels as `y` has, `y = conv(x, a)` that stores its own behind those of `a`.
@@ -83,7 +83,7 @@ def joints_of(
         order = {var: place for place, var in enumerate(block.values)}
         interleaved = _interleaved(block, values, last)
         of_parts = layouts | {var: layouts[planes.source] for var, planes in interleaved.items()}
-        for whole in reversed(block.values):  # the outermost first: what is a part of it has nothing to join any more
+        for whole in reversed(block.values):  # outermost first: that takes the parts of the concatenations in it
             axis, parts = joined_by(values.get(whole, block.values[whole]))
             base, first = None, 0
             if parts and (begin := slices.get(parts[0])) is not None and not begin.place.first:
@@ -117,7 +117,7 @@ def joints_of(
 def pooled_parts(
     mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr], joints: Mapping[relax.Var, Joint]
 ) -> dict[relax.Var, relax.Expr]:
-    """Return new values for pooling of parts of joined tensors: they are the channels that these begin with.
+    """Return new values for pooling of the first parts of concat buffers: it reads these channels of the buffer.
 
     Before: `p = R.nn.max_pool2d(a)`, of 8 channels. After: `p = R.nn.max_pool2d(a[:, :, :, :8])`, of 16 channels.
     """
@@ -139,7 +139,7 @@ def _pooling(value: relax.Expr | None) -> relax.Call | None:
 def _interleaved(
     block: Block, values: Mapping[relax.Var, relax.Expr], outputs: Set[relax.Var]
 ) -> dict[relax.Var, Interleaving]:
-    """Return the variables that depth to space makes of outputs alone, with pixels of whole stores, all of them."""
+    """Return the variables that are depth to space of an output, without a cut, and channels in whole stores."""
     found = {}
     for var in values.keys() & block.values.keys():
         made = interleaving(var, block)
@@ -158,7 +158,7 @@ def _place(planes: Interleaving, channels: Span) -> Interleaved:
 
 
 def _can_be_part(site: Site) -> bool:
-    """Return whether an output has the model's shape and, in NHWC, known sizes and pixels of whole stores."""
+    """Return whether an output has the model's shape and, in NHWC, known sizes and channels in whole stores."""
     workload, output = site.described, site.output.ty
     if not same_sizes(output, site.shaped.output_shape):
         return False
@@ -175,10 +175,10 @@ def _parts(
     layouts: Mapping[relax.Var, Layout],
     pooled: Set[relax.Var],
 ) -> list[relax.Var]:
-    """Return the parts that a reader joins along an axis, perhaps joined before; none where others read them.
+    """Return the parts of a concatenation, with those of inner concatenations; none where one has another reader.
 
-    There are none, either, where it joins more than what has a layout. The first of them may be read by pooling, too,
-    if it is one of `pooled`.
+    There are none, either, where a part has no layout in `layouts`. Pooling, too, may read the first part if that is
+    one of `pooled`.
     """
     found: list[relax.Var] = []
     for field in fields:
@@ -196,9 +196,9 @@ def _parts(
 
 
 def _is_over(base: relax.Var, whole: relax.Var, place: int, block: Block, slices: Mapping[relax.Var, Slice]) -> bool:
-    """Return whether all that reads a tensor but for the whole that it becomes part of is before a place of the block.
+    """Return whether a concat buffer's readers are the concat, and slices that kernels read before an index.
 
-    Those are kernels that read slices where they are: TVM may move what it computes to where others read that.
+    Only kernels read slices without a copy. TVM may fuse its operators with later ones, after the slice is overwritten.
     """
     order = {var: number for number, var in enumerate(block.values)}
     found = [slices.get(each) for each in block.readers(base)]

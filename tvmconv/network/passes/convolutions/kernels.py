@@ -2,7 +2,7 @@
 
 `find_layers` begins the plan. Each pass `choose_...` or `plan_...` records a choice in the context and returns the
 module unchanged; `call_kernels` puts calls of the kernels in place of the convolutions and of what these take in:
-padding with zeros before them, and behind them bias, factors, batch norm, an addition of another tensor, and an
+padding with zeros before them, and after them bias, factors, batch norm, an addition of another tensor, and an
 activation.
 """
 
@@ -52,7 +52,7 @@ def choose_sparse(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 def plan_layouts(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     """Plan the layouts of tensors between the layers, as `choose_layouts` says.
 
-    Sparse kernels and those of several layers have NCHW.
+    Sparse kernels and kernels of several layers read and store NCHW.
     """
     plan, layers = context.plan, context.plan.layers
     in_nchw = [layer.site.output for layer in layers if layer.sparse or layer.fused]
@@ -76,7 +76,7 @@ def choose_templates(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def plan_slices(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Plan which kernels read channels of a larger tensor where they lie."""
+    """Plan which kernels read a slice of a larger tensor's channels without a copy."""
     plan = context.plan
     reading = [layer for layer in plan.layers if layer.ranges and all(map(_reads_slices, layer.ranges))]
     plan.slices = slices_of(mod, [layer.site for layer in reading], plan.values)
@@ -90,7 +90,7 @@ def _reads_slices(kernel: dispatch.Range) -> bool:
 
 
 def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Plan which kernels store their output in the tensor that a concatenation makes of it, as `joints_of` says."""
+    """Plan which kernels store their output directly in a concat buffer, as `joints_of` says."""
     plan, every = context.plan, backend_of(context.target).any_strided_output
     storing = [layer for layer in plan.layers if layer.ranges and (every or all(map(_stores_slices, layer.ranges)))]
     joints = joints_of(mod, [layer.site for layer in storing], plan.values, plan.slices)
@@ -119,7 +119,7 @@ def call_kernels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 class _Calls:
-    """The calls of kernels in the place of convolutions, and the functions that they call."""
+    """The calls of kernels that replace convolutions, and the functions that they call."""
 
     def __init__(self, mod: tvm.IRModule, context: Context) -> None:
         self.builder = relax.BlockBuilder(mod)
@@ -184,13 +184,13 @@ def compile_sparse_kernels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def _why(reason: str, site: Site) -> str:
-    """Return the reason for a kernel, and the one why it is in floating point where its operands are quantized."""
+    """Return the reason for a kernel, and why it is in floating point if its operands are quantized."""
     in_float = site.convolution.in_float
     return reason if in_float is None else f"{reason}; in {site.output.ty.dtype}: {in_float}"
 
 
 def _call(plan: LayerPlan, weight: np.ndarray | None, kernel: NetworkKernel) -> relax.Expr:
-    """Return the expression that computes a site's output with a kernel: of a slice's source, and in a joined tensor.
+    """Return the expression that computes a site's output with a kernel, as its slice and its joint say.
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.

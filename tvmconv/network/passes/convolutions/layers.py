@@ -27,11 +27,11 @@ LARGEST = 255
 """The largest distance of a byte from its zero point."""
 
 EXACT = 2**24
-"""The integers up to which each is a float32 number."""
+"""The integer up to which float32 holds each integer exactly."""
 
 
 def find_layers(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Begin the plan with a row for each convolution and linear layer; the module stays as it is."""
+    """Begin the plan with a `LayerPlan` for each convolution and linear layer; the module stays as it is."""
     context.plan = Plan([LayerPlan(site) for site in sites_for(mod, context.target)])
     return mod
 
@@ -39,7 +39,7 @@ def find_layers(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 def sites_for(mod: tvm.IRModule, target: tvm.target.Target) -> list[Site]:
     """Return the sites that get kernels on a target, and those of convolutions that stay with TVM.
 
-    A convolution that no template takes with a size that is known only when the model runs is TVM's, too.
+    A convolution whose open sizes no template takes is left to TVM, too.
     """
 
     def obstacle(site: Site) -> str | None:
@@ -71,7 +71,7 @@ def _left_to_tvm(site: Site, target: tvm.target.Target) -> Site:
 
 
 def with_exact_sums(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with convolutions of bytes in float32 that no kernel for integers takes, as of open planes.
+    """Return the module with convolutions of bytes that no kernel for integers takes, as of open planes, in float32.
 
     Each sum of some of the products is an integer of at most 24 bits, so none is rounded, whatever the order.
 
@@ -103,7 +103,7 @@ def _of_integers(site: Site, before: Site) -> Site:
 
 
 def _is_of_bytes(x: relax.Expr, block: Block) -> bool:
-    """Return whether a tensor in int32 has bytes as elements, or bytes less others of their type."""
+    """Return whether an int32 tensor is cast from bytes, or is a difference of two casts from one type of bytes."""
     value = block.values.get(x)
     difference = call_of(value, "subtract")
     terms = [value] if difference is None else [block.values.get(each) for each in difference.args]
@@ -113,5 +113,5 @@ def _is_of_bytes(x: relax.Expr, block: Block) -> bool:
 
 
 def _sums_of_sizes(weight: Array) -> Array:
-    """Return the sum of the sizes of each filter's elements."""
+    """Return the sum of the absolute values of each filter's elements."""
     return np.asarray(np.abs(weight.astype("int64")).reshape(len(weight), -1).sum(axis=1))

@@ -37,7 +37,7 @@ BY_ELEMENT = (
     "add", "astype", "clip", "dequantize", "divide", "exp", "maximum", "minimum", "multiply", "negative", "quantize",
     "sqrt", "subtract", *(row.relax.removeprefix("relax.") for row in ACTIVATIONS.values() if row.relax),
 )  # fmt: skip
-"""Operators of Relax that compute each element from those at the same place, in any layout."""
+"""Operators of Relax that compute each element from the elements at the same index, in any layout."""
 
 POOLING = {"relax.nn.avg_pool2d": relax.op.nn.avg_pool2d, "relax.nn.max_pool2d": relax.op.nn.max_pool2d}
 
@@ -60,10 +60,10 @@ def choose_layouts(
 ) -> tuple[list[Site], dict[relax.Var, relax.Expr]]:
     """Return the sites with the layouts of their operands, and new values for other variables in the inner layout.
 
-    A tensor can be in it if all that writes and reads it can do that: convolutions, unless their output is one of
-    `in_nchw`, pooling, means of planes, concatenations, depth to space and what is computed element by element; with
-    NHWC also parts of channels, channels in another order, and permutations of axes, which are then nothing at all.
-    Those tensors are in it with which the convolutions take the least time by the estimates of their templates.
+    A tensor can be in it if all operators that write and read it can handle it: convolutions, unless their output is
+    one of `in_nchw`, pooling, means of planes, concatenations, depth to space and element-by-element operators; with
+    NHWC also slices of channels, channels in another order, and permutations of axes, which then vanish. Those tensors
+    are in it with which the convolutions take the least time by the estimates of their templates.
 
     Before: `y = conv(x)`, `z = R.nn.max_pool2d(y)`, `output = conv(z)`, all NCHW.
     After: `y` from NCHW to NCHW8c, `z = R.nn.max_pool2d(y, layout="NCHW8c")`, and `output` from NCHW8c to NCHW.
@@ -108,7 +108,7 @@ class Part:
     def held(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
         """Return the variables to hold in the inner layout: those of groups that something writes and reads in it.
 
-        This is a convolution, or a permutation of axes.
+        That is a convolution or a permutation of axes, or a mean of planes as the reader.
         """
         fixed, written, read = set[relax.Var](in_nchw), set[relax.Var](), set[relax.Var]()
         sites, permuted = [], list[relax.Var]()
@@ -141,13 +141,13 @@ class Part:
                 if site.described.is_depthwise:  # templates take both ends in one layout
                     self._join(var, *x)
                 sites.append(site)
-        fixed.update(var for var in self._parents if var not in self._values)  # from elsewhere
+        fixed.update(var for var in self._parents if var not in self._values)  # from outside the block
         roots = [{self._root(var) for var in each} for each in (written, read, fixed)]
         chosen = self._fastest(sites, permuted, (roots[0] & roots[1]) - roots[2])
         return {var for var in self.live if self._root(var) in chosen}
 
     def _fastest(self, sites: Sequence[Site], permuted: Sequence[relax.Var], groups: set[relax.Var]) -> set[relax.Var]:
-        """Return the groups to hold in the inner layout, by their roots, such that changing any one costs time."""
+        """Return the groups to hold in the inner layout, by their roots, such that no single change would save time."""
         ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
         moved = [(self._root(var), self._moving_cycles(var)) for var in permuted]
         ordered = [root for root in dict.fromkeys(map(self._root, self.live)) if root in groups]
@@ -176,7 +176,7 @@ class Part:
         return min(map(improved, starts), key=lambda chosen: cycles(range(len(ends)), chosen))
 
     def _takes_it(self, site: Site) -> bool:
-        """Return whether a template can run a convolution with both ends in the layout, if their channels allow it."""
+        """Return whether a template takes a convolution in the layout, for those ends that its blocks divide."""
         workload, x = site.described, site.operands[0]
         if not same_sizes(x.ty, site.shaped.x_shape) or not same_sizes(site.output.ty, site.shaped.output_shape):
             return False  # one with a single spatial axis, or a linear layer
@@ -188,7 +188,7 @@ class Part:
     def _moving_cycles(self, var: relax.Var) -> float:
         """Return the clock cycles in which a kernel on a GPU permutes the axes of a tensor, at the speed of its memory.
 
-        A size that is known only when the model runs is as one.
+        A size that is known only when the model runs counts as 1.
         """
         elements = prod(size if isinstance(size, int) else 1 for size in sizes_of(var.ty) or ())
         size = 2 * elements * int(tvm_ffi.dtype(str(var.ty.dtype)).itemsize)
@@ -198,7 +198,7 @@ class Part:
         return self._root(x) if isinstance(x, relax.Var) else None
 
     def _joined(self, var: relax.Var, value: relax.Expr) -> list[relax.Var]:
-        """Join a variable that no convolution writes with those of its layout; return the variables that stay NCHW."""
+        """Group a variable that no convolution computes with its operands; return the variables that stay NCHW."""
         arguments = free_variables(value)
         if _is_mean(value) or self._is_permuted(value, NHWC_FROM_NCHW):
             return [var]
@@ -221,7 +221,7 @@ class Part:
         return [var, *arguments]
 
     def _is_permuted(self, value: relax.Expr, axes: tuple[int, ...]) -> bool:
-        """Return whether a value is a permutation of axes that goes from NCHW to the inner layout, or back."""
+        """Return whether the inner layout is NHWC, and a value permutes axes as `axes`, from NCHW to it or back."""
         return self._layout == "NHWC" and is_permutation(value, axes)
 
     def _join(self, first: relax.Var, *others: relax.Var) -> None:
@@ -235,7 +235,7 @@ class Part:
 
 
 def with_layout(workload: ConvWorkload, layout: str) -> ConvWorkload:
-    """Return a workload with x and output in a layout where its blocks divide their channels."""
+    """Return a workload with x and output in a layout, each where the layout's blocks divide its channels."""
     ends = {"layout": workload.in_channels, "out_layout": workload.out_channels}
     chosen = {name: layout for name, channels in ends.items() if channels % channel_block(layout) == 0}
     return msgspec.structs.replace(workload, **chosen)
@@ -290,7 +290,7 @@ def _is_mean(value: relax.Expr) -> bool:
 
 
 def is_permutation(value: relax.Expr, axes: tuple[int, ...]) -> bool:
-    """Return whether a value permutes the axes of a tensor of four dimensions in one way."""
+    """Return whether a value permutes the axes of a tensor of four dimensions as `axes`."""
     if operator_name(value) != "relax.permute_dims" or value.args[0].ty.ndim != 4 or value.attrs.axes is None:
         return False
     return tuple(int(axis) % 4 for axis in value.attrs.axes) == axes
@@ -304,7 +304,7 @@ def _is_concatenation(value: relax.Expr) -> bool:
 
 
 def _is_elementwise(value: relax.Expr) -> bool:
-    """Return whether an element of a value depends on elements at its place, scalars and channel vectors only."""
+    """Return whether each element of a value depends on elements at its index, scalars and channel vectors only."""
     if (operator_name(value) or "").removeprefix("relax.") not in BY_ELEMENT:
         return False
     shape = sizes_of(value.ty)
@@ -338,7 +338,7 @@ def _vector_shape(argument: relax.Expr, value: relax.Expr) -> tuple[int, int, in
 
 
 def _divides(var: relax.Var, layout: str) -> bool:
-    """Return whether a variable is a tensor (N, C, H, W) with channels in whole blocks."""
+    """Return whether a variable is a tensor (N, C, H, W) whose channels are whole blocks of a layout."""
     shape = sizes_of(var.ty) if isinstance(var.ty, relax.TensorType) else None
     if shape is None or len(shape) != 4:
         return False

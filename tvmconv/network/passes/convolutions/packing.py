@@ -1,8 +1,8 @@
-"""Weights that are laid out when a network is built.
+"""Weights that are packed when a network is built.
 
-Templates lay the weight out at the start of each call, most of them in a stage "packed", and add up the products of a
-zero point. A network's weights are constants: what is computed from the weight alone is so once, when the network is
-built, and the kernel reads the result.
+Templates pack the weight at the start of each call, most of them in a stage "packed", and add up the products of a zero
+point. A network's weights are constants: the stages that read the weight alone run once, when the network is built, and
+the kernel reads their results.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ...graph.constants import Array
 
 
 class Packing:
-    """A function that computes at once what a kernel reads in the place of a weight."""
+    """The compiled function that computes from a weight the tensors that a kernel reads instead."""
 
     def __init__(self, code: tvm.runtime.Module, specs: Sequence[tuple[list[int], str]], keeps_weight: bool) -> None:
-        """Take the code for this machine's CPU, the shape and dtype of each result, and whether the weight comes first.
+        """Take the code for this machine's CPU, and the shape and dtype of each result.
 
-        It does where the kernel also reads it as it is.
+        With `keeps_weight`, the kernel also reads the weight itself, which comes first.
         """
         self.code, self.specs, self.keeps_weight = code, specs, keeps_weight
 
@@ -43,10 +43,10 @@ FUNCTION = "packing"
 
 
 def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
-    """Return a kernel that reads the weight laid out, and the function that lays it out; None where nothing does so.
+    """Return a kernel that reads the packed weight, and the function that packs it; None where no stage packs it.
 
-    All that is computed from the weight alone goes that way, such as the offsets of integers with a zero point, and the
-    float32 numbers of a weight in bfloat16 that the laying out begins with.
+    All stages that read the weight alone move to that function, such as the offsets of integers with a zero point, and
+    the conversion of a bfloat16 weight to float32 before it is packed.
 
     Before: `def kernel(x, w, output): for ...: packed[...] = w[...]; for ...: output[...] = ... packed[...]`.
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
@@ -67,7 +67,7 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     kernel, packing = tirx.stmt_seq(*others), tirx.stmt_seq(*stages)
     read = _used(kernel, known)
     made = _without(read, [weight])
-    if len(_without(made, _stored(kernel))) < len(made):  # what is computed in several steps, not all from the weight
+    if len(_without(made, _stored(kernel))) < len(made):  # a buffer that not all of its steps compute from the weight
         return func, None
 
     def function(params: Sequence[tvm.ir.Var], body: tirx.Stmt) -> tirx.PrimFunc:
@@ -86,7 +86,7 @@ def _without(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:
 
 
 def _used(step: tirx.Stmt, buffers: Sequence[tvm.ir.Var]) -> list[tvm.ir.Var]:
-    """Return those of the buffers that a statement uses."""
+    """Return the buffers that a statement uses."""
     found: list[tvm.ir.Var] = []
     tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.append)])
     return [buffer for buffer in buffers if any(buffer.same_as(each) for each in found)]
@@ -100,7 +100,7 @@ def _stored(step: tirx.Stmt) -> list[tvm.ir.Var]:
 
 
 def _compiled(stages: tirx.PrimFunc) -> tuple[tvm.runtime.Module, list[tuple[list[int], str]]]:
-    """Compile the stages for this machine's CPU, whatever they were scheduled for; return what they make, too.
+    """Compile the stages for this machine's CPU; return the code, and the shape and dtype of each result.
 
     They run once for each layer: optimising takes about as long as it saves.
     """

@@ -45,7 +45,7 @@ class SparseKernels:
         self._mode = mode
         self._precision = precision
         self._weight_bytes = sum(workload.itemsize * prod(workload.w_shape) for workload in workloads)
-        # Layers of a network are alike, and models of devices take a while.
+        # Many layers of a network are equal, and estimates take a while.
         self._select = cache(self._selection)
         self._is_faster = cache(self._faster)
 
@@ -59,11 +59,11 @@ class SparseKernels:
     ) -> SparseChoice | None:
         """Return the sparse kernel for a convolution with this weight and the epilogue's vectors; None for a dense one.
 
-        Where logs have records of both, "auto" takes the one that took less time, and else a sparse one where the
-        template says that it pays. On a GPU a kernel for any batch is chosen for a few images, and has to pay at each
-        of the batches that dense ones are chosen for. Constants that are not finite get none, and so do sizes that are
-        known only when the model runs where no sparse template takes them. Raises `InvalidArgumentError` where every
-        convolution is to have one and a weight, None here, is computed.
+        Where logs have records of a sparse and a dense kernel, "auto" takes the faster one, and else a sparse one where
+        the template says that it pays. On a GPU a kernel for any batch is chosen for a few images, and has to pay at
+        each of the batches that dense ones are chosen for. Constants that are not finite get no sparse kernel, and
+        neither do open sizes that no sparse template takes. Raises `InvalidArgumentError` in mode "always" where the
+        weight is computed (None here).
         """
         if self._mode == "never":
             return None
@@ -117,7 +117,7 @@ class SparseKernels:
         )
 
     def _dense_cycles(self, problem: Problem) -> float:
-        """Return the least estimate of a dense kernel in NCHW or in networks' inner layout: each site has one."""
+        """Return the least estimate of the clock cycles of a dense kernel, in NCHW or in networks' inner layout."""
         dense = msgspec.structs.replace(problem, sparsity=None, precision=self._precision, constant_weight=True)
         inner = with_layout(dense.workload, inner_layout(self._target))
         layouts = dense, msgspec.structs.replace(dense, workload=inner)

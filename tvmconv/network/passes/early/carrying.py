@@ -1,12 +1,13 @@
-"""Channels that pass by layers, carried through the first one: shuffles that are permutations of weights.
+"""Channels that skip some layers, carried through the first of these, so that shuffles only permute weights.
 
-A unit of ShuffleNetV2 computes with half of its channels, joins the others with the result, and shuffles all of them.
-Here its first layer has identities for these others and hands them on beside its own results. The last one stores its
-results in the place of those: what the unit makes is one tensor from the first layer on. Where a channel is then is
-known when the network is built, and the layers behind have the rows of their weights in that order.
+A unit of ShuffleNetV2 computes with half of its channels, concatenates the other half with the result, and shuffles all
+channels. Here the unit's first layer gets identity filters for that other half and outputs it beside its own results.
+The last layer stores its results in the same tensor, over those of the first one: from the first layer on, the unit has
+one tensor, and no concatenation. The position of each channel in it is known when the network is built, and the layers
+after the unit have the input channels of their weights in that order.
 
-In half precision an identity is exact: a sum of an element and of zeros. Of an infinity, where numbers have left half
-precision, it makes NaN.
+In half precision an identity filter is exact: it adds zeros to an element. Only of an infinity, where numbers overflow
+half precision, it makes NaN.
 """
 
 from __future__ import annotations
@@ -33,46 +34,46 @@ VECTOR, LINE = 8, 64
 multiple of these."""
 
 ADDED = 8
-"""The channels for each of which one may be added to have whole lines, as 58, 116 and 232 become 64, 128 and 256: a
-layer of 256 takes three quarters of the time of one of 232 on an H100."""
+"""The channels for each of which one may be added to fill whole lines, as 58, 116 and 232 become 64, 128 and 256: a
+layer of 256 channels takes three quarters of the time of one of 232 on an H100."""
 
 MOST = 1.5
-"""The most channels that are read of a tensor for each that is needed."""
+"""The most channels of a source that are read for each channel that is needed."""
 
 CARRIED = 1
-"""The weight of a channel that passes by a layer, in what the layer carries."""
+"""The element of an identity filter that copies a channel."""
 
 NONE = np.arange(0)
-"""The places of no channels."""
+"""The indices of no channels."""
 
 BY_PLANE = ("nn.avg_pool2d", "nn.max_pool2d", "nn.relu")
-"""Operators of Relax that compute each channel of a tensor (N, C, H, W) from the same one of another."""
+"""Operators of Relax that compute each channel of a tensor (N, C, H, W) from the same channel of another tensor."""
 
 
 class Channels(NamedTuple):
-    """The place of the channels of a tensor (N, C, H, W) in the new module: a tensor has them, and maybe more."""
+    """The source channels of a tensor (N, C, H, W): the channels of the new module's tensor that has them."""
 
     source: relax.Var
-    """The tensor that has them."""
+    """The tensor of the new module that has the channels."""
     width: int
-    """The number of its channels."""
+    """The number of channels of the source."""
     places: Array
-    """Its channel for each of them."""
+    """The source channel of each channel of the tensor."""
     carried: Array
-    """Its channel for each of those that are carried along."""
+    """The source channel of each channel that skips the layers and is carried through them."""
 
 
 class _AsTheyWereError(Exception):
-    """An operator needs its channels as they were."""
+    """Raised where an operator needs its channels in their original tensor and order."""
 
 
 def carry_channels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with the channels that pass by layers carried through these, in half precision.
+    """Return the module with channels that skip layers carried through these, in half precision.
 
-    What is not one of their channels, such as one that fills a vector, is zero, or has a weight of zero. A dataflow
-    block in which an operator needs channels as they were stays as it is, and without others the module is the same
-    object. In a module that has changed no weight is compiled in: zeros beside identities are many, and not those that
-    pay. Where all weights are to be compiled in, the module stays as it is.
+    A source channel that is none of the model's, such as one that fills up a vector, is zero, or is read with a weight
+    of zero. A dataflow block with an operator that needs its original channels stays as it is; if all blocks do, the
+    module itself is returned. In a module that has changed no weight is compiled in: it has many zeros beside
+    identities, and they do not pay. With `sparse` "always" the module stays as it is.
 
     Before: `y = f(R.nn.relu(R.nn.conv2d(x[:, 8:], w)))`, `z = shuffled(R.concat((x[:, :8], y), axis=1))`,
     `output = R.nn.conv2d(z, v)`, with x from a ReLU.
@@ -93,7 +94,7 @@ def carry_channels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 class _Carrier:
-    """The new values of a block's variables."""
+    """The new values of a dataflow block's variables, and the source channels of its tensors."""
 
     def __init__(self, block: Block, passing: Sequence[Passing]) -> None:
         self._block = block
@@ -103,12 +104,12 @@ class _Carrier:
         self._values: dict[relax.Var, relax.Expr] = {}
 
     def values(self) -> dict[relax.Var, relax.Expr]:
-        """Return the new values; raise `_AsTheyWereError` where an operator needs channels as they were."""
+        """Return the new values; raise `_AsTheyWereError` where an operator needs its original channels."""
         for var in self._block.live({}):
             value = self._block.values[var]
             if is_split(value):
                 if (split := self._known.get(value.args[0])) is not None:
-                    self._known[var] = split  # its parts are channels of that
+                    self._known[var] = split  # `_channels` finds the parts of the split in its operand's source
             elif (found := self._channels(var, value)) is None:
                 if any(each in self._known for each in free_variables(value)):
                     raise _AsTheyWereError
@@ -119,7 +120,7 @@ class _Carrier:
         return self._values
 
     def _channels(self, var: relax.Var, value: relax.Expr) -> Channels | None:
-        """Return where the channels of a variable are; None for one that takes its operands as they were."""
+        """Return the source channels of a variable; None for an operator that needs its original channels."""
         if (whole := channels_of(value, self._block.values)) is not None:
             x, order = self._of(whole), order_of(value, self._block)
             return None if order is None else x._replace(places=x.places[order], carried=NONE)
@@ -147,12 +148,12 @@ class _Carrier:
         width = _filled(int(places[-1]) + 1)
         full = np.zeros((width, x.width, *weight.shape[2:]), weight.dtype)
         full[np.ix_(places, x.places)] = weight
-        full[carried, x.carried] = CARRIED  # such a layer is one of pixels
+        full[carried, x.carried] = CARRIED  # the kernel of a layer that carries channels is 1x1
         self._values[var] = _convolution(conv, x.source, full, 1)
         return Channels(var, width, places, carried)
 
     def _depthwise(self, var: relax.Var, conv: relax.Call) -> Channels:
-        """Return where the channels of a depthwise layer are, which reads those from its first to its last one."""
+        """Return the source channels of a depthwise layer, which reads those from the first needed to the last."""
         x, weight = self._of(conv.args[0]), self._weight(conv)
         begin, end = _range(x)
         places = x.places - begin
@@ -162,7 +163,7 @@ class _Carrier:
         return Channels(var, end - begin, places, NONE)
 
     def _joined(self, var: relax.Var, fields: list[relax.Var]) -> Channels:
-        """Return where the channels of several tensors are: one behind the other, those that pass by in front."""
+        """Return the source channels of a concatenation; in the new tensor, channels that skipped layers come first."""
         parts, in_order = [self._of(each) for each in fields], list(range(len(fields)))
         if (passing := self._passing.get(var)) is not None:
             carrier = self._of(passing.carriers[-1])
@@ -181,19 +182,22 @@ class _Carrier:
         return Channels(var, width, np.concatenate(places), NONE)
 
     def _input(self, var: relax.Var, operand: relax.Var) -> Channels:
-        """Return where the channels are that a variable is computed from, with those to be carried along."""
+        """Return the source channels of a layer's operand, with those to carry if it is the first to be skipped."""
         x, aside = self._of(operand), self._aside.get(var)
         return x if aside is None or operand in self._aside else x._replace(carried=self._of(aside).places)
 
     def _whole(self, var: relax.Var, operand: relax.Var) -> Channels:
-        """Return the same where a variable is computed of all channels of their source, with those that it carries."""
+        """Return the source channels of the operand of an operator that computes all channels of the source.
+
+        Raises `_AsTheyWereError` if more than `MOST` times the channels needed would be computed.
+        """
         x = self._of(operand)
         if x.width > MOST * (len(x.places) + len(x.carried)):
             raise _AsTheyWereError
         return x
 
     def _of(self, var: relax.Var) -> Channels:
-        """Return where the channels of a variable are; in itself if nothing else is known."""
+        """Return the source channels of a variable: all channels of the variable itself if nothing else is known."""
         if (known := self._known.get(var)) is not None:
             return known
         if not isinstance(channels := (sizes_of(var.ty) or [None, None])[1], int):
@@ -207,15 +211,15 @@ class _Carrier:
 
 
 def _filled(channels: int) -> int:
-    """Return a number of channels rounded up to whole lines, or to whole vectors where lines are many more."""
+    """Return a number of channels rounded up to whole lines, or to whole vectors where lines would add too many."""
     lines = -(-channels // LINE) * LINE
     return lines if (lines - channels) * ADDED <= channels else -(-channels // VECTOR) * VECTOR
 
 
 def _range(x: Channels) -> tuple[int, int]:
-    """Return the first channel and the end of those of a source that hold some, in whole vectors.
+    """Return the begin and the end of the source channels that a tensor lies in, in whole vectors.
 
-    Raises `_AsTheyWereError` where they are too many for what they hold.
+    Raises `_AsTheyWereError` where there are more than `MOST` for each channel of the tensor.
     """
     begin, end = int(x.places.min()) // VECTOR * VECTOR, min(_filled(int(x.places.max()) + 1), x.width)
     if end - begin > MOST * len(x.places):
@@ -224,7 +228,7 @@ def _range(x: Channels) -> tuple[int, int]:
 
 
 def _part(x: Channels, begin: int, end: int) -> relax.Expr:
-    """Return some neighbouring channels of a source, which may be all."""
+    """Return a slice of neighbouring source channels; the source itself if the slice has all of them."""
     return x.source if (begin, end) == (0, x.width) else relax.op.strided_slice(x.source, [1], [begin], [end], [1])
 
 

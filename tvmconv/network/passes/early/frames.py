@@ -9,13 +9,13 @@ from ...graph.constants import constant_value
 from ...graph.graph import blocks_of, call_of, rebind
 
 LEAST_OUTPUTS = 16
-"""The number of output channels, a vector of float32 numbers, from which a sum of products of channels pays."""
+"""The number of output channels, a vector of float32 numbers, from which steps as channels pay."""
 
 
 def with_steps_as_channels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module whose convolutions of frames have the elements of a step as channels.
+    """Return the module with convolutions of a single channel whose channels are the elements of a step (stride).
 
-    A kernel of a single channel makes vectors of outputs beside each other, and of frames there are few.
+    A kernel for a single channel computes vectors of neighbouring outputs, and there are few of these.
 
     Before: `y = R.nn.conv1d(x, w, strides=[128])`, with x (n, 1, 640) and w (258, 1, 256).
     After: `y = R.nn.conv1d(steps(x), v, strides=[1])`, with steps(x) (n, 128, 5) and v (258, 128, 2).
@@ -30,7 +30,7 @@ def with_steps_as_channels(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _frames(conv: relax.Call, builder: relax.BlockBuilder) -> relax.Expr | None:
-    """Return the value of a convolution with steps as channels; None where it has no whole steps, or is padded."""
+    """Return the value of a convolution with steps as channels; None if its taps are no whole steps."""
     (x, w), attrs = conv.args, conv.attrs
     weight, (step,) = constant_value(w), map(int, attrs.strides)
     if weight is None or attrs.data_layout != "NCW" or attrs.kernel_layout != "OIW" or x.ty.shape is None:

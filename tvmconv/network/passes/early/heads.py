@@ -31,10 +31,10 @@ def slice_parts(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with results of products of two computed tensors scaled by the numbers of their factors.
+    """Return the module with scales moved from the factors of products of two computed tensors to their results.
 
-    So a factor is as its layer has stored it, and softmax takes in the number, behind moves of the result. Those are
-    products in float32: in a model in float16 a number below 1 may be what keeps them finite.
+    Then a kernel reads a factor as its layer has stored it, and softmax takes in the scale, which comes after moves of
+    the result. Only products in float32 change: in a model in float16 a scale below 1 may be what keeps them finite.
 
     Before: `y = R.multiply(x, 0.125)`, `q = R.permute_dims(y, axes=[0, 2, 1, 3])`, `scores = R.matmul(q, k)`.
     After: `q = R.permute_dims(x, axes=[0, 2, 1, 3])`, `scores = R.multiply(R.matmul(q, k), 0.125)`.
@@ -68,9 +68,9 @@ def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _scaled(factor: relax.Expr, product: relax.Var, block: Block) -> tuple[relax.Call, relax.Var] | None:
-    """Return the scaling of a tensor that moves alone make a factor of, and its reader; None where there is none.
+    """Return the multiplication by a number from which moves alone make a factor, and its reader; None without one.
 
-    Nothing else may read what is scaled.
+    No variable on the way has another reader.
     """
     reader = product
     while isinstance(factor, relax.Var) and (read := block.only_reader(factor)) is not None and read.same_as(reader):

@@ -1,4 +1,4 @@
-"""The largest sizes that kernels can index, of those that are known only when a network runs."""
+"""Upper bounds for sizes that are known only when a network runs, up to which kernels can index the tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shape = Sequence[int | tirx.Expr]
 
 
 def limit_open_sizes(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Bound the open sizes of the context by what the kernels of the module's convolutions index; the module stays.
+    """Bound the open sizes of the context by what the kernels of convolutions can index; return the module as it is.
 
     Raises `UnsupportedModelError` for a network whose sizes, within the model's bounds, are all too large.
     """
@@ -33,9 +33,9 @@ def limit_open_sizes(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def with_limits(sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
-    """Return the open sizes, none larger than lets each tensor of the convolutions have `MAX_ELEMENTS`.
+    """Return the open sizes, bounded so that no tensor of the convolutions has more than `MAX_ELEMENTS`.
 
-    Tensors with several open sizes limit none of them: see `require_what_kernels_index`.
+    Tensors with several open sizes bound none of them: see `require_what_kernels_index`.
     """
     limited = {size.name: size for size in sizes}
     for site in sites:
@@ -53,10 +53,10 @@ def with_limits(sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[OpenS
 
 
 def require_what_kernels_index(sites: Sequence[Site], facts: SizeFacts) -> None:
-    """Require of the open sizes of a network's inputs what kernels need.
+    """Add conditions to the facts: open sizes of a network's inputs stay within what kernels can index.
 
     Each convolution has no more outputs along an axis than kernels can count, and each of its tensors with several open
-    sizes has at most `MAX_ELEMENTS`. Sizes that the model's numbers decide, such as how many are not zero, are in no
+    sizes has at most `MAX_ELEMENTS`. Sizes that the model's numbers decide, such as the number of nonzeros, are in no
     condition.
     """
     for site in sites:

@@ -1,7 +1,7 @@
-"""Linear layers of tensors of any rank as products of matrices, so that their kernels take in what is behind them.
+"""Linear layers of tensors of any rank as products of matrices, so that their kernels take in the operators after them.
 
-Importers write them as products of tensors of several axes with a weight, or as those of matrices between reshapes,
-which part them from an activation and from the addition of another tensor.
+Importers write them as products of tensors of several axes with a weight, or as products of matrices between reshapes,
+which separate them from an activation and from the addition of another tensor.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ELEMENTWISE = (*(name for name in BY_ELEMENT if name not in WITH_AN_AXIS), "abs"
 
 
 def with_rows_in_matrices(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return the module with linear layers of constant weights, and what is computed of them, as matrices of rows.
+    """Return the module with linear layers of constant weights, and the operators on their results, as matrices.
 
-    Where networks hold images in NHWC, as on a GPU, so is what is computed of a layer's images behind a permutation to
-    NCHW, such as the addition to a residual that is in NCHW.
+    Where networks hold images in NHWC, as on a GPU, operators on a result that is permuted to NCHW, such as the
+    addition of a residual in NCHW, move before the permutation.
 
     Before, with x (2, 3, 8): `y = R.matmul(x, weight)`, `z = R.add(y, bias)`, `output = R.nn.softmax(z)`.
     After: `y = R.matmul(R.reshape(x, (6, 8)), weight)`, `z = R.add(y, bias)`,
@@ -44,9 +44,9 @@ def with_rows_in_matrices(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.I
 
 
 def _with_single_weights(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with one matrix as the weight of a layer in the place of equal ones for a batch.
+    """Return the module in which a batch of equal matrices as the weight of a layer becomes one matrix.
 
-    torch writes a layer of a tensor that does not lie in memory by itself so, as behind attention.
+    torch writes a linear layer of a tensor that is not contiguous with such a batch, as after attention.
     """
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
@@ -57,7 +57,7 @@ def _with_single_weights(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             *rows, _ = sizes_of(product.args[0].ty) or (None,)
             *outer, _ = sizes_of(var.ty) or (None,)
-            if rows != outer:  # the product of each matrix is another one
+            if rows != outer:  # x is broadcast: its product with each matrix of the weight is a result
                 continue
             first = weight[(0,) * (weight.ndim - 2)] if weight.size else weight
             if np.array_equal(weight, np.broadcast_to(first, weight.shape), equal_nan=True):
@@ -75,11 +75,12 @@ class _Matrices:
     def __init__(self, block: Block, permuted: bool) -> None:
         self._values = block.values
         self._held: dict[relax.Var, relax.Var] = {}
-        """The variables that have the matrices of tensors: their own, or those that they were made from."""
+        """The variable that holds the matrix of each tensor: the tensor's variable, or the one that moves made the
+        tensor from."""
         self._images: set[relax.Var] = set()
         """The tensors among them that are (N, C, H, W); the rows of their matrices are in the order of (N, H, W)."""
         self._ends: set[relax.Var] = set()
-        """The tensors that are read outside the block, which are made of matrices that have no variable."""
+        """The tensors that are read outside the block: their variables keep the shape of the tensor."""
         cast = {each for var in block.casts for each in free_variables(block.values[var])}
         for var, value in block.values.items():
             if var in block.casts or var in cast:
@@ -96,7 +97,7 @@ class _Matrices:
                 self._images |= {var} if self._images_of(value) else set()
 
     def values(self) -> dict[relax.Var, relax.Expr]:
-        """Return new values: those of matrices, and of what reads them as the tensors that they were."""
+        """Return new values: those of matrices, and those of readers that need the tensors in the model's shape."""
         found: dict[relax.Var, relax.Expr] = {}
         for var, value in self._values.items():
             if self._held.get(var) is var:
@@ -109,8 +110,8 @@ class _Matrices:
         return found
 
     def _computed(self, var: relax.Var, value: relax.Call) -> relax.Call:
-        """Return the value of a variable, of a layer or by element, as that of matrices."""
-        if calls(value, "matmul"):  # whose weight is a matrix already
+        """Return the value of a layer, or of an element-by-element operator, computed on matrices."""
+        if calls(value, "matmul"):  # its weight is a matrix already
             operands = [self._matrix(value.args[0], False), value.args[1]]
         else:
             images = bool(self._images_of(value))
@@ -118,11 +119,11 @@ class _Matrices:
         return relax.Call(value.op, operands, value.attrs)
 
     def _images_of(self, value: relax.Call) -> set[relax.Var]:
-        """Return the operands of a value that are images."""
+        """Return the operands of a value that are images (N, C, H, W)."""
         return {each for each in value.args if each in self._images}
 
     def _reshaped(self, var: relax.Var, value: relax.Expr) -> relax.Var | None:
-        """Return the variable with the matrix of a tensor that is only another form of the same rows."""
+        """Return the variable with the matrix of a tensor that a reshape makes, keeping the size of the last axis."""
         made = call_of(value, "reshape")
         if made is None or made.args[0] not in self._held or made.args[0] in self._images:
             return None
@@ -134,7 +135,7 @@ class _Matrices:
         return self._held[made.args[0]] if is_same else None
 
     def _permuted(self, value: relax.Expr) -> relax.Var | None:
-        """Return the variable with the matrix of a tensor whose channels only have another place."""
+        """Return the variable with the matrix of a tensor that is permuted from NHWC to NCHW, or back."""
         made = call_of(value, "permute_dims")
         if made is None or made.args[0] not in self._held:
             return None
@@ -142,7 +143,7 @@ class _Matrices:
         return self._held[made.args[0]] if is_permutation(made, axes) else None
 
     def _is_by_element(self, var: relax.Var, value: relax.Expr) -> bool:
-        """Return whether a value is computed by element of tensors of its shape, held ones too, numbers and vectors."""
+        """Return whether a value combines, by element, tensors of its shape (matrices too), numbers and vectors."""
         if not calls(value, *ELEMENTWISE):
             return False
         held = {each for each in value.args if each in self._held}
@@ -155,7 +156,7 @@ class _Matrices:
         return all(same_sizes(each.ty, sizes_of(var.ty) or ()) for each in tensors)
 
     def _operand(self, operand: relax.Expr, var: relax.Var, images: bool) -> relax.Expr:
-        """Return an operand of what is computed as a matrix: a tensor as one, and what is none or a vector as a row."""
+        """Return an operand on matrices: a tensor as a matrix, a vector as a row, anything else as it is."""
         if not isinstance(operand.ty, relax.TensorType):
             return operand
         if _is_vector(operand, var, 1 if images else -1):
@@ -165,7 +166,7 @@ class _Matrices:
         return self._matrix(operand, images)
 
     def _matrix(self, operand: relax.Expr, images: bool) -> relax.Expr:
-        """Return a tensor as a matrix; images are (N, C, H, W)."""
+        """Return a tensor as a matrix; with `images` it is (N, C, H, W)."""
         if operand in self._held:
             return self._held[operand]
         if images:
@@ -182,12 +183,12 @@ class _Matrices:
         return relax.op.reshape(operand, (prod(rows), columns))
 
     def _tensor(self, var: relax.Var) -> relax.Expr:
-        """Return a tensor that is held as a matrix in its own shape."""
+        """Return a tensor that is held as a matrix, in the shape that it has in the model."""
         return _as_tensor(self._held[var], var, var in self._images)
 
 
 def _as_tensor(matrix: relax.Expr, var: relax.Var, images: bool) -> relax.Expr:
-    """Return a matrix in the shape of the variable that it is the value of; images are (N, C, H, W)."""
+    """Return a matrix in the shape that a variable has in the model; with `images` it is (N, C, H, W)."""
     if not images:
         return matrix if var.ty.ndim == 2 else relax.op.reshape(matrix, var.ty.shape)
     n, c, h, w = var.ty.shape
@@ -205,12 +206,12 @@ def _is_linear_layer(value: relax.Expr) -> bool:
 
 
 def _is_integer(ty: relax.TensorType) -> bool:
-    """Return whether a tensor is of the type that bytes are cast to for their products."""
+    """Return whether a tensor is of the type that bytes are cast to before they are multiplied."""
     return str(ty.dtype) == "int32"
 
 
 def _is_vector(operand: relax.Expr, var: relax.Var, axis: int) -> bool:
-    """Return whether an operand of a variable is a constant number, or a constant for each place on an axis."""
+    """Return whether an operand is a constant number, or has a constant for each index of one axis of a variable."""
     constant = constant_value(operand)
     if constant is None or constant.ndim > var.ty.ndim:
         return False

@@ -1,4 +1,4 @@
-"""Channels that pass by some layers and are joined with the result, as those of a unit of ShuffleNetV2 are."""
+"""Channels that skip some layers and are concatenated with their result, as in a unit of ShuffleNetV2."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ...graph.shuffles import channels_of, is_split
 
 
 class Passing(NamedTuple):
-    """Channels of a tensor that pass by the layers that read others of it, and are joined with their result."""
+    """Channels of a tensor that skip the layers on its other channels, and are concatenated with their result."""
 
     aside: relax.Var
-    """The channels."""
+    """The slice with the channels that skip the layers."""
     carriers: list[relax.Var]
-    """The variables of the first layer, a convolution of pixels: it and its epilogue."""
+    """The variables of the first of these layers, a 1x1 convolution, and of its epilogue."""
     joined: relax.Var
-    """The variable that joins them with the result."""
+    """The variable of the concatenation."""
 
 
 def passing_channels(block: Block) -> list[Passing]:
-    """Return the channels of a block that the first of the layers that they pass by would leave as they are.
+    """Return the channels of a block that skip layers and that the first of these layers could copy.
 
-    That is so with identities for them in its weight, as they are not negative.
+    With identity filters in its weight it copies them, as a ReLU keeps channels that are not negative.
 
     Before: `y = R.nn.relu(R.nn.conv2d(x[:, 8:], w))`, `z = R.concat((x[:, :8], f(y)), axis=1)`, with x from a ReLU.
     """
@@ -44,13 +44,13 @@ def passing_channels(block: Block) -> list[Passing]:
 
 
 def parts_of_channels(value: relax.Expr | None) -> list[relax.Var]:
-    """Return the tensors that a value joins along channels (N, C, H, W); none for any other value."""
+    """Return the tensors (N, C, H, W) that a value concatenates along channels; none for any other value."""
     axis, fields = joined_by(value)
     return fields if axis == 1 and fields[0].ty.ndim == 4 else []
 
 
 def layer_of(value: relax.Expr | None) -> relax.Call | None:
-    """Return a convolution of planes with a constant weight, dense or of single channels; None for anything else."""
+    """Return a two-dimensional convolution with a constant weight, dense or depthwise; None for anything else."""
     conv = call_of(value, "nn.conv2d")
     if conv is None or constant_value(conv.args[1]) is None or not isinstance(conv.args[0], relax.Var):
         return None
@@ -63,7 +63,7 @@ def layer_of(value: relax.Expr | None) -> relax.Call | None:
 
 
 def vector_of_channels(value: relax.Expr | None) -> Array | None:
-    """Return the numbers (C,) that are multiplied by channels (N, C, H, W), or added to them; None for other values."""
+    """Return the numbers (C,) that a value multiplies or adds to channels (N, C, H, W); None for other values."""
     found = call_of(value, "add", "multiply")
     number = None if found is None else constant_value(found.args[1])
     if number is None or found.ty.ndim != 4 or not isinstance(found.args[0], relax.Var) or number.ndim > 4:
@@ -73,7 +73,7 @@ def vector_of_channels(value: relax.Expr | None) -> Array | None:
 
 
 def order_of(value: relax.Expr, block: Block) -> Array | None:
-    """Return the channels of a tensor that a value has, which are some of its; None where they are not known."""
+    """Return the indices of the channels that a value chooses from its operand; None where they are not known."""
     if isinstance(value, relax.TupleGetItem):
         split = block.values[value.tuple_value]
         begins = np.cumsum([0, *(int(part.shape[1]) for part in split.ty.fields)])
@@ -90,7 +90,7 @@ def order_of(value: relax.Expr, block: Block) -> Array | None:
 def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[relax.Var], relax.Var]:
     """Return the variables of the layers before a reader, in order, and the tensor that the first of them reads.
 
-    Nothing reads one of them but the next.
+    Each of them has the next one as its only reader.
     """
     layers = list[relax.Var]()
     while (only := block.only_reader(last)) is not None and only.same_as(reader):
@@ -103,7 +103,7 @@ def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[rela
 
 
 def _first(layers: list[relax.Var], block: Block) -> list[relax.Var]:
-    """Return the first of some layers with its epilogue if it is a dense convolution of pixels, and else nothing."""
+    """Return the variables of the first layer and its epilogue if it is a dense 1x1 convolution, else none."""
     places = [place for place, each in enumerate(layers) if layer_of(block.values[each]) is not None]
     if not places or places[0] > 0:
         return []
@@ -115,14 +115,14 @@ def _first(layers: list[relax.Var], block: Block) -> list[relax.Var]:
 
 
 def _whole(var: relax.Var, block: Block) -> relax.Var:
-    """Return the tensor that a variable has channels of; the variable itself where there is none."""
+    """Return the tensor from which a variable chooses channels, maybe in several choices, or the variable."""
     value = block.values.get(var)
     source = None if value is None or is_split(value) else channels_of(value, block.values)
     return var if source is None else _whole(source, block)
 
 
 def _is_not_negative(var: relax.Var, block: Block) -> bool:
-    """Return whether the elements of a tensor are zero or more, in whatever order."""
+    """Return whether a tensor comes from ReLU by pooling, concatenation and choices of channels alone."""
     value = block.values.get(_whole(var, block))
     if (pool := call_of(value, "nn.max_pool2d")) is not None:
         return isinstance(pool.args[0], relax.Var) and _is_not_negative(pool.args[0], block)

@@ -10,17 +10,17 @@ from ...graph.constants import constant_value, same_sizes, sizes_of
 from ...graph.graph import Block, blocks_of, call_of, rebind
 
 NAME = "nn.safe_softmax"
-"""The name of the operator, behind "relax.", of one operand whose last axis has the rows."""
+"""The name of the operator without "relax."; its operand has the rows along its last axis."""
 
 SOFTMAX = ("nn.softmax", NAME)
-"""The names of this operator and of the one with NaN for such rows."""
+"""The names of this operator and of Relax's softmax, which returns NaN for rows of -inf."""
 
 STEPS = ("logical_not", "astype", "max", "astype", "logical_not", "equal")
-"""The operators that tell whether a row is -inf alone, the last one first."""
+"""The operators by which torch tests whether a row has nothing but -inf, the last one first."""
 
 
 def with_safe_softmax(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the operator where torch's importer leaves its formula.
+    """Return the module with the operator instead of the formula that torch's importer leaves.
 
     Before: `y = R.where(R.logical_not(R.max(R.logical_not(R.equal(x, -inf)), axis=[-1])), 0, R.nn.softmax(x))`, with
     casts of the truth values. After: `y = R.nn.safe_softmax(x)`.
@@ -34,7 +34,7 @@ def with_safe_softmax(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _operand(where: relax.Call, block: Block) -> relax.Expr | None:
-    """Return the operand of a safe softmax; None for any other choice."""
+    """Return the operand of the safe softmax that a `where` computes; None for any other `where`."""
     is_empty, zeros, shares = where.args
     zeros, softmax = constant_value(zeros), call_of(block.values.get(shares), "nn.softmax")
     if zeros is None or zeros.any() or softmax is None:
@@ -53,7 +53,7 @@ def _operand(where: relax.Call, block: Block) -> relax.Expr | None:
 
 
 def _is_by_row(most: relax.Call, last: int) -> bool:
-    """Return whether a maximum is one number for each row of the last axis, which it leaves there with one element."""
+    """Return whether a maximum is along the last axis alone, and keeps that axis with one element."""
     return bool(most.attrs.keepdims) and [int(axis) % (last + 1) for axis in most.attrs.axis or ()] == [last]
 
 
@@ -62,7 +62,10 @@ def _lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def safe_softmax(x: te.Tensor) -> te.Tensor:
-    """Return the definition: of a row of -inf the largest number is finite, and the exponentials add up to 0."""
+    """Return the definition of softmax with zeros for rows of -inf.
+
+    TVM's maximum of such a row is finite, the lowest number, so that its exponentials are 0, and so is their sum.
+    """
     *outer, count = x.shape
     k, j = (te.reduce_axis((0, count), name=name) for name in "kj")
     most = te.compute(outer, lambda *row: te.max(x(*row, k), axis=k), name="most")

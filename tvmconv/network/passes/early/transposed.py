@@ -1,8 +1,8 @@
 """Transposed convolutions as convolutions: one set of filters for each phase of the output, then depth to space.
 
 Output o of a transposed convolution of stride s is the sum over taps r of w[r] * x[(o + padding - r * dilation) / s],
-where that is a whole number. Outputs with the same rest by s, which are a phase, use the same taps at the same
-distances: they are a convolution of stride 1, and all phases together are one with as many times the channels.
+where that is a whole number. Outputs with the same remainder by s are a phase. They use the same taps at the same
+distances: so a phase is a convolution of stride 1, and all phases together are one with s times the channels.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ..convolutions.layouts import BY_ELEMENT, is_scalar
 
 
 def spread_transposed(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with convolutions in the place of transposed ones whose weight is constant.
+    """Return the module with transposed convolutions of constant weights replaced by convolutions.
 
-    What follows channel by channel or element by element, such as bias, batch norm and activation, is computed of the
-    phases, where a kernel's epilogue takes it in. A phase with fewer taps than others multiplies zeros.
+    The operators that follow by channel or by element, such as bias, batch norm and activation, are applied to the
+    phases, where a kernel's epilogue takes them in. A phase with fewer taps than others multiplies zeros.
 
     Before: `y = R.nn.conv2d_transpose(x, w, strides=[2, 2])`, `z = R.add(y, bias)`.
     After: `y = R.nn.conv2d(x, phases)` of four times the channels, `t = R.add(y, bias of each)`, and z is t with the
@@ -47,17 +47,17 @@ def spread_transposed(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a transposed convolution as one of a convolution of its phases."""
+    """A spatial axis of a transposed convolution, as an axis of the convolution that computes its phases."""
 
     first: int
-    """The outputs of the phases that are cut off in front."""
+    """The number of phases' outputs that are cut off in front."""
     taps: Array
-    """The taps of each phase, (phases, taps of a filter); -1 is a zero."""
+    """The taps that each phase multiplies, (phases, taps of a phase's filter); -1 is a zero."""
     dilation: int
     before: int
     """The padding in front."""
     planes: int
-    """The outputs of each phase beyond the inputs."""
+    """The number of outputs of each phase less the number of inputs."""
 
     @property
     def behind(self) -> int:
@@ -66,7 +66,7 @@ class Axis:
 
 
 def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], more: int, size: int) -> Axis:
-    """Return an axis of inputs of a size, with the cut in front for which the least is multiplied."""
+    """Return the axis for inputs of a size, with the cut in front (`first`) that needs the fewest multiplications."""
     outputs = (kernel - 1) * dilation + 1 - sum(padding) + more  # beyond `stride * (size - 1)`
 
     def with_cut(first: int) -> Axis:
@@ -88,7 +88,7 @@ def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], m
 
 
 def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, relax.Expr]:
-    """Return the values of a transposed convolution's result and of what is computed of its phases.
+    """Return new values for a transposed convolution's result and for the operators that are applied to its phases.
 
     There are none where its weight is computed.
     """
@@ -125,9 +125,9 @@ def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, r
 
 
 def _filters(call: relax.Call, arranged: Callable[[Array], Array], block: Block) -> relax.Expr | None:
-    """Return the filters of a transposed convolution's phases; None for those of a weight that is computed.
+    """Return the filters of a transposed convolution's phases; None where its weight is computed.
 
-    Integers stay integers, if each filter has one scale, and int8 holds them less their zero points.
+    Integers stay integers if each filter has one scale, and if int8 holds the integers less their zero points.
     """
     weight, dtype = constant_value(call.args[1]), str(call.args[1].ty.dtype)
     if weight is not None:
@@ -136,7 +136,7 @@ def _filters(call: relax.Call, arranged: Callable[[Array], Array], block: Block)
         return None
     integers, scales = in_int8(arranged(quantized.centered)), arranged(quantized.scale)
     scale = scales.max(axis=tuple(range(1, scales.ndim)), keepdims=True)
-    if integers is None or ((scales != scale) & (scales != 0)).any():  # that of a zero is none
+    if integers is None or ((scales != scale) & (scales != 0)).any():  # a zero has any scale
         return relax.const(arranged(quantized.numbers), dtype)
     scale = np.where(scale == 0, 1, scale).reshape(-1)
     zero_point = relax.const(np.zeros(len(scale)), "int8")
@@ -155,9 +155,9 @@ def _arranged(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
 
 
 def _values_of_phases(var: relax.Var, groups: int, phases: int, block: Block) -> dict[relax.Var, relax.Expr]:
-    """Return the values, for the phases, of what follows a convolution by channel or by element.
+    """Return new values, on the phases, of the operators that follow a convolution by channel or by element.
 
-    It is as much as ends in one variable: nothing else reads any other of them.
+    They end in one variable: nothing else reads the variables before it.
     """
     each_phase = partial(_each_phase, groups=groups, phases=phases)
     found, complete = [var], 0
@@ -175,7 +175,7 @@ def _values_of_phases(var: relax.Var, groups: int, phases: int, block: Block) ->
 
 
 def _each_phase(vector: relax.Expr, groups: int, phases: int) -> relax.Expr:
-    """Return a constant with a number for each channel with these numbers for each phase."""
+    """Return a constant that has a number for each channel, with these numbers repeated for each phase."""
     array = constant_value(vector)
     assert array is not None
     parts = array.reshape(groups, 1, -1)
@@ -187,11 +187,11 @@ def _each_phase(vector: relax.Expr, groups: int, phases: int) -> relax.Expr:
 def _value_of_phases(
     value: relax.Expr, found: Sequence[relax.Var], each_phase: Callable[[relax.Expr], relax.Expr]
 ) -> relax.Expr | None:
-    """Return a value with the constants of channels for each phase; None where it is not by channel or by element.
+    """Return a value with its constants repeated for each phase; None where it is not by channel or by element.
 
     `found` are the variables that hold phases.
     """
-    if isinstance(value, relax.TupleGetItem):  # of a batch norm, whose other results are statistics
+    if isinstance(value, relax.TupleGetItem):  # the output of a batch norm; its other results are statistics
         return value if value.index == 0 else None
     if scale_and_shift(value) is not None:
         return relax.Call(value.op, [value.args[0], *map(each_phase, value.args[1:])], value.attrs)

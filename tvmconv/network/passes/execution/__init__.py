@@ -21,19 +21,19 @@ from ...runtime.session import IN_CAPTURE, IN_GRAPHS, IN_MEMORY
 from .memory_plan import open_sizes, plan_memory
 
 RESHAPES = "RewriteDataflowReshape"
-"""The name of TVM's pass by which functions that only reshape become views."""
+"""The name of TVM's pass that turns functions which only reshape into views."""
 
 OPTION = "relax.backend.use_cuda_graph"
 """TVM's option that puts launches into CUDA graphs."""
 
 SIZES_IN_GRAPHS = "relax.rewrite_cuda_graph.capture_symbolic_vars"
-"""The attribute of a function with the names of open sizes for which TVM's pass is to make a graph for each value."""
+"""The attribute of a function with the names of open sizes; TVM's pass makes a graph for each set of their values."""
 
 RUN_OR_CAPTURE = "vm.builtin.cuda_graph.run_or_capture"
 
 
 def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
-    """Return TVM's own pipeline for a target with `plan_memory` and, for a GPU, `use_cuda_graphs` in place of TVM's.
+    """Return TVM's own pipeline for a target with `plan_memory` added and, for a GPU, `use_cuda_graphs` for TVM's pass.
 
     TVM's own planning is left out of a network with branches: it would give a branch memory that only the other one
     allocates.
@@ -63,7 +63,7 @@ def network_pipeline(target: tvm.target.Target) -> tvm.transform.Pass:
 
 
 def with_cuda_graphs(passes: list[tvm.transform.Pass]) -> list[tvm.transform.Pass]:
-    """Return the passes of a pipeline with `use_cuda_graphs` in the place of TVM's."""
+    """Return the passes of a pipeline with `use_cuda_graphs` instead of TVM's pass "RewriteCUDAGraph"."""
     ours = tvm.transform.module_pass(lambda mod, _: use_cuda_graphs(mod), opt_level=0, name="use_cuda_graphs")
     return [ours if each.info.name == "RewriteCUDAGraph" else each for each in passes]
 
@@ -71,17 +71,18 @@ def with_cuda_graphs(passes: list[tvm.transform.Pass]) -> list[tvm.transform.Pas
 def use_cuda_graphs(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with a function that captures its launches in CUDA graphs first and replays them from then on.
 
-    So the GPU gets many launches at once and need not wait for the CPU between them.
-    Where TVM's option `relax.backend.use_cuda_graph` is set to False, nothing is in a graph.
+    So the GPU gets many launches at once and need not wait for the CPU between them. Where TVM's option
+    `relax.backend.use_cuda_graph` is set to False, no launch is in a graph.
 
-    In a graph are the launches that read and write nothing but the network's own memory; outside of it are those that
-    read the inputs or write the outputs, and all whose sizes the model's numbers decide. A network that sorts has none:
-    TVM's kernels for that take a workspace from a pool, which may give it back while a graph is still to use it.
+    A graph holds the launches that read and write nothing but the network's own memory; outside of it are those that
+    read the inputs or write the outputs, and all whose sizes the model's numbers decide. A network that sorts has no
+    graph: TVM's kernels for sorting take a workspace from a pool, which may give it back while a graph is still to use
+    it.
 
-    Where sizes are known, the function is "main". Where a caller captures a graph, CUDA allows neither another capture
+    Where sizes are known, the function is "main". While a caller captures a graph, CUDA allows neither another capture
     nor the launch of a graph: so there is a second function, `IN_CAPTURE`, with the same launches in the same memory,
-    one by one. Where sizes are open, the function is `IN_GRAPHS`, beside `IN_MEMORY`, whose launches stay one by one:
-    a graph has the sizes and the memory that were given when it was captured, and is one of them alone.
+    one by one. Where sizes are open, the function is `IN_GRAPHS`, beside `IN_MEMORY`, whose launches stay one by one: a
+    graph is for the sizes and the memory that were given when it was captured, and for no others.
 
     Before: `def main(x): y = conv(x); z = conv(y); return conv(z)`.
     After: `def main(x): y = conv(x); z = run_or_capture(main_cuda_graph_capture, y); return conv(z)`, and

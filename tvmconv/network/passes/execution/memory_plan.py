@@ -23,20 +23,20 @@ from ...graph.graph import free_variables, operator_name
 from ...runtime.session import IN_MEMORY, MEMORY_SIZES
 
 ALIASES = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
-"""Operators whose result is in the memory of what they are given."""
+"""Operators whose result shares the memory of their operand."""
 
 
 class Tensor(NamedTuple):
-    """An intermediate tensor that takes its memory from the caller's."""
+    """An intermediate tensor that gets its memory from the plan."""
 
     var: relax.Var
     first: int
-    """The place of its allocation among the bindings of "main"."""
+    """The index of its allocation among the bindings of "main"."""
     last: int
-    """The place of the last binding that reads or writes it."""
+    """The index of the last binding that reads or writes it."""
     nbytes: tirx.Expr
     assumed: int
-    """The bytes for the sizes that are assumed in the place of open ones."""
+    """The number of bytes, with assumed values for open sizes."""
 
 
 class Array:
@@ -46,11 +46,11 @@ class Array:
         self.tensors: list[Tensor] = []
 
     def is_free(self, tensor: Tensor) -> bool:
-        """Return whether no tensor in it is in use while another is."""
+        """Return whether no tensor of the array is in use while another tensor is."""
         return all(each.last < tensor.first or tensor.last < each.first for each in self.tensors)
 
     def nbytes(self, analyzer: Analyzer) -> tirx.Expr:
-        """Return the bytes of the largest tensor, whatever the sizes are."""
+        """Return the number of bytes of the largest tensor, as an expression of the open sizes."""
         largest: list[tirx.Expr] = []
         for tensor in self.tensors:
             if not any(analyzer.can_prove(tensor.nbytes <= size) for size in largest):
@@ -62,11 +62,11 @@ def plan_memory(mod: tvm.IRModule, sizes_known: bool) -> tvm.IRModule:
     """Return the module, which is lowered to calls of kernels, with arrays for the intermediate tensors of "main".
 
     Tensors that are not in use at the same time share an array, which is as large as the largest of them. With open
-    sizes these are the sizes of a call, and arrays are parameters of `IN_MEMORY`: TVM's own planning shares memory
-    between tensors of open sizes only where these are equal. Where `sizes_known` says so, a network without open sizes
+    sizes, a call computes the sizes of the arrays, which are parameters of `IN_MEMORY`: TVM's own planning shares
+    memory between tensors of open sizes only where these are equal. With `sizes_known`, a network without open sizes
     gets its arrays here, too: TVM, which plans in the order of calls, gives a small tensor that is in use for long the
     memory of a large one. Left to TVM are the network's outputs, tensors whose sizes the model's numbers decide, and
-    those in branches. A network without intermediate tensors stays as it is.
+    tensors in branches. A network without intermediate tensors stays as it is.
 
     Before: `def main(x): a = R.builtin.alloc_tensor((n, 8, 9, 9)); conv(x, a); ...`.
     After: `def main_in_memory(x, memory_0): a = R.memory.view(memory_0, (n, 8, 9, 9)); conv(x, a); ...`,
@@ -104,7 +104,7 @@ def open_sizes(func: relax.Function) -> list[tirx.Var]:
 
 
 def _tensors(mod: tvm.IRModule) -> list[Tensor]:
-    """Return the tensors that nothing but kernels of "main" reads and writes."""
+    """Return the tensors that only kernels in "main" read and write."""
     main = mod["main"]
     known = set(open_sizes(main))
     bindings = _bindings(main)
@@ -116,7 +116,7 @@ def _tensors(mod: tvm.IRModule) -> list[Tensor]:
     tuples = {binding.var: binding.value for binding in bindings if isinstance(binding.value, relax.Tuple)}
 
     def read_in(value: relax.Expr) -> set[relax.Var]:
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:  # of the others nothing is read
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:  # its other fields are not read
             value = tuples[value.tuple_value].fields[value.index]
         return {owner for var in free_variables(value) for owner in owners.get(var, ())}
 
@@ -163,7 +163,7 @@ def _function(
 
 
 def _in_memory(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
-    """Return `IN_MEMORY`: a tensor is a view of its array, the same one for all of its shape and dtype there."""
+    """Return `IN_MEMORY`: tensors are views of arrays; those of one array, shape and dtype share a view."""
     memory = [_memory(place) for place in range(len(arrays))]
     home = {tensor.var: var for var, array in zip(memory, arrays, strict=True) for tensor in array.tensors}
     views: list[tuple[relax.Var, relax.Var]] = []
@@ -200,7 +200,7 @@ def _with_tensors(
     tensors: Collection[relax.Var],
     made: Callable[[relax.BlockBuilder, relax.Var], relax.Expr],
 ) -> relax.Function:
-    """Return "main" under a name and with further parameters, with what makes its tensors in place of allocations."""
+    """Return "main" with another name and more parameters, and with `made` instead of its tensors' allocations."""
 
     def body(builder: relax.BlockBuilder) -> relax.Expr:
         for binding in _bindings(main):
@@ -229,7 +229,7 @@ def _bindings(main: relax.Function) -> list[relax.Binding]:
 
 
 def _is_allocation(value: relax.Expr, known: Collection[tirx.Var]) -> bool:
-    """Return whether a value is new memory of the network's device for a tensor whose shape the inputs' decide."""
+    """Return whether a value allocates memory of the network's device for a shape that the shapes of inputs decide."""
     if operator_name(value) != "relax.builtin.alloc_tensor":
         return False
     shape, _, device, scope = value.args
@@ -238,12 +238,12 @@ def _is_allocation(value: relax.Expr, known: Collection[tirx.Var]) -> bool:
 
 
 def _is_alias(value: relax.Expr) -> bool:
-    """Return whether a value is in the memory of the variables in it."""
+    """Return whether a value shares the memory of the variables in it."""
     return isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)) or operator_name(value) in ALIASES
 
 
 def _is_launch(value: relax.Expr, mod: tvm.IRModule) -> bool:
-    """Return whether a value is a call of a kernel, which writes into what it is given if its result is not read."""
+    """Return whether a value calls a kernel, which stores its results in operands."""
     if not isinstance(value, relax.Call):
         return False
     if isinstance(value.op, GlobalVar):

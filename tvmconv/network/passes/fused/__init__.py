@@ -1,7 +1,7 @@
 """Several layers in one kernel on a GPU: the list of the patterns, and the passes that find them and call kernels.
 
-A finder yields what it finds in a block: the problem of one kernel, its operands and the variable that it computes.
-Of layers that two kernels could take, that one gets them which saves more clocks by the templates' estimates.
+A finder yields what it finds in a block: the problem of one kernel, its operands and the variable that it computes. If
+two kernels could take the same layer, the one that saves more clocks by the templates' estimates gets it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def choose_fused(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 
 
 def use_fused(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with a kernel for each group of products that `_fused_products` finds, behind those of layers.
+    """Return the module with a kernel for each group of products that `_fused_products` finds.
 
     The context gets the products. `use_products` takes the rest.
 
@@ -86,7 +86,8 @@ def _chosen(
 ) -> list[Found]:
     """Return the groups that kernels take, in order, no layer in two of them.
 
-    Of those with a layer in common it is the one that saves most, or, where others have no estimate, takes least.
+    Of groups with a layer in common, the one that saves most is chosen or, if the savings have no estimate, the
+    fastest.
     """
     if not backend_of(target).on_gpu:
         return []
@@ -102,14 +103,14 @@ def _chosen(
 
 
 def _saved(found: Found, target: tvm.target.Target) -> float:
-    """Return the estimated clocks that one kernel saves: none where no template is for it, infinity without others."""
+    """Return the estimated clocks that one kernel saves: -inf without a template, inf without an estimate of layers."""
     if not algorithms_for(found.problem, target):
         return -inf
     return _clocks_apart(found, target) - least_cycles(found.problem, target)
 
 
 def _clocks_apart(found: Found, target: tvm.target.Target) -> float:
-    """Return the estimated clocks of kernels that compute layers apart; infinity where there is no estimate of them."""
+    """Return the estimated clocks of the kernels that compute the layers apart; infinity where there is no estimate."""
     if not found.apart or not all(algorithms_for(problem, target) for problem in found.apart):
         return inf
     return sum(least_cycles(problem, target) for problem in found.apart)

@@ -34,7 +34,7 @@ WORDS = "two products and the softmax between them"
 
 @dataclass
 class _Scores:
-    """The softmax between two products, of scores that are scaled, and that constants are added to."""
+    """The scores that the softmax between two products reads: the first product, scaled, and with constants added."""
 
     product: relax.Var
     """The first product."""
@@ -56,19 +56,19 @@ class _Site:
     output: relax.Var
     """The variable that the kernel computes."""
     precision: str
-    """The word for what both products keep."""
+    """The precision of both products, as a word."""
     layers: dict[relax.Var, Convolution]
     """The descriptions of both products, by their variables."""
     biases: list[tuple[Place, Array]]
-    """The numbers that are added to scores, and their places."""
+    """The constants that are added to scores, each with the `Place` of its rows."""
 
 
 def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[Found]:
     """Yield the attention in a block: two products of computed tensors, with a softmax of rows between them.
 
-    Nothing else reads what is in between. Scores may be scaled by numbers and have constants added. All sizes are
-    known. The kernel reads queries, keys and values where they lie in other tensors, and stores the result as the next
-    layer reads it. Where that is, the layouts of layers decide: so their kernels are called before.
+    No variable in between has another reader. Scores may be scaled by numbers and have constants added. All sizes are
+    known. The kernel reads queries, keys and values from the larger tensors that they lie in, and stores the result as
+    the next layer reads it. The layouts of layers decide where that is: so their kernels are called before.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, `y = R.matmul(R.nn.softmax(scores), v)`.
     After: `y = R.reshape(R.call_tir(tvmconv_attention_0f3a91c2d47b, (R.reshape(qkv, ...), ...)), ...)`.
@@ -84,7 +84,7 @@ def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target,
 def _site(
     var: relax.Var, value: relax.Expr, block: Block, form: Form, target: tvm.target.Target, precision: str
 ) -> _Site | None:
-    """Return the attention that a variable is the second product of; None where it is none."""
+    """Return the attention whose second product is a variable; None where there is none."""
     if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
         return None
     (shares, v), output = surroundings(var, value, form, block)
@@ -109,7 +109,7 @@ def _site(
 
 
 def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
-    """Return what a softmax, maybe cast or reshaped, is computed from; None for anything else."""
+    """Return the scores of the softmax that a variable is, maybe cast or reshaped; None for anything else."""
     safe, scale, biases = None, 1.0, list[tuple[Array, tuple[int, ...]]]()
     var = shares
     while isinstance(var, relax.Var) and block.only_reader(var) is not None:
@@ -136,7 +136,7 @@ def _scores(shares: relax.Expr, block: Block) -> _Scores | None:
 
 
 def _keeps_rows(value: relax.Call, shape: Sequence[int]) -> bool:
-    """Return whether a value of a shape is what it is made of, in another type of floating-point numbers or shape."""
+    """Return whether a value reshapes its operand and keeps the rows, or casts it to a floating-point type."""
     if calls(value, "reshape"):
         before = static_shape(value.args[0].ty)
         return before is not None and before[-1:] == tuple(shape[-1:])
@@ -144,7 +144,7 @@ def _keeps_rows(value: relax.Call, shape: Sequence[int]) -> bool:
 
 
 def _joined(value: relax.Call) -> tuple[relax.Expr, Array] | None:
-    """Return what a constant is joined to, and the constant: a number that scales, or anything that is added."""
+    """Return the computed operand and the constant of a scaling by a number, or of an addition or subtraction."""
     scaling = calls(value, "multiply", "divide")
     if not scaling and not calls(value, "add", "subtract"):
         return None
@@ -166,7 +166,7 @@ def _multiple(constant: Array, number: float) -> Array:
 
 
 def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], relax.Var]:
-    """Return the attention with the places of its operands, the tensors that these lie in, and what it computes."""
+    """Return the attention, the tensors that its operands lie in, and the variable that its kernel computes."""
     first, second = site.first, site.second
     q, k, v = site.factors
     rows = ((q, q, -2, -1), (k, transposed(k, block), -1, -2), (v, v, -2, -1))
@@ -201,7 +201,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
 
 
 def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | None:
-    """Return the place of a factor's rows, which are along an axis, in the tensor of which moves make it."""
+    """Return the `Place` of a factor's rows, which lie along an axis, in the tensor of which moves make the factor."""
     view = view_of(factor, block)
     others = [step for axis in view.axes[:-2] for step in axis]
     elements = prod(static_shape(view.source.ty) or ())
@@ -209,12 +209,12 @@ def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | 
 
 
 def _vector(dtype: str) -> int:
-    """Return the number of elements to whose multiples rows begin."""
+    """Return the number of elements of which the offsets of rows have to be multiples."""
     return ROW_BYTES // STORAGE_TYPES[dtype].itemsize
 
 
 def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[Place, Array] | None:
-    """Return the place of what is added to scores of a shape, and its numbers; None where no place says how."""
+    """Return the `Place` and the numbers of a constant that is added to scores of a shape; None if no `Place` fits."""
     outer = constant.shape[:-1]
     every = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
     own = in_a_row([1] * (len(shape) - every.ndim) + list(every.shape))

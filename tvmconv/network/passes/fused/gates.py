@@ -43,7 +43,7 @@ def gates_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, pre
 
 
 def _is_small(site: Site) -> bool:
-    """Return whether a site is one of a layer on images of one pixel that a gate may have."""
+    """Return whether a site is a layer on images of one pixel that a gate may have."""
     if (workload := site.workload) is None or workload.dtype not in FLOATS:
         return False
     epilogue = workload.epilogue
@@ -72,14 +72,14 @@ def _feeds(output: relax.Var, site: Site, block: Block) -> bool:
 
 
 def _operands(first: Site, second: Site) -> list[relax.Expr]:
-    """Return the image, and of each layer the weight and the shift if it has one."""
+    """Return the image, and for each layer the weight and, if it has one, the shift."""
     x, shape = first.operands[0], first.shaped.x_shape
     x = x if same_sizes(x.ty, shape) else relax.op.reshape(x, shape)
     return [x, *(each for site in (first, second) for each in _constants(site, site is second))]
 
 
 def _constants(site: Site, turned: bool) -> list[relax.Expr]:
-    """Return the weight (K, C) of a layer, or `turned` (C, K), and its shift."""
+    """Return the weight (K, C) of a layer, or with `turned` (C, K), and its shift."""
     weight = site.weight
     assert weight is not None
     # A layer of one channel is a depthwise one, whose weight begins with its channel.

@@ -39,11 +39,11 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     """Return the module with kernels of tvmconv for batched products, and add these to the context.
 
     The products are those that `call_kernels` has left, of two tensors of floating-point numbers. A factor may be the
-    same for the whole batch. Those with a size that is known only when the model runs are for `OpenProducts`. On a
-    GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes
-    in a cast to it behind the product. There it also reads factors and stores the result where they lie in other
-    tensors, as `placed` finds them, and rows that it stores longer than they are stay so up to the product that reads
-    them, as `padded_path` says. What has no kernel is TVM's, with the reason in its layer.
+    same for the whole batch. Products with a size that is known only when the model runs are for `OpenProducts`. On a
+    GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes in a
+    cast to it after the product. There a kernel also reads factors from, and stores the result in, larger tensors, as
+    `placed` finds them, and rows that it stores padded stay padded up to the product that reads them, as `padded_path`
+    says. A product without a kernel is left to TVM, with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
@@ -88,7 +88,7 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
                 else:
                     rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
             calls[where.output] = rows
-            block.take_as_given(where.output)  # nothing computes the variables before it, in which it may be a view
+            block.take_as_given(where.output)  # its old operands are computed no more: it is no view of them
     return rebind(builder.get(), calls)
 
 
@@ -119,9 +119,9 @@ def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convol
 
 
 def is_slow_of_open_sizes(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
-    """Return whether a module has products of open sizes for which known ones give faster kernels.
+    """Return whether a module has products of open sizes that known sizes would give faster kernels.
 
-    Those are all on a GPU, where `OpenProducts` has no tensor cores, and on a CPU those that no kernel takes.
+    On a GPU that is so for all, as `OpenProducts` uses no tensor cores; on a CPU for those that no kernel takes.
     """
     form = form_for(target)
     return any(
@@ -134,7 +134,7 @@ def is_slow_of_open_sizes(mod: tvm.IRModule, target: tvm.target.Target) -> bool:
 
 
 def _is_linear_layer(value: relax.Call) -> bool:
-    """Return whether a product is a linear layer, of which `call_kernels` has said what computes it."""
+    """Return whether a product is a linear layer, whose kernel `call_kernels` has added to the context."""
     return is_linear(value) and constant_value(value.args[1]) is not None and str(value.ty.dtype) in FLOATS
 
 
@@ -175,9 +175,9 @@ def found_product(
     precision: str,
     assumed: Assumed = MappingProxyType({}),
 ) -> tuple[Product, Problem] | str:
-    """Return what factors are multiplied as, and the problem that the kernel solves; the reason for no kernel.
+    """Return the product of factors, and the problem that its kernel solves; the reason where there is no kernel.
 
-    The problem has the assumed sizes in the place of those that are known only when the model runs.
+    The problem has assumed values for sizes that are known only when the model runs.
     """
     product = _product(factors, out_dtype)
     if isinstance(product, str):
@@ -194,7 +194,7 @@ def found_product(
 
 
 def _product(factors: Sequence[relax.Expr], out_dtype: str) -> Product | str:
-    """Return what factors are multiplied as; the reason where that is no batched product of matrices."""
+    """Return the batched product of matrices that factors make; the reason where they make none."""
     first, second = (factor.ty for factor in factors)
     dtype = str(first.dtype)
     if dtype not in FLOATS or dtype != str(second.dtype):
@@ -211,7 +211,7 @@ def _product(factors: Sequence[relax.Expr], out_dtype: str) -> Product | str:
         return f"{size_text(terms)} and {size_text(terms_of_second)} terms are the same only when the model runs"
     terms = min(terms, terms_of_second, key=lambda size: not isinstance(size, int))
     types = dtype, out_dtype
-    if all(same_size(size, 1) for size in others):  # all rows are those of one matrix
+    if all(same_size(size, 1) for size in others):  # one matrix with the rows of the whole batch
         return Product(1, prod((*batch, rows)), terms, columns, *types)
     if all(same_size(size, 1) for size in batch):
         return Product(prod(others), rows, terms, columns, *types, one_first=True)
@@ -232,7 +232,7 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
 
 
 def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, kernel: NetworkKernel) -> relax.Expr:
-    """Return the expression that multiplies with a kernel, with rows that are longer by so much as it stores them."""
+    """Return the expression that multiplies with a kernel; it has `more` elements of padding in each row."""
     shapes = {name: shape for name, (shape, _) in workload.operands.items()}
     shapes |= {name: (place.elements,) for name, place in where.places.items()}
     taken = [
@@ -244,7 +244,7 @@ def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, k
 
 
 class OpenProducts:
-    """The kernels of a module for products of open sizes; those of one form share one."""
+    """The kernels of a module for products of open sizes; products of equal known sizes and types share one."""
 
     def __init__(self, builder: relax.BlockBuilder, target: tvm.target.Target) -> None:
         self._builder, self._target = builder, target
@@ -258,14 +258,15 @@ class OpenProducts:
     ) -> tuple[relax.Expr, str]:
         """Return the expression that computes a product, and the name of the function that it calls.
 
-        A second factor with swapped axes is read as it was before.
+        Where a permutation that swaps the last two axes makes the second factor, the kernel reads the permutation's
+        operand.
 
         Before: `y = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`, with q and k of (n, 12, s, 64).
         After: `y = R.reshape(R.call_tir(tvmconv_product_0, (R.reshape(q, (n * 12, s, 64)), R.reshape(k, ...))), ...)`.
         """
         first, second = factors
         swapped = transposed(second, block)
-        is_swapped = isinstance(swapped, relax.Var)  # another one would be made anew
+        is_swapped = isinstance(swapped, relax.Var)  # otherwise it would have to be computed
         key = tuple(each if isinstance(each, (int, str)) else None for each in product), is_swapped
         if key not in self._functions:
             name = f"tvmconv_product_{len(self._functions)}"

@@ -50,7 +50,7 @@ class Form(Protocol):
     def placed(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
     ) -> Placed:
-        """Return which operands a kernel reads and stores in other tensors, where they lie."""
+        """Return which operands a kernel reads from larger tensors, or stores in one."""
         ...
 
     def workload(self, product: Product) -> ConvWorkload:
@@ -60,7 +60,7 @@ class Form(Protocol):
     def operands(self, factors: Factors, product: Product, block: Block, padded: bool) -> Factors:
         """Return the factors of a product as x and w of its convolution, perhaps in other shapes.
 
-        The first one may have `padded` rows already.
+        With `padded`, the rows of the first factor are padded already.
         """
         ...
 
@@ -73,7 +73,7 @@ def form_for(target: tvm.target.Target) -> Form:
 class _OnTensorCores:
     """1x1 convolutions with a group for each matrix, whose terms and columns are padded to whole copies.
 
-    Pixels are the rows. Each group is a matrix by itself in memory, and the weight is the second factor, transposed:
+    Pixels are the rows. Each group is a contiguous matrix in memory, and the weight is the second factor, transposed:
     (G * N, K).
     """
 
@@ -126,10 +126,10 @@ class _OnTensorCores:
 
 
 class _OnPlanes:
-    """1x1 convolutions whose planes are the rows of the second factor: the output is row by row as it should be.
+    """1x1 convolutions whose planes are the rows of the second factor, so that the output has its rows in order.
 
-    The weight is the first factor, of K input channels and M output channels, in a group for each matrix. One that is
-    the same for the whole batch has an image for each matrix.
+    The weight is the first factor, of K input channels and M output channels, in a group for each matrix. If it is one
+    matrix for the whole batch, there is an image for each matrix, and one group.
     """
 
     takes_halves = False
@@ -174,7 +174,7 @@ def _in_copies(size: int, dtype: str) -> int:
 
 
 def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
-    """Return a factor with its last two axes swapped: what it was made of, if that was done by swapping them."""
+    """Return a factor with its last two axes swapped: the operand of the swap that makes it, if one does."""
     *batch, terms, columns = factor.ty.shape
     value = block.values.get(factor) if isinstance(factor, relax.Var) else factor
     swapped = [*range(len(batch)), len(batch) + 1, len(batch)]
@@ -190,5 +190,5 @@ def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
 
 
 def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
-    """Return a factor with so many zeros behind its last two axes, which come behind so many others."""
+    """Return a factor, which has `axes` axes before the last two, with `behind` zeros at the ends of those two."""
     return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor

@@ -1,7 +1,7 @@
-"""Batched products of matrices on a GPU whose sizes, any of them, are known only when they run: multiply-adds alone.
+"""Batched products of matrices on a GPU with sizes that are known only when they run, by multiply-adds alone.
 
-A block has a square tile of the result, and shares chunks of rows of both factors, in float32; a thread sums four rows
-times four columns.
+A thread block has a square tile of the result, and keeps chunks of rows of both factors in shared memory, in float32; a
+thread sums four rows times four columns.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ SIDE = 64
 """The rows and the columns of a block's tile."""
 
 CHUNK = 16
-"""The terms that a block shares at once."""
+"""The terms (along K) that a thread block has in shared memory at once."""
 
 OWN = 4
-"""The rows, and the columns, of a thread."""
+"""The number of rows, and of columns, that a thread sums."""
 
 THREADS = (SIDE // OWN) ** 2
 
 APART = 4
-"""The elements behind each term of shared memory, so that threads that store a row do so in different banks."""
+"""The unused elements after each row of shared memory, which has one term: so threads that store to neighbouring terms
+use different banks."""
 
 
 def gpu_product_kernel(product: Product, transposed: bool, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -40,7 +41,7 @@ def gpu_product_kernel(product: Product, transposed: bool, target: tvm.target.Ta
 
 
 class _Kernel:
-    """The function on its way."""
+    """The factors and the buffers of the function that is being built."""
 
     def __init__(self, product: Product, transposed: bool) -> None:
         self.factors = OpenFactors.of(product, transposed)
@@ -84,10 +85,10 @@ class _Kernel:
         return with_alignment(as_scheduled(func, name), target)
 
     def _shared(self, shared: tirx.Buffer, matrix: Expr, first: Expr, begin: Expr, of_first: bool) -> list[tirx.Stmt]:
-        """Return the statements that copy a chunk of a factor, with zeros for elements beyond its rows and columns."""
+        """Return the statements that copy a chunk of a factor, with zeros for elements outside the factor."""
         given, number = self.factors, index_variable("number")
         index = number * THREADS + self.thread
-        in_terms = of_first or given.transposed  # what lies in a row
+        in_terms = of_first or given.transposed  # terms are the contiguous axis in memory
         term, place = (index % CHUNK, index // CHUNK) if in_terms else (index // SIDE, index % SIDE)
         value = given.first_at(matrix, first + place, begin + term)
         if not of_first:
@@ -108,7 +109,7 @@ class _Kernel:
         return [*loaded, loop(row, OWN, loop(column, OWN, added))]
 
     def _stored(self, matrix: Expr, first_row: Expr, first_column: Expr) -> tirx.Stmt:
-        """Return the statements that store a thread's sums, as far as they are elements of the result."""
+        """Return the statements that store those sums of a thread that are elements of the result."""
         given, row, column = self.factors, index_variable("row"), index_variable("column")
         value = self.sums[row * OWN + column].astype(str(given.result.ty.dtype))
         there = [first_row + row < given.rows, first_column + column < given.columns]

@@ -1,7 +1,7 @@
-"""Batched products of matrices on a CPU whose sizes, any of them, are known only when they run.
+"""Batched products of matrices on a CPU with sizes that are known only when they run.
 
-A task has the columns of a tile of the second factor, which it copies one behind the other, and multiplies rows of the
-first factor by them, a few at a time, whose sums stay in registers.
+A task copies a tile of columns of the second factor into a contiguous buffer, and multiplies rows of the first factor
+by them, a few at a time, with the sums in registers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tvmconv.targets.devices import cpu_of
 from .product import INDEX, OpenFactors, Product
 
 VECTORS = 2
-"""The vectors of columns of a tile; what no tile fills has tiles of one."""
+"""The vectors of columns in a tile; the columns after the last whole tile are in tiles of one vector."""
 
 ROWS = (12, 6, 3, 1)
 """The numbers of rows that are summed at once, as far as registers hold their sums."""
 
 TASK_ROWS = 240
-"""The rows of a task: copying the columns takes a few percent of the time of so many."""
+"""The rows of a task, for which copying the columns is a few percent of the time."""
 
 SPARE = 3
 """The registers that are left for columns, an element of a row, and what LLVM needs."""
@@ -51,7 +51,7 @@ def product_kernel(product: Product, transposed: bool, target: tvm.target.Target
 
 
 class _Kernel:
-    """The function on its way."""
+    """The factors and the tile sizes of the function that is being built."""
 
     def __init__(self, product: Product, transposed: bool, target: tvm.target.Target) -> None:
         self.factors, self.lanes = OpenFactors.of(product, transposed), cpu_of(target).lanes
@@ -95,7 +95,7 @@ class _Kernel:
         )
 
     def _copied(self, tile: _Tile) -> tirx.Stmt:
-        """Return the loops that copy a tile's columns, with zeros behind the last one."""
+        """Return the loops that copy a tile's columns, with zeros after the last column."""
         term, lane = _variable("term"), _variable("lane")
         given, column, width = self.factors, tile.column + lane, tirx.const(tile.vectors * self.lanes, INDEX)
         value = given.second_at(tile.matrix, term, column)
@@ -129,7 +129,7 @@ class _Kernel:
         return tirx.stmt_seq(*begun, summed, self._stored(tile, row, rows, sums, stored))
 
     def _stored(self, tile: _Tile, row: Expr, rows: int, sums: tirx.Buffer, stored: tirx.Buffer) -> tirx.Stmt:
-        """Return the statements that store sums: vectors, or those elements of the last one that are columns."""
+        """Return the statements that store sums: whole vectors, or the elements of the last vector that are columns."""
         given, vector, dtype = self.factors, f"float32x{self.lanes}", str(self.factors.result.ty.dtype)
         whole = tirx.stmt_seq(
             *(

@@ -1,4 +1,4 @@
-"""Rows that one product writes and another one sums over, as scores of attention are: they stay padded in between."""
+"""Rows that one product stores and the next one sums over, such as scores of attention: they stay padded in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...graph.graph import Block, call_of, calls
 from ..early.safe_softmax import SOFTMAX
 
 JOINING = ("add", "divide", "multiply", "subtract")
-"""Operators that may join constants to scores."""
+"""Operators that may combine scores with constants."""
 
 
 class PaddedPath(NamedTuple):
@@ -26,10 +26,10 @@ class PaddedPath(NamedTuple):
 
 
 def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.BlockBuilder) -> PaddedPath | None:
-    """Return what is between a product and the next one, with rows padded to so many elements.
+    """Return the values between a product and the next one, with rows padded to `padded` elements.
 
-    None where there is no such product, or anything between them but a softmax of the rows, casts, reshapes, and
-    constants in front of the softmax. That has zeros past the end of a row.
+    None where there is no next product, or where operators are in between other than a softmax of the rows, casts,
+    reshapes, and constants before the softmax. The softmax leaves zeros past the end of each row.
 
     Before, with rows of 197: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(y)`, `output = R.matmul(z, v)`.
     After: `y = R.multiply(x, 0.125)`, `z = R.nn.softmax(R.call_tir(cut_rows, (y,)))`, of rows of 200 that end in -inf.
@@ -41,7 +41,7 @@ def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.Blo
         if calls(value, "matmul"):
             first, second = (each.same_as(var) for each in value.args)
             return PaddedPath(values, reader) if is_zero and first and not second else None
-        if is_zero and calls(value, *JOINING):  # what is behind the rows might be anything then
+        if is_zero and calls(value, *JOINING):  # the padding would not stay zero
             return None
         widened = _widened(value, var, columns, padded, builder)
         if widened is None:
@@ -55,7 +55,7 @@ def padded_path(output: relax.Var, block: Block, padded: int, builder: relax.Blo
 def _widened(
     value: relax.Expr, var: relax.Var, columns: int, padded: int, builder: relax.BlockBuilder
 ) -> relax.Expr | None:
-    """Return a value of padded rows of a variable; None for one that is no such."""
+    """Return the value of an operator on a variable with padded rows; None for an operator that does not keep rows."""
     if not isinstance(value.ty, relax.TensorType):
         return None
     (*outer, last), before = sizes_of(value.ty) or (None,), sizes_of(var.ty) or ()
@@ -77,7 +77,7 @@ def _widened(
 
 
 def _cut(shape: tuple[int, ...], columns: int, dtype: str) -> tirx.PrimFunc:
-    """Return the function of rows of which so many elements stay as they are, and the rest is -inf."""
+    """Return the function that keeps the first `columns` elements of each row, and makes the rest -inf."""
     x = te.placeholder([tirx.const(size, "int64") for size in shape], dtype, name="x")  # Relax's type of sizes
 
     def element(*axes: tirx.Var) -> tirx.PrimExpr:
@@ -88,7 +88,7 @@ def _cut(shape: tuple[int, ...], columns: int, dtype: str) -> tirx.PrimFunc:
 
 
 def _padded(operand: relax.Expr, columns: int, padded: int) -> relax.Expr | None:
-    """Return a constant that is joined to padded rows; None for anything else."""
+    """Return a constant, padded like the rows that an operator combines it with; None for a computed operand."""
     if (constant := constant_value(operand)) is None:
         return None
     if constant.ndim == 0 or constant.shape[-1] == 1:

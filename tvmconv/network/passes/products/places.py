@@ -1,4 +1,4 @@
-"""The places of factors and results of products in other tensors, so that kernels read and store them there."""
+"""Factors and results of products that are parts of larger tensors, which kernels read and store without copies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .product import Product
 
 
 class Placed(NamedTuple):
-    """The operands of a product that lie in other tensors, by their names in its convolution."""
+    """The operands of a product that lie in larger tensors, by their names in its convolution."""
 
     places: dict[str, Place]
     tensors: dict[str, relax.Expr]
     """The tensors that factors lie in."""
     output: relax.Var
-    """The variable that the kernel computes: the result, or what moves make of it."""
+    """The variable that the kernel computes: the result, or the variable that moves make of it."""
 
 
 def placed(
@@ -35,10 +35,10 @@ def placed(
     aligned: int,
     block: Block,
 ) -> Placed:
-    """Return which operands of a product lie in other tensors, at places that are multiples of so many elements.
+    """Return which operands of a product lie in larger tensors, at offsets that are multiples of `aligned` elements.
 
-    A kernel reads rows of `padded` terms, and stores rows of so many columns. The second factor is read by its columns:
-    what is in a row in memory has to be a column of it.
+    A kernel reads rows of `padded[0]` terms, and stores rows of `padded[1]` columns. Of the second factor it reads
+    columns: these have to be contiguous in memory.
     """
     places, tensors = dict[str, Place](), dict[str, relax.Expr]()
     axes = (-2, -1, product.rows), (-1, -2, product.columns)
@@ -62,7 +62,7 @@ def placed(
 def _place(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
 ) -> Place | None:
-    """Return the place of rows of several matrices; None where they have none, or are one behind the other."""
+    """Return the `Place` of rows of several matrices; None for a single matrix or row, or where all are contiguous."""
     if not rows or not joined(batch) or joined([*batch, *rows, *row]) == ((elements, 1),):
         return None
     return place_of(elements, first, batch, rows, row, aligned)
@@ -71,7 +71,7 @@ def _place(
 def place_of(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
 ) -> Place | None:
-    """Return the place of rows in a tensor of so many elements; None where copies of `aligned` ones do not fit."""
+    """Return the `Place` of rows in a tensor; None for rows that are not contiguous, or not `aligned`."""
     outer = joined(batch) or ((1, 0),)
     if len(rows) > 1 or len(row) != 1 or row[0][1] != 1 or elements > MAX_ELEMENTS:
         return None
@@ -82,7 +82,7 @@ def place_of(
 
 
 def stored(view: View, output: relax.Var, product: Product, aligned: int) -> Place | None:
-    """Return the place of a result in what moves make of it, which is a view of it; None where it has none."""
+    """Return the `Place` of a result in the tensor that moves make of it, `view`; None if no `Place` fits."""
     elements = product.batch * product.rows * product.columns
     steps = [step for axis in view.axes for step in axis]
     sizes = [size for size, _ in steps]

@@ -36,7 +36,7 @@ class Product(NamedTuple):
         return any(not isinstance(size, int) for size in self[:4])
 
     def at(self, sizes: Mapping[tirx.Var, int], usual: int) -> Product:
-        """Return the product with numbers for its sizes: with those of variables, or the usual one."""
+        """Return the product with numbers for its sizes: a variable is one of `sizes`, or else `usual`."""
 
         def number(size: Size) -> int:
             if isinstance(size, int):
@@ -57,7 +57,7 @@ INDEX = "int64"
 
 
 class OpenFactors(NamedTuple):
-    """The parameters of a function for a product of open sizes, and these sizes, numbers as far as they are known."""
+    """The parameters of a function for a product of open sizes, and its sizes, as numbers where they are known."""
 
     first: tirx.Buffer
     """(G, M, K), or (1, M, K) for one matrix for the whole batch."""

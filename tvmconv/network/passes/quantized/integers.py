@@ -16,13 +16,13 @@ from ...graph.graph import blocks_of, call_of, calls, rebind
 from ...sites.quantized import MOVING, Scaling, along_axis, quantized_constant, scaling_of
 
 CHOOSING = ("max", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "strided_slice", "tile")
-"""Operators of Relax, beside those that move elements, whose result is made of elements that they read."""
+"""Operators of Relax, beside those that move elements, whose results consist of elements of their operands."""
 
 PUSHED = (*MOVING, *CHOOSING)
 
 
 def keep_integers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with dequantization as late as possible, for each of its readers by itself.
+    """Return the module with dequantization as late as possible, repeated for each reader.
 
     Constants are dequantized here and now, except for weights, whose integers a kernel may take.
 
@@ -35,7 +35,7 @@ def keep_integers(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _quantized_early(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with quantization before operators that choose or move elements for it alone.
+    """Return the module with quantization before operators that choose or move elements and that nothing else reads.
 
     Rounding and saturating keep the order, so the largest number becomes the largest integer.
 
@@ -91,7 +91,7 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
                 return self._pushed(call, [relax.Tuple([each.args[0] for each in inner])], scaling)
             if calls(call, *PUSHED):
                 return self._pushed(call, [first.args[0], *call.args[1:]], scaling)
-        # Each reader gets its own, which TVM can fuse with it.
+        # Each reader gets a dequantization, which TVM can fuse with it.
         operands = [
             each if found is None else self.builder_.emit(relax.Call(found.op, found.args, found.attrs), each.name)
             for each, found in zip(operands, inner, strict=True)
@@ -99,7 +99,7 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
         return relax.Call(call.op, [relax.Tuple(operands)] if joins else operands, call.attrs)
 
     def _pushed(self, call: relax.Call, operands: Sequence[relax.Expr], scaling: Scaling) -> relax.Expr:
-        """Return the dequantization of what an operator makes of integers."""
+        """Return the dequantization of the result that an operator computes from integers."""
         integers = self.builder_.emit(relax.Call(call.op, operands, call.attrs))
         return relax.op.dequantize(integers, *scaling.operands, out_dtype="float32")
 

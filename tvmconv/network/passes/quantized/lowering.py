@@ -1,7 +1,7 @@
 """The lowering of quantization, dequantization and averages that no kernel of a convolution has taken in.
 
-They become functions of one element, which TVM fuses with what is between them: so a kernel reads integers, has float32
-in registers, and writes integers.
+They become functions of one element, which TVM fuses with the operators between them: so a kernel reads integers, has
+float32 in registers, and writes integers.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
 def _parameter(
     number: float | None, tensors: Iterator[te.Tensor], axis: int
 ) -> Callable[[tuple[tirx.Var, ...]], tirx.PrimExpr]:
-    """Return a function that returns the parameter for an element at a place: the number, or one of a tensor."""
+    """Return a function from an element's index to its parameter: a number, or an element of the next tensor."""
     if number is not None:
         return lambda place: tirx.const(number, "float32" if isinstance(number, float) else "int32")
     tensor = next(tensors)
@@ -127,7 +127,7 @@ class _Windows:
     sizes: dict[int, int]
     strides: dict[int, int]
     before: dict[int, int]
-    """The padding in front, which counts."""
+    """The padding in front, whose elements count in the average."""
 
     @property
     def count(self) -> int:
@@ -152,12 +152,12 @@ def _windows_of(call: Any) -> _Windows | None:
     output = (static_shape(call.ty) or ())[2:]
     reached = [(count - 1) * stride + size for count, stride, size in zip(output, strides, sizes, strict=False)]
     if any(end > sum(edge) for end, edge in zip(reached, zip(shape[2:], before, after, strict=False), strict=False)):
-        return None  # the last windows of a ceiling
+        return None  # the last windows of `ceil_mode` reach past the padding
     return _Windows(*(dict(enumerate(each, start=2)) for each in (sizes, strides, before)))
 
 
 def _integer_sum(x: te.Tensor, windows: _Windows, zero_point: int, shape: relax.ShapeExpr) -> te.Tensor:
-    """Return the sums of integers in windows in int32; padding is of zero points. The sums have the shape given."""
+    """Return the sums of integers in windows, in int32 and in a shape; padding is filled with zero points."""
     reduced = {axis: te.reduce_axis((0, size)) for axis, size in windows.sizes.items()}
     keeps = len(shape) == len(x.shape)
 

@@ -35,13 +35,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "negative": np.negative,
     "subtract": np.subtract,
 }
-"""NumPy's functions for Relax's operators that no activation is named by."""
+"""NumPy's functions for Relax's operators that are no activations."""
 
 PLAIN = ("add", "clip", "dequantize", "maximum", "minimum", "multiply", "nn.relu", "nn.relu6", "quantize", "subtract")
-"""Operators that vectors compute as fast as single elements come out of a table, if there are few of them."""
+"""Operators that, if they are few, take vector instructions no longer than looking up single elements in a table."""
 
 MOST_PLAIN = 4
-"""The largest number of plain steps, in a row, that are better computed."""
+"""The largest number of plain operators, one after the other, for which a table does not pay."""
 
 ENTRIES = 256
 """The bytes of a table."""
@@ -50,15 +50,15 @@ TASK_BYTES = 2**14
 """The bytes that are looked up with a table that is in registers, before it is loaded again."""
 
 LEAST_VECTORS = 2**13
-"""The number of vectors from which waking the threads pays: those of some 10 µs."""
+"""The number of vectors, about 10 µs of work, from which waking the threads pays."""
 
 
 class NotATableError(Exception):
-    """Raised for what is no function of one byte."""
+    """Raised for a value that is no function of a single byte."""
 
 
 def use_tables(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return the module with tables for what is computed of a single byte, element by element, and quantized again.
+    """Return the module with tables for chains of element-by-element operators from one tensor of bytes to bytes.
 
     Before: `y = R.quantize(R.sigmoid(R.dequantize(x, s, z)), t, u)`.
     After: `y = R.call_tir(table, (x, constant))`, with `y[i] = constant[x[i]]`.
@@ -85,22 +85,22 @@ def use_tables(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
 
 class _Function:
-    """A function of the elements of one tensor of bytes, which is found on the way."""
+    """The operators that make a variable a function of the elements of one tensor of bytes."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._steps: dict[relax.Var, str] = {}
         self.x: relax.Var | None = None
-        """The tensor of bytes."""
+        """The tensor of bytes; None until it is found."""
 
     @property
     def is_costly(self) -> bool:
-        """Return whether a table is the faster way."""
+        """Return whether a table is faster than the operators."""
         names = list(self._steps.values())
         return len(names) > MOST_PLAIN or any(name not in PLAIN for name in names)
 
     def integers(self, var: relax.Expr) -> Array:
-        """Return the integers that a variable has for each byte; raise `NotATableError` where it has no such."""
+        """Return the integer that a variable has for each byte of `x`; raise `NotATableError` if it has none."""
         if not isinstance(var, relax.Var) or str(var.ty.dtype) not in QUANTIZED:
             raise NotATableError
         call = call_of(self._block.values.get(var), "quantize")
@@ -123,7 +123,7 @@ class _Function:
         return np.arange(limits.min, limits.max + 1).astype(limits.dtype)
 
     def _numbers(self, expr: relax.Expr) -> Array:
-        """Return the numbers in float32 that an expression has for each byte."""
+        """Return the number in float32 that an expression has for each byte of `x`."""
         if isinstance(expr, tirx.FloatImm | tirx.IntImm):  # a bound of a clip
             return np.asarray(expr.value, np.float32)
         value = constant_value(expr)
@@ -161,11 +161,11 @@ def _least(x: te.Tensor | Var) -> int:
 
 
 def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> tirx.PrimFunc:
-    """Return a function that is `_looked_up` with vectors in the place of its loops, which LLVM runs one by one.
+    """Return a `_looked_up` function with vector instructions instead of its loops, which LLVM does not vectorize.
 
     Before: `for i, j: y[i, j] = table[x[i, j] - least]`.
     After, with 128 entries in registers: `for task, step: y[place : place + 64] = select(x' & 128, permuted(upper half,
-    x'), permuted(lower half, x'))`, where `x'` is `x[place : place + 64]`, and a loop over what is left of x.
+    x'), permuted(lower half, x'))`, where `x'` is `x[place : place + 64]`, and a loop over the last elements of x.
     """
     x, table, y = func.params
     count, lanes = reduce(mul, x.ty.shape), instruction.lanes
@@ -174,7 +174,7 @@ def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> t
     task, step, rest = (Var(name, index) for name in ("task", "step", "rest"))
 
     def place(buffer: Var, last: Expr) -> list[Expr]:
-        """Return indices for a place in memory: one beyond the end of a row is in the next, which is where it lies."""
+        """Return indices for an offset in memory, all on the last axis: past the end of a row, the next one follows."""
         return [*[tirx.const(0, index.dtype)] * (len(buffer.ty.shape) - 1), last]
 
     def loop(var: Var, extent: Expr, body: tirx.Stmt, kind: int = tirx.ForKind.SERIAL) -> tirx.Stmt:
@@ -203,14 +203,14 @@ def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> t
 def _permuted(table: Var, least: int, instruction: LookupInstruction, bits: Var) -> tuple[list[tirx.Stmt], Expr]:
     """Return statements that load the parts of a table, and the results for a vector of bytes, whose bits are given.
 
-    Each part has a result by the last bits; the others choose between two parts, between two of these choices, and so
-    on. A table for numbers with a sign begins with the one of which no bit but the first is set.
+    The low bits choose an entry in each part; the high bits choose between two parts, between two of these choices, and
+    so on. A table for signed numbers begins with the lowest one, whose only set bit is the highest.
     """
     entries, dtype = instruction.entries, bits.ty.dtype
     statements: list[tirx.Stmt] = []
 
     def register(start: int, count: int) -> Var:
-        """Return some entries, as often as they fit in a register."""
+        """Return a register with some entries of the table, repeated as often as they fit."""
         vector = table.vload([tirx.const(start, "int32")], f"{table.ty.dtype}x{count}")
         if count < instruction.lanes:
             vector = tirx.Shuffle([vector] * (instruction.lanes // count), list(range(instruction.lanes)))
@@ -218,7 +218,7 @@ def _permuted(table: Var, least: int, instruction: LookupInstruction, bits: Var)
         return statements[-1].var
 
     def chosen(first: int, count: int) -> Expr:
-        """Return the results for bytes whose bits are a number from `first` on, if there are so many of them."""
+        """Return the results for bytes whose bits are a number from `first` to `first + count - 1`."""
         if count > entries:
             half = count // 2
             is_upper = (bits & tirx.const(half, dtype)) != tirx.const(0, dtype)

@@ -1,4 +1,4 @@
-"""Zero points that are known only when the model runs: they go behind the sums of integers, whose factors are bytes."""
+"""Zero points that are known only when the model runs, subtracted after the sums of products: factors stay bytes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ CONVOLUTIONS = {"relax.nn.conv1d": relax.op.nn.conv1d, "relax.nn.conv2d": relax.
 def split_zero_points(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with sums of products of bytes, less the products of their zero point with the weights.
 
-    Padding is of zero points, so that their products are the same for each output of a channel. A weight less its zero
-    point that no int8 holds is one in int8, beside the sums of x times the middle of each output's numbers.
+    Padding is filled with zero points, so that their products are the same for each output of a channel. A weight that
+    does not fit int8 after its zero point is subtracted is shifted by the middle of each output's range so that it
+    does, and the sums of x times this middle are added.
 
     Before: `y = conv(R.subtract(R.astype(x), z), w)`, in int32.
     After: `s = conv(R.astype(R.call_tir(padded, (x, z))), w)`, `y = R.subtract(s, R.multiply(z, sums_of_w))`.
@@ -66,13 +67,13 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
         return relax.op.add(sums, self.builder_.emit(more))
 
     def _bytes(self, x: relax.Expr) -> Any:
-        """Return the cast to int32 of what sums are of, maybe less a zero point; None for other numbers than bytes."""
+        """Return the cast of bytes to int32 that a factor is, maybe less a zero point; None for other factors."""
         difference = call_of(self._binding(x), "subtract")
         cast = call_of(self._binding(x if difference is None else difference.args[0]), "astype")
         return cast if cast is not None and str(cast.args[0].ty.dtype) in QUANTIZED else None
 
     def _with_bytes(self, call: relax.Call, weight: Array) -> relax.Expr:
-        """Return sums less the products of a zero point that is known only when the model runs, if there is one."""
+        """Return a call on bytes, less the products of a zero point that is known only when the model runs."""
         difference = call_of(self._binding(call.args[0]), "subtract")
         zero_point = None if difference is None else difference.args[1]
         convolution = CONVOLUTIONS.get(call.op.name)
@@ -103,7 +104,10 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
 
 
 def _goes_behind(zero_point: relax.Expr, in_rows: bool) -> bool:
-    """Return whether kernels do not take a zero point, which is one number or, of a matrix, one for each row."""
+    """Return whether a zero point, one number or for a matrix one for each row, is subtracted after the sums.
+
+    That is one that kernels do not take, as it is computed, or has a number for each row.
+    """
     shape, constant = static_shape(zero_point.ty), constant_value(zero_point)
     if not in_rows or shape is None:
         return constant is None and not set(shape or ()) - {1}

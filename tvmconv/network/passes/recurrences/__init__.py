@@ -24,7 +24,7 @@ from .gpu import recurrence_for_gpu
 
 
 def lower_recurrences(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Return the module with a function of the target for the steps of each recurrent layer; the context gets these.
+    """Return the module with a function of the target for the steps of each recurrent layer, added to the context.
 
     Raises `UnsupportedModelError` for a layer that the target has no function for.
 
@@ -60,9 +60,9 @@ def _described(name: str, call: relax.Call, target: tvm.target.Target, function:
 def _lowered(
     builder: relax.BlockBuilder, call: relax.Call, target: tvm.target.Target, functions: dict[int, tvm.ir.GlobalVar]
 ) -> relax.Call:
-    """Return the call of the function for a target, with the weight as that reads it.
+    """Return the call of the function for a target, with the weight in the layout that the function reads.
 
-    `functions` are those of the module so far, by the hashes of their code: equal layers share one.
+    `functions` are the module's functions so far, by the hashes of their code: equal layers share one.
     """
     layer, cpu = layer_of(call), None if backend_of(target).on_gpu else cpu_of(target)
     block = layer.channels if cpu is None else tiling_of(layer, cpu, call.args[0].ty.shape[1]).block
@@ -86,9 +86,9 @@ def _lowered(
 
 
 def _variable(size: Size, variables: dict[int, tirx.Var]) -> Size:
-    """Return a variable of the function for an open size: in (n // 4, 8), nothing else would tell it n.
+    """Return a variable of the function for an open size: from a shape (n // 4, 8) the function could not tell n.
 
-    `variables` are those for the sizes before, by the hashes of these.
+    `variables` are those for the sizes before, by the hashes of the sizes.
     """
     if isinstance(size, (int, tirx.IntImm)):
         return size

@@ -26,16 +26,17 @@ BUSY = 8
 """The vectors of sums that keep a CPU's units for multiply-adds busy: two units, each with four cycles for a sum."""
 
 SHARED_WORK = {1: 500_000, 2: 2_000_000}
-"""The multiply-adds of a step of a direction from which threads share its channels, and wait for each other behind it,
+"""The multiply-adds of a step of a direction from which threads share its channels, and wait for each other after it,
 by the number of directions: two of them may have a thread each instead. `python benchmarks/recurrent_threads.py`
-measures the ways, and so for `STEP_WORK`. From this on, 2 MB, the weights of a direction do not fit into the L2 cache
-of a core, and one thread takes two to five times as long; below it a busy neighbour costs more than sharing saves."""
+measures these ways, and also gives `STEP_WORK`. From this number on, 2 MB, the weights of a direction do not fit into
+the L2 cache of a core, and one thread takes two to five times as long; below it a busy neighbour costs more than
+sharing saves."""
 
 STEP_WORK = 2_000
 """The multiply-adds of a step of one direction from which directions are worth a thread each."""
 
 NOTHING = tvm.ir.StringImm("")
-"""The node of attributes of statements that are about no node."""
+"""The node that attribute statements refer to where they need none."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def tiling_of(layer: Recurrence, cpu: Cpu, batch: Expr) -> Tiling:
     rows = max(1, most // (gates * vectors))
     if not isinstance(batch, tirx.IntImm) or int(batch) <= rows:
         return Tiling(lanes, vectors, min(rows, int(batch)) if isinstance(batch, tirx.IntImm) else rows, gates)
-    # Of many rows each vector of the weight is loaded for eight.
+    # With many rows, a vector of the weight is loaded once for up to eight rows.
     rows = next(each for each in range(min(BUSY, int(batch)), 0, -1) if int(batch) % each == 0 or each <= BUSY // 2)
     together = max(1, most // rows)
     return Tiling(lanes, 1, rows, -(-gates // -(-gates // together)))
@@ -74,13 +75,13 @@ def recurrence_for_cpu(layer: Recurrence, cpu: Cpu, buffers: Buffers) -> tirx.St
 
     Before: `for step: sums = gates[step] + weight * h; h = cell(sums)`.
     After: `for step: for block of channels: for rows: for k: sums[rows, gates, lanes] += weight[k, gates, lanes] *
-    h[rows, k]; h = cell(sums)`, with the directions in threads of their own, or blocks shared by all threads.
+    h[rows, k]; h = cell(sums)`, with a thread for each direction, or blocks shared by all threads.
     """
     return _Loops(layer, cpu, buffers).root()
 
 
 class _Loops:
-    """The loops of a layer, for one direction or for two, which `direction` tells apart."""
+    """The loops of a layer, for one direction or for two, by the index `direction`."""
 
     def __init__(self, layer: Recurrence, cpu: Cpu, buffers: Buffers) -> None:
         self._layer, self._named = layer, dict(buffers)
@@ -98,7 +99,7 @@ class _Loops:
         """Return the body of the function."""
         rows = int(self._batch) if isinstance(self._batch, tirx.IntImm) else 1
         work = len(self._layer.gates) * self._hidden * self._layer.channels * rows
-        parts = self._directions * self._blocks  # of one alone TVM would make no loop that threads share
+        parts = self._directions * self._blocks  # TVM makes no parallel loop of a single part
         if work >= SHARED_WORK[self._directions] and parts > 1 and not self._layer.quantized:
             body = self._shared()
         else:
@@ -119,11 +120,11 @@ class _Loops:
         return loop(direction, self._directions, body, kind)
 
     def _shared(self) -> tirx.Stmt:
-        """Return the statement in which all threads share the blocks of both directions in each phase of a step."""
+        """Return the statement in which all threads share the blocks of all directions in each phase of a step."""
         part, step = index_variable("part"), index_variable("step")
 
         def waited(extent: int, body: tirx.Stmt) -> tirx.Stmt:
-            """Return the loop over `part` that threads share, behind which they wait for each other."""
+            """Return the loop over `part` that threads share, and after which they wait for each other."""
             total = tirx.const(extent, INDEX)
             fresh = index_variable("part")
             body = substitute(body, {part: fresh})
@@ -140,7 +141,7 @@ class _Loops:
         return tirx.AttrStmt(NOTHING, "pragma_parallel_launch_point", tirx.const(1), body)
 
     def _begun(self, direction: Expr) -> tirx.Stmt:
-        """Return the statement that fills the states of a direction with the first ones, and with zeros behind them."""
+        """Return the statement that fills a direction's state with the initial state, and with zeros after it."""
         row, channel = index_variable("row"), index_variable("channel")
         targets = {"h": Element(self._made["state"], [0, direction, row, channel])}
         if "c" in self._made:
@@ -163,7 +164,7 @@ class _Loops:
         return serial(row, self._batch, serial(channel, self._hidden, sequence(stores)))
 
     def _rounded(self, direction: Expr, step: Var) -> tirx.Stmt:
-        """Return the statement that rounds the state of all rows to 256 values, and stores the step between two.
+        """Return the statement that rounds the state of all rows to 256 values, and stores the step between these.
 
         It is ONNX's DynamicQuantizeLinear, less its zero point, which makes integers from -255 to 255.
         """
@@ -307,7 +308,7 @@ class Tile:
         return statements
 
     def _begin(self, row: Expr, gate: str, at: Expr) -> Expr:
-        """Return what the sum of a gate begins with."""
+        """Return the initial value of the sum of a gate."""
         if self.layer.quantized:
             return tirx.const(0, self.layer.dtype)
         if gate == "h" and self.layer.linear_before_reset:
@@ -315,7 +316,7 @@ class Tile:
         return self._product_of_input(row, gate, at).load()
 
     def _factor(self, row: int, k: Expr) -> Expr:
-        """Return an element of what is multiplied by the weight."""
+        """Return element k of the state that the weight is multiplied by: the rounded one, or the reset one."""
         at = self.direction, self.first + row, k
         if self.layer.quantized:
             return self.buffers["rounded"][at]

@@ -43,7 +43,7 @@ class _Kernel:
         self._layer, self._named = layer, buffers
         self._steps, self._batch, _ = buffers["gates"].ty.shape
         turns = -(-layer.channels // MOST_THREADS)
-        # Without a rest of channels no barrier is inside a condition.
+        # The threads divide the channels, so that no barrier is inside a condition.
         while layer.channels % turns:
             turns += 1
         self._turns, self._threads = turns, layer.channels // turns
@@ -65,13 +65,13 @@ class _Kernel:
         return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._made.values())))
 
     def _over_channels(self, of: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-        """Return the statement for all channels, which the threads share."""
+        """Return the statement that the threads run for all channels, each for some of them."""
         thread, turn = index_variable("thread"), index_variable("turn")
         body = loop(turn, self._turns, of(turn * self._threads + thread), tirx.ForKind.SERIAL)
         return _bound(thread, self._threads, "threadIdx.x", body)
 
     def _states(self, parity: Expr | int, channel: Expr) -> dict[str, Element]:
-        """Return the elements of the first or last states, by the names of the operands."""
+        """Return the elements of a channel's states, by the names of the operands; `parity` chooses the buffer of h."""
         found = {"h": Element(self._made["state"], [parity, channel])}
         return found | ({"c": Element(self._made["c"], [channel])} if "c" in self._made else {})
 
@@ -87,7 +87,7 @@ class _Kernel:
         return sequence([self._stored(f"last_{name}", here, channel, state.load()) for name, state in states.items()])
 
     def _stored(self, name: str, here: Sequence[Expr], channel: Expr, value: Expr) -> tirx.Stmt:
-        """Return the statement that stores a value of a result, unless it is for a channel that fills others up."""
+        """Return the statement that stores a value of a result, unless its channel is padding."""
         variable = tirx.Var("value", self._layer.dtype)
         store = Element(self._named[name], here).store(variable)
         if self._layer.hidden < self._layer.channels:

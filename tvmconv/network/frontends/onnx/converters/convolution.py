@@ -56,7 +56,7 @@ def conv(node: Node) -> relax.Expr:
 def conv_transpose(node: Node) -> relax.Expr:
     """Convert ConvTranspose.
 
-    Output padding only leaves more of what the kernels reach, as less padding behind does, and then zeros.
+    Output padding keeps more of the outputs that kernels reach, as less padding at the end does, and then adds zeros.
     """
     x, w = node.operands[:2]
     windows, sizes = _windows(node), node.shape_of()
@@ -69,7 +69,7 @@ def conv_transpose(node: Node) -> relax.Expr:
     if len(more) != len(extents) or min(more) < 0:
         raise Refused(f"its output_padding is {more}", f"{len(extents)} numbers of at least 0")
     before, outputs = _cropping(node, windows, sizes[2:], more)
-    # Relax crops up to what a single kernel reaches, and what is open of it is cropped behind it.
+    # Relax crops less than the extent of a kernel; the rest, and open numbers, are cropped after it.
     cropped = [min(n, extent - 1) if isinstance(n, int) else 0 for n, extent in zip(before, extents, strict=True)]
     whole = [
         (size - 1) * stride + extent for size, stride, extent in zip(sizes[2:], windows.strides, extents, strict=True)
@@ -142,7 +142,7 @@ def _with_bias(node: Node, y: relax.Expr) -> relax.Expr:
 def _cropping(
     node: Node, windows: Windows, sizes: Sequence[Size], more: Sequence[int]
 ) -> tuple[list[Size], list[Size]]:
-    """Return the numbers of elements to crop in front, and those of outputs.
+    """Return the number of elements to crop in front, and the number of outputs, of each axis.
 
     ONNX's specification derives them from output_shape or auto_pad where these are given.
     """

@@ -31,7 +31,7 @@ def grid_sample(node: Node) -> relax.Expr:
 
 
 class Tap(NamedTuple):
-    """An element beside a place along one axis, with its weight."""
+    """An element beside a coordinate along one axis, with its weight."""
 
     place: Expr
     """The index of the element, an integer in floating point; it may be outside the axis."""
@@ -41,10 +41,10 @@ class Tap(NamedTuple):
 def _sample(
     builder: relax.BlockBuilder, x: relax.Expr, grid: relax.Expr, mode: str, padding: str, align_corners: bool
 ) -> relax.Expr:
-    """Return x (N, C, *sizes) sampled at the places in grid (N, *outputs, axes).
+    """Return x (N, C, *sizes) sampled at the coordinates in grid (N, *outputs, axes).
 
-    Places are from -1 to 1, from end to end, with those of the last axis of x first. `mode` is one of `MODES`,
-    `padding`, what is outside of x, one of `PADDINGS`; -1 and 1 are the centers of the elements at the ends if
+    Coordinates are from -1 to 1, from end to end; the one for the last axis of x comes first. `mode` is one of `MODES`,
+    `padding`, for coordinates outside of x, one of `PADDINGS`; -1 and 1 are the centers of the elements at the ends if
     `align_corners`, and else their outer edges.
     """
 
@@ -73,7 +73,7 @@ def _sample(
 
 
 def _taps(place: Expr, mode: str) -> list[Tap]:
-    """Return the elements along an axis, with their weights, that make up the value at a place."""
+    """Return the elements along an axis, with their weights, that make up the value at a coordinate."""
     one = tirx.const(1.0, "float32")
     if mode == "nearest":
         return [Tap(tirx.nearbyint(place), one)]
@@ -100,7 +100,7 @@ def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: 
 
 
 def _inside(place: Expr, length: Expr, padding: str, align_corners: bool) -> Expr:
-    """Return a place moved into the axis: to its end, or reflected at its ends until it is inside."""
+    """Return a coordinate moved into the axis: to its end, or reflected at its ends until it is inside."""
     if padding == "border":
         return _clamped(place, length)
     low = tirx.const(0.0 if align_corners else -0.5, "float32")
@@ -113,5 +113,5 @@ def _inside(place: Expr, length: Expr, padding: str, align_corners: bool) -> Exp
 
 
 def _clamped(place: Expr, length: Expr) -> Expr:
-    """Return a place clipped to the ends of the axis; the first end for NaN."""
+    """Return a coordinate clipped to the ends of the axis; the first end for NaN."""
     return tirx.min(tirx.max(place, tirx.const(0.0, "float32")), length - 1.0)

@@ -80,7 +80,7 @@ def _outputs(facts: SizeFacts, inputs: Size, before: int, after: int, extent: in
 
 
 def _through_all(node: Node, x: relax.Expr, indices: relax.Expr, by_columns: bool) -> relax.Expr:
-    """Return indices within planes of x as those through all of x; `by_columns` counts along the first axis first."""
+    """Return indices within planes of x as those in all of x; `by_columns` counts along the first axis first."""
 
     def compute(indices: te.Tensor, *sizes: Any) -> te.Tensor:
         channels, *plane = map(as_expr, sizes)

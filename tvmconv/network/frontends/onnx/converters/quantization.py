@@ -56,7 +56,7 @@ def dynamic_quantize_linear(node: Node) -> relax.Expr:
 
 
 def _extreme(node: Node, x: relax.Expr, reduce: Callable[..., relax.Expr]) -> relax.Expr:
-    """Return the least or the largest number of x: of each column first, whose numbers are side by side in vectors."""
+    """Return the least or the largest number of x: first of each column, where vectors have neighbouring columns."""
     if x.ty.ndim > 1:
         x = node.emit(reduce(x, axis=list(range(x.ty.ndim - 1))))
     return node.emit(reduce(x))
@@ -77,7 +77,7 @@ def _checked(node: Node, dtype: str, kind: str) -> relax.Expr:
 
 
 def _axis(node: Node, x: relax.Expr) -> int:
-    """Return the axis of the scales, counted from the front; for one scale any that there is."""
+    """Return the axis of the scales, counted from the front; 0 for a single scale on an axis that x has not."""
     axis, rank = node.attributes.get("axis", 1), x.ty.ndim
     if -rank <= axis < rank:
         return int(axis % rank)

@@ -88,7 +88,7 @@ def unsqueeze(node: Node) -> relax.Expr:
 
 
 def expand(node: Node) -> relax.Expr:
-    """Convert Expand: axes of 1 element are repeated, those of the wanted shape as well."""
+    """Convert Expand: axes of 1 element, of the input or of the wanted shape, take the size of the other one."""
     x, wanted = node.operands[0], node.sizes(1, "shape") or []
     sizes = node.shape_of()
     rank = max(len(sizes), len(wanted))
