@@ -73,7 +73,7 @@ $(VENV)/test-installed: $(BIN)/python pyproject.toml
 
 $(VENV)-lowest/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lowest
-	$(PYTHON) tests/lowest_versions.py onnx plot tune > $(VENV)-lowest/constraints.txt
-	$(VENV)-lowest/bin/python $(INSTALL) '.[onnx,plot,tune]' pytest pytest-xdist $(COMPILER) \
+	$(PYTHON) tests/lowest_versions.py onnx tune > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python $(INSTALL) '.[onnx,tune]' pytest pytest-xdist $(COMPILER) \
 	  --constraint $(VENV)-lowest/constraints.txt
 	touch $@

@@ -16,7 +16,7 @@ import tvmconv as library
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload, autotvm
-from tvmconv.bench.factors import rounded
+from tvmconv.testing.factors import rounded
 from tvmconv.cli.tune import Source
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from

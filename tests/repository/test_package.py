@@ -113,10 +113,10 @@ def test_without_the_extra_for_tuning_all_ways_to_it_say_what_to_install(tmp_pat
 
 
 def test_lowest_versions_are_those_of_pyproject() -> None:
-    command = [sys.executable, "tests/lowest_versions.py", "onnx", "plot", "tune"]
+    command = [sys.executable, "tests/lowest_versions.py", "onnx", "tune"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = dict(line.split("==") for line in done.stdout.splitlines())
-    assert {"click", "msgspec", "numpy", "onnx", "onnxruntime", "matplotlib", "psutil", "xgboost-cpu"} <= found.keys()
+    assert {"click", "msgspec", "numpy", "onnx", "onnxruntime", "psutil", "xgboost-cpu"} <= found.keys()
     text = (ROOT / "pyproject.toml").read_text()
     for name, version in found.items():
         assert f'"{name}>={version}' in text

@@ -19,7 +19,7 @@ from tests.schedules.spaces import check_space
 from tests.shared.huge_arrays import huge
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload, compute
-from tvmconv.bench.factors import fma_sums
+from tvmconv.testing.factors import fma_sums
 from tvmconv.checking.suites import load_suite
 from tvmconv.compute.dense.winograd import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for

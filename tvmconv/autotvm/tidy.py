@@ -7,6 +7,8 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from math import inf, nan
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +19,7 @@ from tvmconv.dispatch import template_named
 from tvmconv.dispatch.call import Call
 from tvmconv.dispatch.history import best_record, processor
 from tvmconv.dispatch.record import Log, Record, encode, load_from_file, locked
-from tvmconv.dispatch.trial import Status
+from tvmconv.dispatch.trial import Stage, Status
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
 
@@ -56,6 +58,12 @@ def by_making(records: Iterable[Record]) -> dict[Made, list[Record]]:
 def default_record(records: Iterable[Record]) -> Record | None:
     """Return the default configuration's record, of records of one making, as `best_record` chooses it."""
     return best_record(record for record in records if record.config.index == 0)
+
+
+def best_so_far(records: Iterable[Record]) -> list[float]:
+    """Return the least cost in µs after each trial of a search, NaN before the first that worked."""
+    costs = (1e6 * record.cost for record in records if record.stage is Stage.SEARCH)
+    return [cost if cost < inf else nan for cost in accumulate(costs, min)]
 
 
 def merged(logs: Iterable[Log]) -> list[Record]:

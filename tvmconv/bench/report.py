@@ -1,8 +1,8 @@
-"""The report of a run of suites: its JSON, numbers derived from it, and its comparison with an older one."""
+"""The report of a run of suites: its JSON, numbers derived from it, and the comparison of two documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, backend_named
 
@@ -23,10 +22,6 @@ from .timing import Timing, micro, times_as_long
 T = TypeVar("T")
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
-
-SPARSITIES = tuple(step / 10 for step in range(10))
-"""The shares of zeros in figure 11 of the sparse code-generation paper."""
-
 
 class Row(msgspec.Struct, frozen=True):
     """The results for a workload of a suite beside its peers; times are seconds of one call."""
@@ -50,11 +45,6 @@ class Row(msgspec.Struct, frozen=True):
     """The share of zeros in the weight; None for a dense one, which tvmconv's dense kernels take."""
     code: Code | None = None
     """The code of the sparse kernel."""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """The key that identifies the same row in another report."""
-        return self.suite, self.name, self.workload
 
     @property
     def ours(self) -> Timing | None:
@@ -99,24 +89,6 @@ class Report(msgspec.Struct, frozen=True):
     roofs: Roofs | None
     """The limits of the device; None where the run ended early, and in reports from before they were measured."""
     rows: list[Row]
-
-
-class Change(msgspec.Struct, frozen=True):
-    """The change of tvmconv's time for a workload from an older report to now."""
-
-    suite: str
-    name: str
-    workload: str
-    old: Timing
-    new: Timing
-
-    @property
-    def ratio(self) -> float:
-        return self.new.median / self.old.median
-
-    def is_regression(self, allowed: float) -> bool:
-        """Return whether the time grew by more than the allowed share, and in every round, as medians are noisy."""
-        return self.ratio > 1 + allowed and self.new.low > self.old.median
 
 
 def versions(kind: str) -> dict[str, str]:
@@ -180,17 +152,6 @@ def absent(rows: Iterable[Compared]) -> dict[tuple[str, str, str], list[str]]:
     return found
 
 
-def crossover(rows: Iterable[Row], peer: str) -> float | None:
-    """Return the share of zeros from which tvmconv is faster than a peer; None where it is slower at the largest."""
-    found = None
-    for row in sorted(rows, key=lambda row: row.sparsity or 0.0, reverse=True):
-        ratio = row.times_faster(peer)
-        if ratio is None or ratio <= 1:
-            return found
-        found = row.sparsity
-    return found
-
-
 def geometric_means(rows: Iterable[Compared], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
     """Return for each peer how many times as fast tvmconv is, on average, and on how many rows both have run.
 
@@ -222,36 +183,66 @@ def _means(
     return {peer: (mean(values), len(values)) for peer, values in found.items() if values}
 
 
-def read_report(path: Path) -> Report:
-    """Read a report that `tvmconv bench suite --json` has printed."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Report)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(
-            "compare", str(path), f"a report of `tvmconv bench suite --json` ({error})"
-        ) from None
+IDENTITY = ("suite", "name", "workload", "batch", "size", "sparsity", "precision")
+"""The fields that identify the same row in another document."""
 
 
-def require_comparable(
-    old: Report, problems: Mapping[tuple[str, str], Problem], device: DeviceFacts | None, cache: str
-) -> None:
-    """Raise `InvalidArgumentError` for a report of other conditions, or with none of the problems.
+class Measured(msgspec.Struct, frozen=True):
+    """The device, the state of the caches and the rows of a document of `tvmconv bench`."""
 
-    Conditions are the device, its threads and the state of the caches; a problem's key is its suite and its name.
+    device: DeviceFacts
+    rows: list[dict[str, Any]]
+    cache: str = "warm"
+
+    def __str__(self) -> str:
+        return f"{self.device}, {self.cache} caches"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """The change of tvmconv's time for a row from an older document to a newer one."""
+
+    name: str
+    old: Timing
+    new: Timing
+
+    @property
+    def ratio(self) -> float:
+        return self.new.median / self.old.median
+
+    def is_regression(self, allowed: float) -> bool:
+        """Return whether the time grew by more than the allowed share, and in every round, as medians are noisy."""
+        return self.ratio > 1 + allowed and self.new.low > self.old.median
+
+
+def changes(old: Path, new: Path) -> list[Change]:
+    """Return the changes of the rows that two files of `tvmconv bench suite` or `bench networks` have in common.
+
+    Raises `InvalidArgumentError` for other files, for those of different devices, numbers of threads or states of
+    caches, and where they have no row in common.
     """
-    then, now = (f"{facts}, {state} caches" for facts, state in ((old.device, old.cache), (device, cache)))
-    if then != now:
-        raise InvalidArgumentError("compare", then, f"a report measured as this run is: {now}")
-    keys = {(*names, str(problem)) for names, problem in problems.items()}
-    if not any(row.key in keys for row in old.rows if row.ours):
-        raise InvalidArgumentError("compare", [row.name for row in old.rows], "a report with a workload of this run")
+    before, after = _read("old", old), _read("new", new)
+    if str(before) != str(after):
+        raise InvalidArgumentError("new", str(after), f"a document measured as the older one is: {before}")
+    then, now = _times(before), _times(after)
+    if not then.keys() & now.keys():
+        raise InvalidArgumentError("new", str(new), f"a document with a row of {old}")
+    return [Change(name, then[key, name], timing) for (key, name), timing in now.items() if (key, name) in then]
 
 
-def changes(rows: Iterable[Row], old: Report) -> list[Change]:
-    """Return the changes of the rows that both have."""
-    before = {row.key: row.ours for row in old.rows}
-    return [
-        Change(row.suite, row.name, row.workload, then, row.ours)
-        for row in rows
-        if row.ours is not None and (then := before.get(row.key)) is not None
-    ]
+def _read(argument: str, path: Path) -> Measured:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Measured)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        expected = f"what `tvmconv bench suite` or `bench networks` wrote ({error})"
+        raise InvalidArgumentError(argument, str(path), expected) from None
+
+
+def _times(document: Measured) -> dict[tuple[str, str], Timing]:
+    """Return tvmconv's times by the identity of a row, as text, and the name that it is shown by."""
+    found = {}
+    for row in document.rows:
+        if timing := dict(row.get("times") or {}).get(OURS.name):
+            words = [row.get("suite"), row.get("name"), f"batch {row['batch']}" if row.get("batch") else None]
+            key = str([row.get(field) for field in IDENTITY])
+            found[key, " ".join(str(word) for word in words if word)] = msgspec.convert(timing, Timing)
+    return found

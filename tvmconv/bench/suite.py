@@ -68,7 +68,7 @@ def measure_rows(
     workloads: Mapping[tuple[str, str], ConvWorkload],
     target: tvm.target.Target,
     peers: Sequence[Peer],
-    hows: Sequence[How],
+    how: How,
     started: Callable[[str], None],
 ) -> Iterator[Row]:
     """Measure workloads one by one, whose keys are a suite and a name; `started` is told each before it begins.
@@ -77,9 +77,8 @@ def measure_rows(
     """
     use_threads_of_tvm(target)
     for (suite, name), workload in workloads.items():
-        for how in hows:
-            started(f"{suite} {name}: {how.problem(workload)}")
-            yield measure_row(suite, name, workload, target, peers, how)
+        started(f"{suite} {name}: {how.problem(workload)}")
+        yield measure_row(suite, name, workload, target, peers, how)
 
 
 def measure_row(

@@ -27,7 +27,6 @@ EXTRAS = {
     "torch": "importing PyTorch models",
     "cuda": "CUDA kernels without a CUDA toolkit",
     "tune": "tuning",
-    "plot": "plots",
 }
 """The purpose of each extra that users install."""
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tvmconv.support.store import write_whole
+
 from .console import count, note, print_json, print_table
 from .options import INPUT_FILE, JSON, argument, command, option, output, plot
 
@@ -64,14 +66,15 @@ def show(
 
     The counts are of how the trials ended, of devices, and of versions.
     """
-    from tvmconv.autotvm.plot import plot_convergence
-    from tvmconv.autotvm.tidy import by_making
+    from tvmconv.autotvm.tidy import best_so_far, by_making
+    from tvmconv.bench.html.logs import convergence
 
     held = opened(path)
     records = [record for record in held.records if workload is None or workload in str(record.problem)]
     if plot is not None:
-        runs = {", ".join(map(str, making(made))): same for made, same in by_making(records).items()}
-        plot_convergence(runs, plot, "--plot")
+        runs = {", ".join(map(str, making(made))): best_so_far(same) for made, same in by_making(records).items()}
+        if chart := convergence(runs):
+            write_whole(plot, chart.file([]).encode())
     records = [record for record in records if status is None or record.status.value == status]
     counts = Counter(record.status.value for record in records)
     devices = Counter(str(record.device) for record in records)

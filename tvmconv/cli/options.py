@@ -278,4 +278,4 @@ def output(text: str, suffix: str | None = None, metavar: str = "FILE") -> Any:
 
 def plot(text: str) -> Any:
     """Return the declaration of the option for a plot."""
-    return option(text, type=OutputFile(".png"), metavar="FILE.png")
+    return option(text, type=OutputFile(".svg"), metavar="FILE.svg")

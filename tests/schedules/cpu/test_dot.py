@@ -16,7 +16,7 @@ from tests.schedules.cases.layers import SHAPES, layer
 from tests.schedules.kernels_here import HERE, check_packed, result, run
 from tests.shared.sparing import pairs, sparing
 from tvmconv import ConvWorkload
-from tvmconv.bench.factors import DATA
+from tvmconv.testing.factors import DATA
 from tvmconv.dispatch import select
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem

@@ -12,7 +12,7 @@ import tvmconv
 from tests.schedules.cases.integers import EXACT, random_integers
 from tests.schedules.cases.tensor import KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 from tvmconv import ConvWorkload
-from tvmconv.bench.factors import DATA, Factors, fma_sums
+from tvmconv.testing.factors import DATA, Factors, fma_sums
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.operands import unwritten
 from tvmconv.dispatch import select

@@ -17,7 +17,7 @@ from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.tensor import Layouts
 from tests.schedules.cases.winograd import CASES, conv
 from tests.shared.sparing import every
-from tvmconv.bench.factors import Factors, Shape, fma_sums, normal, positive, rounded
+from tvmconv.testing.factors import Factors, Shape, fma_sums, normal, positive, rounded
 from tvmconv.compute.dense.winograd import transforms
 from tvmconv.dispatch import select
 from tvmconv.lowering import lower

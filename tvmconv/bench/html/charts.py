@@ -1,20 +1,41 @@
-"""Charts as SVG: bars, points below roofs, and curves. Colours are classes of the style sheet."""
+"""Charts as SVG: bars, points below roofs, and curves. A contender has one colour in all of them, by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from math import ceil, floor, log10
 
 from .markup import Markup, tag
 
 WIDTH, LEFT, RIGHT, BOTTOM, TOP = 400, 44, 12, 30, 10
-COLOURS = 11
-"""The number of colours in the style sheet."""
+STEP = 14
+"""The height of a line of a key or of a note."""
 
-STYLE = Markup(files(__package__).joinpath("charts.css").read_text())
-"""The style sheet of the charts."""
+PALETTE = {
+    "tvmconv": "#2f6fb5", "pytorch": "#d1730f", "pytorch-channels-last": "#e0a63a", "torch-compile": "#2c8a4b",
+    "onnxruntime": "#b3405c", "tvm": "#7a5bb5", "pytorch-tf32": "#8a6d2f", "pytorch-half": "#12868f",
+    "torch-compile-half": "#7fa63b", "pytorch-autocast": "#5fa8b0", "torch-compile-max-autotune": "#4f7d1a",
+    "tvmconv-float32": "#8fb4e0", "tvmconv-dense": "#4a55c4", "tvmconv-direct": "#57a0d3", "tvmconv-im2win": "#1d3f78",
+    "tvmconv-channels-last": "#6f8fa8", "gemm": "#c23b22", "gemm-channels-last": "#e5806b", "im2col-gemm": "#a8336f",
+    "im2col-spmm": "#d98cb3", "pytorch-fp16": "#6b4b2a", "pytorch-tf32-channels-last": "#b59b5b",
+    "pytorch-quarter": "#7d3c98", "copy": "#8a8f98",
+}  # fmt: skip
+"""Colours by contender, which are told apart on white and on black; other names take those that a chart leaves over."""
+
+STYLE = Markup("""
+svg { font: 10px system-ui, sans-serif; }
+svg text { fill: #1c2024; } svg text.tiny { font-size: 8px; fill: #5b6470; }
+polyline { fill: none; stroke-width: 1.5; }
+.grid { stroke: #d9dee4; stroke-width: 0.7; } .axis { stroke: #5b6470; stroke-width: 1.2; fill: none; }
+.faint { opacity: 0.4; stroke-width: 1; } .ground { fill: #fff; }
+@media (prefers-color-scheme: dark) {
+  svg text { fill: #e3e7ec; } svg text.tiny { fill: #9aa4b0; }
+  .grid { stroke: #333a43; } .axis { stroke: #9aa4b0; } .ground { fill: #14171b; }
+}
+""")
+"""The style sheet of the charts, without variables, which some programs that draw SVG do not know."""
 
 LONGEST = 26
 """The number of characters of a row's name that are shown."""
@@ -22,40 +43,51 @@ LONGEST = 26
 Point = tuple[float, float]
 
 
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the colours of names in a chart; "torch.compile" has that of "torch-compile"."""
+    plain = {re.sub(r"\W", "", name): colour for name, colour in PALETTE.items()}
+    found = {name: plain.get(re.sub(r"\W", "", name.lower())) for name in names}
+    free = [colour for colour in PALETTE.values() if colour not in found.values()] or [*PALETTE.values()]
+    others = [name for name, colour in found.items() if colour is None]
+    given = {name: free[number % len(free)] for number, name in enumerate(others)}
+    return {name: colour or given[name] for name, colour in found.items()}
+
+
 @dataclass(frozen=True)
 class Chart:
-    """A chart and the names of its colours."""
+    """A chart, and the colours of its names, which are its key."""
 
     parts: Sequence[Markup]
     height: float
-    names: Sequence[str]
-    first: int = 0
-    """The number of the first name's colour."""
+    colours: Mapping[str, str]
 
     def figure(self) -> Markup:
         """Return the chart above its key, as HTML."""
-        keys = [tag("span", tag("i", class_=_colour(number)), name) for number, name in self.keys]
+        keys = [tag("span", tag("i", style=f"background:{colour}"), name) for name, colour in self.colours.items()]
         chart = tag("svg", *self.parts, viewBox=f"0 0 {WIDTH} {self.height:.0f}", role="img")
         return tag("figure", chart, tag("figcaption", *keys))
 
     def file(self, notes: Sequence[str]) -> Markup:
         """Return the chart above its key and lines of notes, as a separate SVG file."""
-        parts, y, step = list(self.parts), self.height + 12, 14
-        for place, (number, name) in enumerate(self.keys):
-            x, line = 12 + 125 * (place % 3), y + step * (place // 3)
-            parts.append(tag("rect", x=x, y=line - 8, width=9, height=9, class_=f"f {_colour(number)}"))
-            parts.append(_text(x + 13, line, name, "start"))
-        y += step * ceil(len(self.names) / 3)
-        for number, note in enumerate(notes):
-            parts.append(_text(12, y + step * number, note, "start", "tiny"))
-        height = y + step * len(notes)
-        ground = tag("rect", width=WIDTH, height=height, class_="ground")
-        size = {"viewBox": f"0 0 {WIDTH} {height:.0f}", "width": 1.6 * WIDTH, "height": f"{1.6 * height:.0f}"}
-        return tag("svg", tag("style", STYLE), ground, *parts, xmlns="http://www.w3.org/2000/svg", **size)
+        return below_each_other([self], notes)
 
-    @property
-    def keys(self) -> list[tuple[int, str]]:
-        return list(enumerate(self.names, self.first))
+
+def below_each_other(charts: Sequence[Chart], notes: Sequence[str]) -> Markup:
+    """Return charts above their keys as one SVG file, with lines of notes at its end."""
+    parts, y = list[Markup](), 0.0
+    for chart in charts:
+        parts.append(tag("g", *chart.parts, transform=f"translate(0 {y:.0f})" if y else None))
+        y += chart.height + 12
+        for number, (name, colour) in enumerate(chart.colours.items()):
+            x, line = 12 + 125 * (number % 3), y + STEP * (number // 3)
+            parts.append(tag("rect", x=x, y=line - 8, width=9, height=9, fill=colour))
+            parts.append(_text(x + 13, line, name, "start"))
+        y += STEP * ceil(len(chart.colours) / 3)
+    parts += [_text(12, y + STEP * number, note, "start", "tiny") for number, note in enumerate(notes)]
+    y += STEP * len(notes)
+    ground = tag("rect", width=WIDTH, height=y, class_="ground")
+    size = {"viewBox": f"0 0 {WIDTH} {y:.0f}", "width": 1.6 * WIDTH, "height": f"{1.6 * y:.0f}"}
+    return tag("svg", tag("style", STYLE), ground, *parts, xmlns="http://www.w3.org/2000/svg", **size)
 
 
 class LogAxis:
@@ -91,32 +123,28 @@ class LogAxis:
         return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def bars(rows: Mapping[str, Mapping[str, float]], unit: str, first: int) -> Chart:
-    """Draw a group of horizontal bars for each row, from 1 to the right, or to the left where a value is below 1.
-
-    Their names have the colours from number `first` on.
-    """
+def bars(rows: Mapping[str, Mapping[str, float]], unit: str, base: float = 1) -> Chart:
+    """Draw a group of horizontal bars for each row, from the base to the right, or to the left where a value is less."""
     values = [value for row in rows.values() for value in row.values()]
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    colours = colours_of(dict.fromkeys(name for row in rows.values() for name in row))
     left, row_gap, thick = 8 + 6 * min(max(map(len, rows)), LONGEST), 8, 9
-    x = LogAxis([*values, 1.0], left, WIDTH - 34)
+    x = LogAxis([*values, base], left, WIDTH - 34)
     parts: list[Markup] = []
     y = float(TOP)
     for label, row in rows.items():
         parts.append(_text(left - 6, y + thick * len(row) / 2 + 4, label[:LONGEST], "end"))
         for name, value in row.items():
-            start, end = sorted((x(1.0), x(value)))
+            start, end = sorted((x(base), x(value)))
             title = tag("title", f"{label}, {name}: {value:.3g}")
-            colour = _colour(first + names.index(name))
-            size = {"height": thick - 1, "class_": f"f {colour}", "x": start, "y": y, "width": max(end - start, 1.0)}
-            parts.append(tag("rect", title, **size))
+            size = {"x": start, "y": y, "width": max(end - start, 1.0), "height": thick - 1}
+            parts.append(tag("rect", title, **size, fill=colours[name]))
             parts.append(_text(end + 3, y + thick - 2, f"{value:.3g}", "start", "tiny"))
             y += thick
         y += row_gap
     grid = [_line(x(tick), TOP - 4, x(tick), y, "grid") for tick in x.ticks()]
     grid += [_text(x(tick), y + 12, _number(tick), "middle") for tick in x.ticks()]
-    grid.append(_line(x(1.0), TOP - 4, x(1.0), y, "axis"))
-    return Chart([*grid, *parts, _text((left + WIDTH) / 2, y + 27, unit, "middle")], y + 32, names, first)
+    grid.append(_line(x(base), TOP - 4, x(base), y, "axis"))
+    return Chart([*grid, *parts, _text((left + WIDTH) / 2, y + 27, unit, "middle")], y + 32, colours)
 
 
 def points(
@@ -124,38 +152,39 @@ def points(
 ) -> Chart:
     """Draw named points (label, x, y) of several series below lines of roofs, both axes logarithmic."""
     every = [(x, y) for marks in series.values() for _, x, y in marks]
-    height = 300
-    corners = [corner for line in roofs for corner in line]
-    x = LogAxis([x for x, _ in [*every, *corners]], LEFT, WIDTH - RIGHT)
-    y = LogAxis([y for _, y in [*every, *corners]], height - BOTTOM, TOP)
+    every += [corner for line in roofs for corner in line]
+    height, colours = 300, colours_of(series)
+    x = LogAxis([x for x, _ in every], LEFT, WIDTH - RIGHT)
+    y = LogAxis([y for _, y in every], height - BOTTOM, TOP)
     parts = _frame(x.ticks(), x, y, height, axes)
     for line in roofs:
         parts.append(tag("polyline", points=" ".join(f"{x(a)},{y(b)}" for a, b in line), class_="axis"))
-    for number, (name, marks) in enumerate(series.items()):
+    for radius, (name, marks) in zip((4, *[3] * len(series)), series.items(), strict=False):
         for label, a, b in marks:
             title = tag("title", f"{label}, {name}: {b:.4g} at {a:.3g}")
-            parts.append(
-                tag("circle", title, cx=x(a), cy=y(b), r=4 if number == 0 else 3, class_=f"f {_colour(number)}")
-            )
-    return Chart(parts, height, list(series))
+            parts.append(tag("circle", title, cx=x(a), cy=y(b), r=radius, fill=colours[name]))
+    return Chart(parts, height, colours)
 
 
 def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Chart:
-    """Draw curves over the numbers from 1, both axes logarithmic; a curve skips NaN. Past `COLOURS`, all look alike."""
+    """Draw curves over the numbers from 1, both axes logarithmic; a curve skips NaN.
+
+    More curves than there are colours all look alike.
+    """
     lines = {
         name: [(i, value) for i, value in enumerate(values, 1) if value == value] for name, values in series.items()
     }
     every = [point for line in lines.values() for point in line]
-    height = 260
+    height, colours = 260, colours_of(lines) if len(lines) <= len(PALETTE) else {}
     x = LogAxis([1.0, max(a for a, _ in every)], LEFT, WIDTH - RIGHT)
     y = LogAxis([b for _, b in every], height - BOTTOM, TOP)
     parts = _frame(x.ticks(whole=True), x, y, height, axes)
-    alike = len(lines) > COLOURS
-    for number, (name, line) in enumerate(lines.items()):
-        corners = [f"{x(a)},{y(b)}" for a, b in _stairs(line)]
-        colour = "s c0 faint" if alike else f"s {_colour(number)}"
-        parts.append(tag("polyline", tag("title", name), points=" ".join(corners), class_=colour))
-    return Chart(parts, height, [] if alike else list(lines))
+    for name, line in lines.items():
+        corners = " ".join(f"{x(a)},{y(b)}" for a, b in _stairs(line))
+        kind = None if colours else "faint"
+        stroke = colours.get(name, PALETTE["tvmconv"])
+        parts.append(tag("polyline", tag("title", name), points=corners, stroke=stroke, class_=kind))
+    return Chart(parts, height, colours)
 
 
 def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
@@ -194,10 +223,6 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 
 def _text(x: float, y: float, content: str, anchor: str, kind: str | None = None, **more: object) -> Markup:
     return tag("text", content, **more, x=round(x, 1), y=round(y, 1), text_anchor=anchor, class_=kind)
-
-
-def _colour(number: int) -> str:
-    return f"c{number % COLOURS}"
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,8 @@ import msgspec
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.workload import ConvWorkload
 
-from .markup import Cell, Markup, facts, section, table, tag
+from .markup import Cell, Markup, facts, join, section, table, tag
+from .suites import relative_bars
 
 Figures = dict[str, Any]
 TIMING = {"median", "low", "high"}
@@ -44,14 +45,30 @@ def _is_records(value: Any) -> bool:
 
 
 def _records(records: list[Figures]) -> Markup:
-    """Return a table of records, a column for each figure that one of them has."""
+    """Return a table of records, a column for each figure that one of them has, below bars of relative times."""
     rows = [
         {key: cell for name, value in record.items() for key, cell in _flat(name, value).items()} for record in records
     ]
     headers = list(dict.fromkeys(name for row in rows for name in row))
-    return table(
-        [header.replace("_", " ") for header in headers], [[row.get(name) for name in headers] for row in rows]
-    )
+    cells = [[row.get(name) for name in headers] for row in rows]
+    chart = relative_bars(_times(records))
+    drawn = [tag("div", chart.figure(), class_="charts")] if chart else []
+    return join([*drawn, table([header.replace("_", " ") for header in headers], cells)])
+
+
+def _times(records: list[Figures]) -> dict[str, dict[str, float]]:
+    """Return the seconds of contenders by the names of those records that have them."""
+    found = {}
+    for record in records:
+        times = {name: each for name, each in dict(record.get("times") or {}).items() if _is_timing(each)}
+        if times:
+            label = " ".join(str(record[key]) for key in ("name", "kind", "batch") if record.get(key))
+            found[label] = {name: float(each["median"]) for name, each in times.items()}
+    return found
+
+
+def _is_timing(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() >= TIMING and isinstance(value["median"], float)
 
 
 def _flat(name: str, value: Any) -> dict[str, Cell]:
@@ -59,7 +76,7 @@ def _flat(name: str, value: Any) -> dict[str, Cell]:
     if isinstance(value, dict):
         if (workload := _workload(value)) is not None:
             return {name: str(workload)}
-        if value.keys() >= TIMING and isinstance(value["median"], float):
+        if _is_timing(value):
             return {f"{name}, µs": 1e6 * value["median"]}
         if len(value) > 3 and not any(isinstance(part, dict) for part in value.values()):
             return {name: ", ".join(f"{key}={_text(part)}" for key, part in value.items())}

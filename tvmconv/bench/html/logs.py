@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from statistics import geometric_mean
 
-from tvmconv.autotvm.plot import best_so_far
-from tvmconv.autotvm.tidy import Made, by_making, default_record
+from tvmconv.autotvm.tidy import Made, best_so_far, by_making, default_record
 from tvmconv.dispatch.history import best_record
 from tvmconv.dispatch.record import Log, Record
 from tvmconv.dispatch.trial import Stage, Status
 
-from . import charts
+from .charts import Chart, curves
 from .markup import Cell, Markup, details, facts, join, section, table, tag
 
 REASONS = 12
@@ -69,16 +68,20 @@ def _is_trial(record: Record) -> bool:
 
 def _convergence(groups: dict[Made, list[Record]]) -> Markup:
     """Draw the best so far, as a multiple of the best of all, over the trials of each workload's search."""
-    series: dict[str, list[float]] = {}
-    for made, records in groups.items():
-        curve = best_so_far(records)
-        least = min((cost for cost in curve if isfinite(cost)), default=inf)
-        if len(curve) > 1 and isfinite(least):
-            name = f"{made.problem} ({made.template}, {made.device})"
-            series[name] = [cost / least for cost in curve]
-    if not series:
-        return Markup()
-    return tag("div", charts.curves(series, ("trial", "best so far / best")).figure(), class_="charts")
+    found = {f"{made.problem} ({made.template}, {made.device})": best_so_far(same) for made, same in groups.items()}
+    chart = convergence(found)
+    return tag("div", chart.figure(), class_="charts") if chart else Markup()
+
+
+def convergence(runs: Mapping[str, Sequence[float]]) -> Chart | None:
+    """Draw the best cost after each trial of each search, NaN where there is none yet, as a multiple of its least."""
+    least = {name: min((cost for cost in curve if isfinite(cost)), default=inf) for name, curve in runs.items()}
+    series = {
+        name: [cost / least[name] for cost in curve]
+        for name, curve in runs.items()
+        if len(curve) > 1 and isfinite(least[name])
+    }
+    return curves(series, ("trial", "best so far / best")) if series else None
 
 
 def _failures(records: Sequence[Record]) -> Markup:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 
-from ..peers import OURS
-from ..report import Report, Row, absent, figures, geometric_means, peers_of
-from . import charts
+from ..peers import LIMITS, OURS
+from ..report import Report, Row, absent, figures, peers_of
+from .charts import Chart, bars, points
 from .markup import Cell, Markup, details, facts, join, section, table, tag
 
 
@@ -26,23 +27,40 @@ def benchmark(title: str, report: Report) -> Markup:
 
 
 def _suite(name: str, rows: Sequence[Row], report: Report) -> Markup:
-    peers, measured = peers_of(rows), [row for row in rows if row.ours]
-    parts: list[Markup] = []
-    if means := geometric_means(measured, peers):
-        ratios = {
-            row.name: {peer: ratio for peer in peers if (ratio := row.times_faster(peer)) is not None}
-            for row in measured
-        }
-        overall = {"geometric mean": {peer: mean for peer, (mean, _) in means.items()}}
-        parts.append(charts.bars({**overall, **ratios}, "times as long as tvmconv takes", first=1).figure())
-    if measured:
-        parts.append(_roofline(measured, peers, report))
+    charts, note = charts_of(rows, report)
     why = [[row.name, row.workload, row.flops, row.bytes, row.selection] for row in rows]
     more = details("workloads and configurations", table(["name", "workload", "FLOP", "bytes", "configuration"], why))
-    return join([tag("h3", name), tag("div", *parts, class_="charts"), table(*figures(rows)), more])
+    drawn = tag("div", *(chart.figure() for chart in charts), class_="charts")
+    return join([tag("h3", name), drawn, tag("p", note, class_="note"), table(*figures(rows)), more])
 
 
-def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Markup:
+def charts_of(rows: Sequence[Row], report: Report) -> tuple[list[Chart], str]:
+    """Return bars and a roofline of those rows that tvmconv has run on, and a note about the roofs."""
+    measured = [row for row in rows if row.ours]
+    times = {row.name: {name: time.median for name, time in row.times.items()} for row in measured}
+    relative = relative_bars(times)
+    if not measured:
+        return [], ""
+    roofline, note = _roofline(measured, report)
+    return [*([relative] if relative else []), roofline], note
+
+
+def relative_bars(times: Mapping[str, Mapping[str, float]]) -> Chart | None:
+    """Draw seconds of contenders by row as multiples of tvmconv's, with their geometric means; None without peers."""
+    limits = {OURS.name, *(limit.name for limit in LIMITS)}
+    ratios = {
+        label: {name: each / row[OURS.name] for name, each in row.items() if name not in limits}
+        for label, row in times.items()
+        if OURS.name in row
+    }
+    names = dict.fromkeys(name for row in ratios.values() for name in row)
+    if not names:
+        return None
+    means = {name: geometric_mean([row[name] for row in ratios.values() if name in row]) for name in names}
+    return bars({**({"geometric mean": means} if len(ratios) > 1 else {}), **ratios}, "times as long as tvmconv takes")
+
+
+def _roofline(rows: Sequence[Row], report: Report) -> tuple[Chart, str]:
     """Draw rates below the device's roofs, and below the fastest copy of the rows, which may be one from a cache."""
     marks = {
         name: [
@@ -50,7 +68,7 @@ def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Mark
             for row in rows
             if name in row.times
         ]
-        for name in (OURS.name, *peers)
+        for name in (OURS.name, *peers_of(rows))
     }
     intensities = [row.flops / row.bytes for row in rows]
     low, high = min(intensities) / 1.5, max(intensities) * 1.5
@@ -65,8 +83,7 @@ def _roofline(rows: Sequence[Row], peers: Sequence[str], report: Report) -> Mark
         note = "line: the fastest copy of these rows, small ones from a cache; multiply-adds were not measured"
     ends = {speed: [x for x in (low, flops / speed, high) if low <= x <= high] for speed in speeds}
     roofs = [[(x, min(x * speed, flops) / 1e9) for x in line] for speed, line in ends.items() if line]
-    chart = charts.points(marks, roofs, ("FLOP a byte moved", "GFLOP/s"))
-    return tag("div", chart.figure(), tag("p", note, class_="note") if roofs else Markup())
+    return points(marks, roofs, ("FLOP a byte moved", "GFLOP/s")), note if roofs else ""
 
 
 def _absent(rows: Sequence[Row]) -> Markup:

@@ -74,6 +74,8 @@ class NetworkRow(msgspec.Struct, frozen=True):
     warm_seconds: dict[str, float] = {}
     """The seconds from the module to the end of the first call in the next process, which finds what the first one
     kept."""
+    parameters: int | None = None
+    """The number of the network's parameters; None in older documents."""
 
     def images_per_second(self, contender: str) -> float:
         """Return how many images a contender that has run takes in a second, one batch after the other."""
@@ -82,6 +84,18 @@ class NetworkRow(msgspec.Struct, frozen=True):
     def times_faster(self, peer: str) -> float | None:
         """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
         return times_as_long(self.times, peer, OURS.name)
+
+
+def timm_table(rows: Iterable[NetworkRow]) -> str:
+    """Return CSV in the columns of timm's benchmarks: milliseconds of a step, millions of parameters."""
+    columns = ("model", "infer_samples_per_sec", "infer_step_time", "infer_batch_size", "infer_img_size", "param_count")
+    lines = [",".join((*columns, "contender"))]
+    for row in rows:
+        parameters = "" if row.parameters is None else f"{row.parameters / 1e6:.2f}"
+        for name, timing in row.times.items():
+            rate, step = f"{row.images_per_second(name):.2f}", f"{1e3 * timing.median:.3f}"
+            lines.append(f"{row.name},{rate},{step},{row.batch},{row.size},{parameters},{name}")
+    return "\n".join(lines) + "\n"
 
 
 def choose_networks(names: Sequence[str]) -> Sequence[str]:

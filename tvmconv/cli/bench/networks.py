@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tvmconv.support.store import write_whole
+
 from ..console import note, print_json, print_table
 from ..options import (
     JSON,
@@ -15,6 +17,7 @@ from ..options import (
     NETWORK_PRECISION,
     SHARE,
     TARGET,
+    OutputFile,
     Parsed,
     argument,
     command,
@@ -29,6 +32,7 @@ from .report import print_absent
 from .run import begin, collected, kept
 
 if TYPE_CHECKING:
+    from tvmconv.bench.html.charts import Chart
     from tvmconv.bench.networks.network import NetworkRow
 
 
@@ -67,6 +71,11 @@ def networks(
     ),
     builds: bool = option("Time each build in new processes, too: with nothing kept, and again."),
     plot: Path | None = plot("Draw bars of the times."),
+    csv: Path | None = option(
+        "Write images per second in the columns of timm's benchmarks, with the contender behind them.",
+        type=OutputFile(".csv"),
+        metavar="FILE.csv",
+    ),
     output: Path | None = output("Write the JSON document here, anew after each network."),
     as_json: bool = JSON,
 ) -> None:
@@ -87,10 +96,8 @@ def networks(
     """
     run = begin("networks", target, rounds)
 
-    from tvmconv.bench.networks.network import choose_networks, choose_peers, measure_networks
+    from tvmconv.bench.networks.network import choose_networks, choose_peers, measure_networks, timm_table
 
-    if plot is not None:
-        from tvmconv.bench.plot import draw_networks
     chosen = choose_peers(peers, precision)
 
     def report(rows: list[NetworkRow]) -> object:
@@ -103,12 +110,22 @@ def networks(
     if not as_json:
         click.echo(run)
     with collected(measured if as_json else _printed(measured)) as (rows, _):
-        if plot is not None and rows:
-            draw_networks(rows, f"{run.device}, medians of {rounds} rounds", plot)
+        if plot is not None and (chart := _bars(rows)):
+            write_whole(plot, chart.file([str(run)]).encode())
+        if csv is not None:
+            write_whole(csv, timm_table(rows).encode())
         if as_json:
             print_json(report(rows))
         elif len(rows) > 1:
             _print_means(rows)
+
+
+def _bars(rows: Sequence[NetworkRow]) -> Chart | None:
+    from tvmconv.bench.html.suites import relative_bars
+
+    return relative_bars(
+        {f"{row.name} {row.batch}": {name: time.median for name, time in row.times.items()} for row in rows}
+    )
 
 
 def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:

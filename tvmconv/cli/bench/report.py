@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tvmconv.problem.errors import RegressionError
-
 from ..console import print_table
 
 if TYPE_CHECKING:
-    from tvmconv.bench.report import Change, Compared, Report, Row
+    from tvmconv.bench.report import Compared, Report, Row
 
     from .run import Run
 
@@ -28,7 +26,7 @@ def print_report(report: Report, run: Run) -> None:
         _print_rows(rows)
         _print_means(rows)
         _print_memory(rows)
-        print_code(rows)
+        _print_code(rows)
         print_absent(rows)
     if len(suites) > 1:
         click.echo("\nall suites")
@@ -86,12 +84,15 @@ def _print_memory(rows: Sequence[Row]) -> None:
     others = [name for name in contenders if not name.startswith("tvmconv")]
     for ours in (name for name in contenders if name.startswith("tvmconv")):
         means = memory_means(rows, ours, others).items()
-        found = [f"{100 * abs(share - 1):.3g}% {_less(share)} than {peer} ({count})" for peer, (share, count) in means]
+        found = [
+            f"{100 * abs(share - 1):.3g}% {'less' if share <= 1 else 'more'} than {peer} ({count})"
+            for peer, (share, count) in means
+        ]
         if found:
             click.echo(f"{ours} takes, operands and output included, on average (of so many): {', '.join(found)}")
 
 
-def print_code(rows: Sequence[Row]) -> None:
+def _print_code(rows: Sequence[Row]) -> None:
     """Print the size of the code that the weights of sparse kernels were compiled into."""
     found = [(row.name, row.code) for row in rows if row.code is not None]
     if not found:
@@ -116,40 +117,3 @@ def print_absent(rows: Sequence[Compared]) -> None:
     for (peer, kind, reason), names in absent(rows).items():
         where = "" if len(names) == len(rows) else f" ({', '.join(names)})"
         click.echo(f"{peer} {kind}: {reason}{where}")
-
-
-def print_changes(changes: Sequence[Change]) -> None:
-    """Print tvmconv's times before and now."""
-    from tvmconv.bench.timing import micro
-
-    click.echo("\ncompared with the older report")
-    print_table(
-        ["suite", "name", "µs before", "spread", "µs now", "spread", "now / before"],
-        [
-            [
-                each.suite,
-                each.name,
-                *(cell for t in (each.old, each.new) for cell in (micro(t.median), t.spread)),
-                each.ratio,
-            ]
-            for each in changes
-        ],
-    )
-    mean = geometric_mean(change.ratio for change in changes)
-    click.echo(f"geometric mean of {len(changes)}: {mean:.3g} times as long as before")
-
-
-def require_no_regression(changes: Sequence[Change], allowed: float) -> None:
-    """Raise `RegressionError` with the workloads that take longer than before by more than the allowed share."""
-    from tvmconv.bench.timing import micro
-
-    slower = [change for change in changes if change.is_regression(allowed)]
-    if slower:
-        rows = ", ".join(
-            f"{change.name} ({micro(change.new.median)} µs, before {micro(change.old.median)})" for change in slower
-        )
-        raise RegressionError(f"slower than before by more than {100 * allowed:g}%: {rows}")
-
-
-def _less(share: float) -> str:
-    return "less" if share <= 1 else "more"

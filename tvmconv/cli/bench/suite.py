@@ -18,32 +18,24 @@ from tvmconv.support.store import write_whole
 from ..console import json_document, note, print_json
 from ..options import (
     DTYPE,
-    INPUT_FILE,
     JSON,
     NAMES,
     PRECISION,
     SHARE,
     TARGET,
-    Parsed,
     argument,
     command,
-    matched,
     option,
     output,
     plot,
     rounds,
     threads_option,
 )
-from .report import print_changes, print_report, require_no_regression
+from .report import print_report
 from .run import begin, collected, kept
 
 if TYPE_CHECKING:
     from tvmconv.bench.report import Report, Roofs, Row
-
-
-def share(text: str) -> float:
-    """Parse the share in text such as "5%"."""
-    return float(matched(r"(\d+(?:\.\d+)?)%?", text)[1]) / 100
 
 
 @command(threads_option)
@@ -66,14 +58,6 @@ def suite(
     rounds: int = rounds(9),
     memory: bool = option("Measure the memory that each takes, too; on a CPU this needs Linux."),
     plot: Path | None = plot("Draw bars and a roofline."),
-    compare: Path | None = option(
-        "Compare tvmconv with what --json printed before.", type=INPUT_FILE, metavar="OLD.json"
-    ),
-    fail_on_regress: float | None = option(
-        "With --compare: the share of speed that may be lost.",
-        type=Parsed("share", share, "is not of the form 5%"),
-        metavar="P%",
-    ),
     output: Path | None = output("Write the JSON document here, anew after each convolution."),
     as_json: bool = JSON,
 ) -> None:
@@ -86,12 +70,8 @@ def suite(
     gemm is PyTorch's matrix product, and on a CPU tvm is the naive direct convolution. With --sparsity a second table
     counts multiply-adds of a thread, machine instructions and bytes of code. --precision is that of tvmconv alone:
     others have theirs in their names, or are in float32. Ctrl-C and errors end the run with the rows before them, and
-    where it is killed --output has them.
-    The exit code is 5 if tvmconv computes something wrong, and 6 if a workload takes longer than --fail-on-regress
-    allows, in the median and, beyond noise, in every round.
+    where it is killed --output has them. The exit code is 5 if tvmconv computes something wrong.
     """
-    if fail_on_regress is not None and compare is None:
-        raise click.UsageError("--fail-on-regress goes with --compare")
     if sparsity is not None and memory:
         raise click.UsageError("--memory goes with dense weights")
     if sparsity is not None and precision != DEFAULT:
@@ -100,14 +80,14 @@ def suite(
 
     import msgspec
 
+    from tvmconv.bench.html.charts import below_each_other
+    from tvmconv.bench.html.suites import charts_of
     from tvmconv.bench.memory import can_measure
-    from tvmconv.bench.report import Report, changes, read_report, require_comparable
+    from tvmconv.bench.report import Report
     from tvmconv.bench.roofs import measure_roofs
     from tvmconv.bench.suite import How, choose_peers, measure_rows
     from tvmconv.targets import backend_of
 
-    if plot is not None:
-        from tvmconv.bench.plot import draw
     how = How(rounds, cold, memory, sparsity, precision)
     chosen = choose_peers(peers, how)
     tail: dict[str, Any] = {"epilogue": Epilogue(scale=True, shift=True, low=0.0)} if epilogue else {}
@@ -120,27 +100,19 @@ def suite(
     }
     if how.memory and not can_measure(backend_of(run.target).on_gpu):
         raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
-    old = read_report(compare) if compare else None
-    if old:
-        require_comparable(old, {key: how.problem(each) for key, each in workloads.items()}, run.device, run.cache)
 
     def report_of(rows: list[Row], roofs: Roofs | None = None) -> Report:
         return Report(json.loads(str(run.target)), run.device, run.versions, run.cache, run.rounds, roofs, rows)
 
-    measured = measure_rows(workloads, run.target, chosen, [how], note)
+    measured = measure_rows(workloads, run.target, chosen, how, note)
     with collected(kept(measured, output, report_of)) as (rows, ended):
         report = report_of(rows, None if ended else measure_roofs(run.target))
-        found = changes(report.rows, old) if old else []
-        if plot and not ended:
-            draw(report, plot)
-        document = {**msgspec.to_builtins(report), "comparison": msgspec.to_builtins(found)}
+        if plot is not None:
+            charts, remark = charts_of(rows, report)
+            write_whole(plot, below_each_other(charts, [str(run), remark]).encode())
         if output is not None:
-            write_whole(output, json_document(document))
+            write_whole(output, json_document(report))
         if as_json:
-            print_json(document)
+            print_json(report)
         else:
             print_report(report, run)
-            if found:
-                print_changes(found)
-    if fail_on_regress is not None:
-        require_no_regression(found, fail_on_regress)

@@ -1,1 +1,0 @@
-"""Benchmarks of default configurations and of tuners."""
