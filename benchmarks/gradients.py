@@ -8,9 +8,8 @@
 The workloads are those of the suites whose names begin with "depthwise". For each, "forward" is the convolution,
 "input" and "weight" are its gradients: times are of eager calls on a CPU, and of replays of a CUDA graph on a GPU; with
 `--cold` no call finds its tensors in a cache. `--order` is that of the input, of the output and of their gradients in
-memory. Results are first compared with PyTorch's in float64: "error" is the
-largest difference, as a share of the largest number. A row is written as soon as it is measured; none begins after the
-limit.
+memory. Results are first compared with PyTorch's in float64: "error" is the largest difference, as a share of the
+largest number. A row is written as soon as it is measured; none begins after the limit, in seconds.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import geometric_mean
 from typing import Any
 
 import msgspec
 import torch
-from script import ORDERS, Document, Row, copy_of, error_of, options_of
+from script import ORDERS, Row, copy_of, errors_of, main
 
 import tvmconv
 from tvmconv import ConvWorkload
@@ -46,10 +44,8 @@ Call = Callable[[], Any]
 
 def tensors(workload: ConvWorkload, order: str, device: str) -> Tensors:
     """Return random tensors of a convolution, and of the gradient of its output; all but the weight in an order."""
-    shapes = {"x": workload.x_shape, "w": workload.w_shape, "dy": workload.output_shape}
-    made = {
-        name: torch.randn(shape, device=device).to(getattr(torch, workload.dtype)) for name, shape in shapes.items()
-    }
+    shapes, dtype = {"x": workload.x_shape, "w": workload.w_shape, "dy": workload.output_shape}, workload.dtype
+    made = {name: torch.randn(shape, device=device).to(getattr(torch, dtype)) for name, shape in shapes.items()}
     return {name: made[name] if name == "w" else made[name].to(memory_format=ORDERS[order]) for name in made}
 
 
@@ -65,7 +61,7 @@ def ours(kind: str, workload: ConvWorkload, x: Any, w: Any, dy: Any) -> Call:
 
 
 def theirs(kind: str, workload: ConvWorkload, x: Any, w: Any, dy: Any) -> Call:
-    """Return PyTorch's call for a kind; x gets padding of its own in front where it is not the same on both sides."""
+    """Return PyTorch's call for a kind; x is padded first where its padding is not the same on both sides."""
     top, left, bottom, right = workload.padding
     even = (top, left) == (bottom, right)
     if not even:
@@ -74,51 +70,44 @@ def theirs(kind: str, workload: ConvWorkload, x: Any, w: Any, dy: Any) -> Call:
     stride, padding, dilation = workload.stride, (top, left) if even else (0, 0), workload.dilation
     if kind == "forward":
         return partial(torch.conv2d, x, weight, None, stride, padding, dilation, workload.groups)
-    place = ("input", "weight").index(kind)
-    mask = [place == 0, place == 1, False]
-    about = ([0], stride, padding, dilation, False, [0, 0], workload.groups, mask)
-
-    def call() -> Any:
-        return torch.ops.aten.convolution_backward(dy, x, weight, *about)[place]
-
-    return call
+    number = ("input", "weight").index(kind)
+    about = ([0], stride, padding, dilation, False, [0, 0], workload.groups, [number == 0, number == 1, False])
+    return lambda: torch.ops.aten.convolution_backward(dy, x, weight, *about)[number]
 
 
-def error(kind: str, workload: ConvWorkload, given: Tensors, result: Any) -> float:
-    """Return the largest difference of a result from PyTorch's in float64, as a share of the largest number there."""
-    exact = theirs(kind, workload, **{name: tensor.double() for name, tensor in given.items()})()
-    if kind == "input" and exact.shape != result.shape:  # with its padding
+def exact(kind: str, workload: ConvWorkload, given: Tensors, shape: tuple[int, ...]) -> Any:
+    """Return PyTorch's result in float64, in the shape of tvmconv's."""
+    found = theirs(kind, workload, **{name: tensor.double() for name, tensor in given.items()})()
+    if kind == "input" and found.shape != shape:  # with its padding
         top, left = workload.padding[:2]
-        exact = exact[:, :, top : top + workload.height, left : left + workload.width]
-    return error_of(result, exact.reshape(result.shape))
+        found = found[:, :, top : top + workload.height, left : left + workload.width]
+    return found.reshape(shape)
 
 
-def measured(workload: ConvWorkload, kind: str, given: argparse.Namespace, target: Any) -> dict[str, Any]:
-    """Return the times and the error of a kind for a workload; raise `AssertionError` where tvmconv is wrong."""
-    backend = backend_of(target)
-    nbytes = workload.bytes_moved
+def measured(workload: ConvWorkload, kind: str, given: argparse.Namespace, target: Any) -> Row:
+    """Return the times and the error of a kind for a workload."""
+    backend, nbytes = backend_of(target), workload.bytes_moved
     number = sets_beyond_cache(nbytes, backend.on_gpu) if given.cold else 1
     sets = [tensors(workload, given.order, backend.device_type) for _ in range(number)]
-    wrong = error(kind, workload, sets[0], ours(kind, workload, **sets[0])())
-    assert wrong <= CLOSE[workload.dtype], f"{kind} of {workload}: wrong by {wrong}"
-    device = backend.device_type
+    result = ours(kind, workload, **sets[0])()
+    right = exact(kind, workload, sets[0], result.shape)
+    error = errors_of({"tvmconv": result}, right, CLOSE[workload.dtype], f"{kind} of {workload}")["tvmconv"]
     calls = {
         "tvmconv": [ours(kind, workload, **each) for each in sets],
         "pytorch": [theirs(kind, workload, **each) for each in sets],
-        "copy": [copy_of(nbytes, device) for _ in sets],
+        "copy": [copy_of(nbytes, backend.device_type) for _ in sets],
     }
     timers = {name: timer(each, backend.on_gpu, SECONDS[target.kind.name]) for name, each in calls.items()}
-    return {
-        "kind": kind,
-        "error": wrong,
-        "bytes": nbytes,
-        "times": msgspec.to_builtins(interleave(timers, given.rounds)),
-    }
+    times = msgspec.to_builtins(interleave(timers, given.rounds))
+    return {"kind": kind, "error": error, "bytes": nbytes, "times": times}
 
 
-def rows(given: argparse.Namespace, target: Any) -> Iterator[Row]:
+def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield the results for each workload until the limit."""
-    end = time.monotonic() + given.limit
+    target, end = resolve_target(given.target), time.monotonic() + given.limit
+    use_threads_of_tvm(target)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
     for suite in given.suites:
         for name, workload in load_suite(suite, target.kind.name, given.batch, given.dtype).items():
             for kind in KINDS:
@@ -128,29 +117,7 @@ def rows(given: argparse.Namespace, target: Any) -> Iterator[Row]:
                 yield {"suite": suite, "name": name, "workload": str(workload), **found}
 
 
-def main() -> None:
-    """Measure, print and write the rows."""
-    suites = [name for name in suite_names() if name.startswith("depthwise")]
-    parser = options_of(
-        __doc__, target=SECONDS, suites=suites, dtype=CLOSE, order=ORDERS, rounds=9, cold=False, limit=3600.0
-    )
-    parser.add_argument("--batch", type=int, help="instead of the suite's")
-    given = parser.parse_args()
-    target = resolve_target(given.target)
-    use_threads_of_tvm(target)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    settings = {name: getattr(given, name) for name in ("dtype", "order", "cold", "rounds")}
-    document = Document(given.output, given.target, **settings)
-    for row in rows(given, target):
-        micro = ", ".join(f"{name} {1e6 * timing['median']:.1f} µs" for name, timing in row["times"].items())
-        document.add(row, f"{row['suite']} {row['name']} {row['kind']}: {micro}, error {row['error']:.1e}")
-    for kind in KINDS:
-        times = [row["times"] for row in document.rows if row["kind"] == kind]
-        for other in ("pytorch", "copy") if times else ():
-            ratio = geometric_mean(each[other]["median"] / each["tvmconv"]["median"] for each in times)
-            print(f"{kind}: {other} takes {ratio:.2f} times as long as tvmconv in the geometric mean of {len(times)}")
-
-
 if __name__ == "__main__":
-    main()
+    suites = [name for name in suite_names() if name.startswith("depthwise")]
+    options = {"target": SECONDS, "suites": suites, "dtype": CLOSE, "order": ORDERS, "batch": int}
+    main(__doc__, rows, **options, rounds=9, cold=False, limit=3600.0)

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import geometric_mean
 
 from columns import (
+    SPARSITIES,
     Column,
-    between,
-    busy,
-    code,
-    copies,
+    Estimate,
+    all_times,
+    crossover,
     duration,
-    errors,
-    extreme,
-    kernels_time,
-    memory,
-    memory_over_sizes,
     of,
-    of_all_sizes,
-    of_gradient,
-    over_sizes,
-    pays,
     percent,
-    rate,
-    share_above,
-    share_without,
-    slowest,
-    spread,
     tenths,
     three_digits,
     times,
-    trials,
     whole,
-    zeros,
 )
-from measured import BETTER, COPY, OUR_LAYOUTS, OURS, Row, median, read
-
-from tvmconv.bench.report import SPARSITIES
+from measured import BETTER, COPY, OUR_LAYOUTS, OURS, Row, median, ran, read
 
 
 @dataclass(frozen=True)
@@ -71,63 +54,39 @@ def tuned_workload(row: Row) -> str:
     return str(name)
 
 
-TIME = duration("tvmconv, µs", OURS)
-SIGNAL = Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") else None, whole)
-
-TOP1 = of("top1", "top-1, %", OURS, percent)
-
-MILLISECONDS = duration("tvmconv, ms", OURS, unit=1e-3)
-TIMES_COPY = Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean)
-PYTORCH = [times("PyTorch", "pytorch"), times("channels-last", "pytorch-channels-last")]
-ONNXRUNTIME = times("ONNX Runtime", "onnxruntime")
-OUR_DENSE = times("our dense", "tvmconv-dense")
-
-
-NETWORKS = {
-    "tvmconv": OURS,
-    "PyTorch in half": "pytorch-half",
-    "autocast": "pytorch-autocast",
-    "`torch.compile`": "torch-compile",
-    "`torch.compile` in half": "torch-compile-half",
-}
-"""The contenders on networks whose builds and errors are compared, by their titles."""
-
-
-def of_networks(field: str, title: str, form: Callable[[float], str], unit: float = 1, file: int = 0) -> list[Column]:
-    """Return the columns of a field for all contenders on networks."""
-    return [
-        replace(of(field, f"{name}: {title}", contender, form, unit), file=file) for name, contender in NETWORKS.items()
-    ]
-
-
 def beside(file: int, name: str, first: Column, *rest: Column) -> list[Column]:
     """Return the columns for one of several files; the first column names the file."""
     return [replace(column, file=file) for column in (replace(first, title=f"{name}: {first.title}"), *rest)]
 
 
+def extreme(title: str, name: str) -> Column:
+    """Return a column of milliseconds of the fastest or the slowest round."""
+    return Column(title, lambda row: 1e3 * row["times"][OURS][name], three_digits)
+
+
+def rate(title: str, unit: float, *contenders: str) -> Column:
+    """Return a column of floating-point operations per second, in a unit."""
+    return Column(title, lambda row: row["flops"] / median(row, *contenders) / unit, three_digits)
+
+
+TIME = duration("tvmconv, µs", OURS)
+MILLISECONDS = duration("tvmconv, ms", OURS, unit=1e-3)
+TIMES_COPY = Column("times copy", lambda row: median(row, OURS) / median(row, *COPY), last=geometric_mean)
+PYTORCH = all_times({"PyTorch": "pytorch", "channels-last": "pytorch-channels-last"})
+ONNXRUNTIME = times("ONNX Runtime", "onnxruntime")
+OUR_DENSE = times("our dense", "tvmconv-dense")
+SIGNAL = Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") else None, whole)
+TOP1 = of("top1", "top-1, %", OURS, percent)
+IM2COL = {"im2col and cuBLAS": "im2col-gemm"}
+
 SPARSE = [
     TIME,
     times("float32", *BETTER),
-    times("TF32", "pytorch-tf32"),
-    times("float16", "pytorch-fp16"),
-    times("quarter", "pytorch-quarter"),
-    times("SpMM", "im2col-spmm"),
+    *all_times({"TF32": "pytorch-tf32", "float16": "pytorch-fp16", "quarter": "pytorch-quarter", "SpMM": "im2col-spmm"}),
     OUR_DENSE,
 ]
-ON_GPU = [
-    *PYTORCH,
-    times("TF32", "pytorch-tf32"),
-    times("im2col and cuBLAS", "im2col-gemm"),
-    times("our im2win", "tvmconv-im2win"),
-]
-MEMORY = {
-    OURS: OURS,
-    "our im2win": "tvmconv-im2win",
-    "PyTorch": "pytorch",
-    "channels-last": "pytorch-channels-last",
-    "TF32": "pytorch-tf32",
-    "im2col and cuBLAS": "im2col-gemm",
-}
+
+HALVES = [TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY]
 DEPTHWISE_ON_GPU = [
     TIME,
     duration("PyTorch", "pytorch"),
@@ -136,13 +95,13 @@ DEPTHWISE_ON_GPU = [
     times("times its better layout", *BETTER),
     TIMES_COPY,
     times("with epilogue", OURS, over=("tvmconv-plain",), file=1),
-    *beside(2, "float16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
-    *beside(3, "bfloat16", TIME, times("times PyTorch's better layout", *BETTER), TIMES_COPY),
+    *beside(2, "float16", *HALVES),
+    *beside(3, "bfloat16", *HALVES),
 ]
 
 TENSOR_CORES = [
     duration("tvmconv, µs", *OUR_LAYOUTS),
-    Column("TFLOP/s", lambda row: row["flops"] / median(row, *OUR_LAYOUTS) / 1e12, three_digits),
+    rate("TFLOP/s", 1e12, *OUR_LAYOUTS),
     times("times PyTorch", *BETTER, over=OUR_LAYOUTS),
     times("times PyTorch in TF32", "pytorch-tf32-channels-last", over=OUR_LAYOUTS),
     times("times a matrix product", "gemm", "gemm-channels-last", over=OUR_LAYOUTS),
@@ -152,34 +111,183 @@ TENSOR_CORES = [
     times("without tensor cores", "tvmconv-direct", over=OUR_LAYOUTS),
 ]
 
+
+def memory(title: str, contender: str) -> Column:
+    """Return a column of megabytes beside operands and output; by formula for im2col where it found no room."""
+
+    def value(row: Row) -> float | None:
+        measured, formulas = row["memory"]["measured"], row["memory"]["formulas"]
+        if contender in measured:
+            return float(measured[contender] / 1e6)
+        return Estimate(formulas["im2col"] / 1e6) if contender == "im2col-gemm" else None
+
+    return Column(title, value, whole, sum)
+
+
+MEMORY = {
+    OURS: OURS, "our im2win": "tvmconv-im2win", "PyTorch": "pytorch", "channels-last": "pytorch-channels-last",
+    "TF32": "pytorch-tf32", **IM2COL,
+}  # fmt: skip
+
+
+def share_without(name: str) -> Column:
+    """Return a column of the share of its speed that a kernel has without one of its optimizations."""
+
+    def value(row: Row) -> float | None:
+        return row["time"]["median"] / row["without"][name]["time"]["median"] if name in row["without"] else None
+
+    return Column(name, value, percent, geometric_mean)
+
+
+def zeros(share: float) -> Column:
+    """Return a column of the times of dense cuDNN relative to tvmconv's with that share of zeros."""
+    column = times(f"{share:.0%}", "pytorch", last=None)
+    return Column(column.title, lambda rows: column.value(rows[share]) if share in rows else None)
+
+
+def pays(title: str, peer: str) -> Column:
+    """Return a column of the share of zeros from which tvmconv is faster than a peer."""
+
+    def value(rows: Row) -> str | None:
+        if (found := crossover(rows, peer)) is None:
+            return None
+        return f"{found:.0%} or less" if found == min(rows) > 0 else f"{found:.0%}"
+
+    return Column(title, value)
+
+
+def trials(title: str, tuner: str) -> Column:
+    return Column(title, lambda rows: f"{rows[tuner]['median']:g}")
+
+
+def of_gradient(kind: str) -> list[Column]:
+    """Return the columns of a convolution, or of one of its gradients: its time, and those of PyTorch and a copy."""
+
+    def of_kind(value: Callable[[Row], float | str | None], rows: Row) -> float | str | None:
+        return value(rows[kind]) if kind in rows else None
+
+    columns = duration(f"{kind}, µs", OURS), times("times PyTorch", "pytorch"), times("times copy", OURS, over=["copy"])
+    return [replace(column, value=partial(of_kind, column.value)) for column in columns]
+
+
+def spread(title: str, contender: str) -> Column:
+    """Return a column of the fastest and the slowest round of a contender, in milliseconds."""
+
+    def value(row: Row) -> str:
+        timing = row["times"][contender]
+        return f"{three_digits(1e3 * timing['low'])} to {three_digits(1e3 * timing['high'])}"
+
+    return Column(title, value)
+
+
+def between(row: Row) -> list[Row]:
+    """Return the functions of a network that are neither convolutions nor products."""
+    return [each for each in row["kernels"] if "bytes" in each]
+
+
+def micros(functions: Sequence[Row], name: str = "us") -> float:
+    return sum(float(each[name]) for each in functions)
+
+
+def copies(functions: Sequence[Row]) -> float:
+    """Return how many times as long as copies of their bytes functions take."""
+    return micros(functions) / micros(functions, "copy_us")
+
+
+def slowest(row: Row) -> str | None:
+    """Return how many copies the slowest function takes, and its name and share, of those with a hundredth of time."""
+    total = micros(row["kernels"])
+    long = [each for each in between(row) if each["us"] > total / 100]
+    found = max(long, key=lambda each: copies([each]), default=None)
+    return found and f"{copies([found]):.2f} (`{found['name']}`, {found['us'] / total:.0%})"
+
+
+def over_sizes(title: str, peer: str, summary: Callable[[Sequence[float]], float]) -> Column:
+    """Return a column for networks at several sizes: times of one build for all, relative to a peer's."""
+
+    def value(sizes: Row) -> float | None:
+        ratios = [median(row, "open") / median(row, peer) for row in sizes.values() if ran(row, peer)]
+        return summary(ratios) if ratios else None
+
+    return Column(title, value)
+
+
+def memory_over_sizes(title: str, when: str) -> Column:
+    """Return a column for networks at several sizes: the most megabytes taken since the network was loaded."""
+    return Column(title, lambda sizes: max(row["memory"].get(when, 0) for row in sizes.values()) / 1e6, whole)
+
+
+def of_all_sizes(title: str, value: Callable[[Row], float]) -> Column:
+    """Return a column for networks at several sizes: the least and the largest of a row's numbers."""
+
+    def both(sizes: Row) -> str:
+        numbers = [value(row) for row in sizes.values()]
+        least, largest = three_digits(min(numbers)), three_digits(max(numbers))
+        return least if least == largest else f"{least} to {largest}"
+
+    return Column(title, both)
+
+
+def errors(title: str, dtype: str, contender: str) -> Column:
+    """Return a column of the largest error of a contender in a type, and the root mean square; † breaks the promise."""
+
+    def value(rows: Row) -> str | None:
+        row = rows.get(dtype, {"errors": {}})
+        if (found := row["errors"].get(contender)) is None:
+            return None
+        texts = ["not finite" if found[key] is None else three_digits(found[key]) for key in ("largest", "rms")]
+        return " / ".join(texts) + " †" * (contender in row["broken"])
+
+    return Column(title, value)
+
+
+ACCURACY = {
+    "multiply-adds": "fma", "strict": "tvmconv-strict", "float32": "tvmconv", "PyTorch": "pytorch",
+    "channels-last": "pytorch-channels-last", "of TF32 factors": "fma-tf32", "tf32": "tvmconv-tf32",
+    "PyTorch in TF32": "pytorch-tf32",
+}  # fmt: skip
+ACCURACY_OF_HALVES = {"multiply-adds": "fma", "tvmconv": "tvmconv"} | {
+    title: ACCURACY[title] for title in ("PyTorch", "channels-last")
+}
+
+BUILDS = {
+    "tvmconv": OURS, "PyTorch in half": "pytorch-half", "autocast": "pytorch-autocast",
+    "`torch.compile`": "torch-compile", "`torch.compile` in half": "torch-compile-half",
+}  # fmt: skip
+"""The contenders on networks whose builds are compared, by their titles."""
+
+
+def of_builds(field: str, title: str, form: Callable[[float], str], unit: float = 1) -> list[Column]:
+    """Return the columns of a field for the contenders of `BUILDS`."""
+    return [of(field, f"{name}: {title}", contender, form, unit) for name, contender in BUILDS.items()]
+
+
+NETWORKS_ON_CPU = {
+    "our dense": "tvmconv-dense", "our float32": "tvmconv-float32", "PyTorch": "pytorch",
+    "PyTorch in half": "pytorch-half", "`torch.compile`": "torch-compile",
+}  # fmt: skip
+NETWORKS_ON_GPU = {
+    "our dense": "tvmconv-dense", "our float32": "tvmconv-float32", "PyTorch": "pytorch",
+    "PyTorch in TF32": "pytorch-tf32", "`torch.compile`": "torch-compile", "PyTorch in half": "pytorch-half",
+    "autocast": "pytorch-autocast", "`torch.compile` in half": "torch-compile-half",
+    "max-autotune in half": "torch-compile-max-autotune", "TVM as it is": "tvm",
+}  # fmt: skip
+BUILD_SECONDS = {
+    "tvmconv's build, s": OURS, "`torch.compile`'s": "torch-compile",
+    "`torch.compile`'s in half": "torch-compile-half", "max-autotune's in half": "torch-compile-max-autotune",
+}  # fmt: skip
+
 KINDS = {
     "accuracy-float32": Kind(
-        workload_name,
-        "data",
-        [
-            errors("multiply-adds", "float32", "fma"),
-            errors("strict", "float32", "tvmconv-strict"),
-            errors("float32", "float32", "tvmconv"),
-            errors("PyTorch", "float32", "pytorch"),
-            errors("channels-last", "float32", "pytorch-channels-last"),
-            errors("of TF32 factors", "float32", "fma-tf32"),
-            errors("tf32", "float32", "tvmconv-tf32"),
-            errors("PyTorch in TF32", "float32", "pytorch-tf32"),
-        ],
-        grouped="dtype",
+        workload_name, "data", [errors(title, "float32", name) for title, name in ACCURACY.items()], grouped="dtype"
     ),
     "accuracy-half": Kind(
         workload_name,
         "data",
         [
-            column
+            errors(f"{dtype}: {title}" if name == "fma" else title, dtype, name)
             for dtype in ("float16", "bfloat16")
-            for column in (
-                errors(f"{dtype}: multiply-adds", dtype, "fma"),
-                errors("tvmconv", dtype, "tvmconv"),
-                errors("PyTorch", dtype, "pytorch"),
-                errors("channels-last", dtype, "pytorch-channels-last"),
-            )
+            for title, name in ACCURACY_OF_HALVES.items()
         ],
         grouped="dtype",
     ),
@@ -192,7 +300,7 @@ KINDS = {
             *beside(1, "2 threads", TIME, *PYTORCH, ONNXRUNTIME),
         ],
     ),
-    "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9), *PYTORCH, ONNXRUNTIME]),
+    "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9, OURS), *PYTORCH, ONNXRUNTIME]),
     "tensor-gpu": Kind(workload_name, "layer", TENSOR_CORES),
     "linear-types": Kind(
         workload_name,
@@ -204,7 +312,12 @@ KINDS = {
             *beside(3, "int8", TIME, times("times one in int8", "gemm-channels-last")),
         ],
     ),
-    "dense-gpu": Kind(workload_name, "layer", [TIME, rate("TFLOP/s", 1e12), *ON_GPU]),
+    "dense-gpu": Kind(
+        workload_name,
+        "layer",
+        [TIME, rate("TFLOP/s", 1e12, OURS), *PYTORCH]
+        + all_times({"TF32": "pytorch-tf32", **IM2COL, "our im2win": "tvmconv-im2win"}),
+    ),
     "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
     "ablation": Kind(
         workload_name,
@@ -217,16 +330,16 @@ KINDS = {
     "sparse-cpu": Kind(
         workload_name,
         "operator",
-        [TIME, *PYTORCH, ONNXRUNTIME, OUR_DENSE, times("SpMM", "im2col-spmm"), times("im2col", "im2col-gemm")],
+        [TIME, *PYTORCH, ONNXRUNTIME, OUR_DENSE, *all_times({"SpMM": "im2col-spmm", "im2col": "im2col-gemm"})],
     ),
     "sparse-gpu": Kind(workload_name, "operator", [*beside(0, "batch 64", *SPARSE), *beside(1, "batch 1", *SPARSE)]),
     "sparse-code": Kind(
         workload_name,
         "operator",
         [
-            *(code(name, name) for name in ("template", "removed", "left", "instructions")),
-            code("PTX, kB", "ptx_bytes", 1e3),
-            code("cubin, kB", "cubin_bytes", 1e3),
+            *(of("code", name, name) for name in ("template", "removed", "left", "instructions")),
+            of("code", "PTX, kB", "ptx_bytes", unit=1e3),
+            of("code", "cubin, kB", "cubin_bytes", unit=1e3),
         ],
     ),
     "sparsity": Kind(
@@ -253,23 +366,11 @@ KINDS = {
     "networks-cpu": Kind(
         network_name,
         "network",
-        [
-            MILLISECONDS,
-            extreme("from", "low"),
-            extreme("to", "high"),
-            ONNXRUNTIME,
-            OUR_DENSE,
-            times("our float32", "tvmconv-float32"),
-            times("PyTorch", "pytorch"),
-            times("PyTorch in half", "pytorch-half"),
-            times("`torch.compile`", "torch-compile"),
-            of("build_seconds", "tvmconv's build, s", OURS),
-            SIGNAL,
-            TOP1,
-        ],
+        [MILLISECONDS, extreme("from", "low"), extreme("to", "high"), ONNXRUNTIME, *all_times(NETWORKS_ON_CPU)]
+        + [of("build_seconds", "tvmconv's build, s", OURS), SIGNAL, TOP1],
     ),
     "quantized": Kind(
-        lambda row: str(row["name"]),
+        workload_name,
         "network",
         [
             duration("Q/DQ, ms", "tvmconv qdq", unit=1e-3),
@@ -304,69 +405,40 @@ KINDS = {
     "networks-gpu": Kind(
         network_name,
         "network",
-        [
-            MILLISECONDS,
-            times("our dense", "tvmconv-dense", last=None),
-            times("our float32", "tvmconv-float32", last=None),
-            times("PyTorch", "pytorch", last=None),
-            times("PyTorch in TF32", "pytorch-tf32", last=None),
-            times("`torch.compile`", "torch-compile", last=None),
-            times("PyTorch in half", "pytorch-half", last=None),
-            times("autocast", "pytorch-autocast", last=None),
-            times("`torch.compile` in half", "torch-compile-half", last=None),
-            times("max-autotune in half", "torch-compile-max-autotune", last=None),
-            times("TVM as it is", "tvm", last=None),
-            of("build_seconds", "tvmconv's build, s", OURS),
-            of("build_seconds", "`torch.compile`'s", "torch-compile"),
-            of("build_seconds", "`torch.compile`'s in half", "torch-compile-half"),
-            of("build_seconds", "max-autotune's in half", "torch-compile-max-autotune"),
-            SIGNAL,
-            TOP1,
-        ],
+        [MILLISECONDS, *all_times(NETWORKS_ON_GPU, last=None)]
+        + [of("build_seconds", title, contender) for title, contender in BUILD_SECONDS.items()]
+        + [SIGNAL, TOP1],
     ),
     "builds": Kind(
         network_name,
         "network",
         [
-            *of_networks("cold_seconds", "cold, s", tenths),
-            *of_networks("warm_seconds", "warm, s", tenths),
-            *of_networks("memory", "memory, MB", whole, 1e6),
-            *of_networks("file_bytes", "file, MB", tenths, 1e6),
-        ],
-    ),
-    "accuracy-networks": Kind(
-        network_name,
-        "network",
-        [
-            column
-            for file, dtype in enumerate(("float16", "bfloat16"))
-            for column in (
-                *of_networks("ratios", f"{dtype}, dB", tenths, file=file),
-                *of_networks("top1", f"{dtype}, top-1, %", percent, file=file),
-            )
+            *of_builds("cold_seconds", "cold, s", tenths),
+            *of_builds("warm_seconds", "warm, s", tenths),
+            *of_builds("memory", "memory, MB", whole, 1e6),
+            *of_builds("file_bytes", "file, MB", tenths, 1e6),
         ],
     ),
     "shares": Kind(
         lambda row: f"{row['name']}, batch {row['batch']}",
         "network",
         [
-            Column("kernels, ms", lambda row: kernels_time(row) / 1e3, three_digits),
-            Column("between, %", lambda row: sum(each["us"] for each in between(row)) / kernels_time(row), percent),
+            Column("kernels, ms", lambda row: micros(row["kernels"]) / 1e3, three_digits),
+            Column("between, %", lambda row: micros(between(row)) / micros(row["kernels"]), percent),
             Column("times copies", lambda row: copies(between(row)) if between(row) else None),
-            Column("above 1.5 copies, %", share_above(1.5), percent),
+            Column(
+                "above 1.5 copies, %",
+                lambda row: micros([each for each in between(row) if copies([each]) > 1.5]) / micros(row["kernels"]),
+                percent,
+            ),
             Column("slowest, times copy", slowest),
         ],
     ),
     "sequences": Kind(
         workload_name,
         "convolution",
-        [
-            duration("tvmconv, µs", OURS),
-            times("times PyTorch", "pytorch"),
-            times("Triton", "triton"),
-            times("causal_conv1d", "causal-conv1d"),
-            times("times copy", OURS, over=["copy"]),
-        ],
+        [TIME, *all_times({"times PyTorch": "pytorch", "Triton": "triton", "causal_conv1d": "causal-conv1d"})]
+        + [times("times copy", OURS, over=["copy"])],
     ),
     "training": Kind(
         lambda row: f"{row['network']}, {row['mode']}",
@@ -377,8 +449,8 @@ KINDS = {
             MILLISECONDS,
             spread("rounds", OURS),
             times("times PyTorch", "pytorch"),
-            busy("GPU busy: PyTorch, ms", "pytorch"),
-            busy("tvmconv, ms", OURS),
+            of("busy", "GPU busy: PyTorch, ms", "pytorch", three_digits, 1e-3),
+            of("busy", "tvmconv, ms", OURS, three_digits, 1e-3),
         ],
     ),
     "gradients": Kind(

@@ -4,7 +4,7 @@
     python benchmarks/open_sizes.py --target cuda -o open-sizes.json    # the same on a GPU, in float16 too
     python benchmarks/open_sizes.py --rounds 3 --batches 1,8 --networks squeezenet --images 0 --calls 0
 
-The networks are those of `tvmconv bench network`, exported to ONNX with an open batch; the U-Net has a batch of one and
+The networks are those of `tvmconv bench networks`, exported to ONNX with an open batch; the U-Net has a batch of one and
 images that are multiples of four. All are built first, side by side, each in a process of its own with nothing compiled
 before. "first" is the first call with a size, in seconds, from the smallest to the largest; "memory" are the bytes that
 a GPU, or the process on a CPU, has taken since the network was loaded: "open" after this size, "again" after the
@@ -13,18 +13,17 @@ the result is there. Results are compared first.
 
 The calls are `tvmconv.conv2d` and `depthwise` with as many batches in a row as `--calls` says, in a random order:
 "first" are the seconds of the first pass through them, in which tvmconv has "compiled" so many kernels, and "times"
-those of a call in later passes, on average. In rows of single batches "known" is an operator for this batch alone; on
-a GPU their times are of its work, without the calls from Python.
+those of a call in later passes, on average.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import resource
 import tempfile
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -36,23 +35,26 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from script import Document, Row, numbers, options_of, words
+from script import Row, errors_of, exported, main, numbers, timed, words
 from torch import nn
 
 from tvmconv import ConvWorkload, load
 from tvmconv.bench.networks import models
+from tvmconv.bench.networks.parts import Concat
 from tvmconv.bench.peers.onnxruntime import session_of
-from tvmconv.bench.timing import Timing, interleave, measure, use_threads_of_tvm
+from tvmconv.bench.timing import Timing, interleave, use_threads_of_tvm
 from tvmconv.network import build, import_model
 from tvmconv.runtime import convolving, operators
-from tvmconv.targets import backend_on, device_of, resolve_target
+from tvmconv.targets import resolve_target
 from tvmconv.targets.threads import usable_cpus
 
-NETWORKS = ("resnet50", "mobilenet_v2", "squeezenet")
+NETWORKS = ["resnet50", "mobilenet_v2", "squeezenet"]
 SECONDS = {"cpu": 0.5, "cuda": 0.1}
 """The time of a contender in a round, in seconds."""
 CLOSE = {"float32": 1e-4, "float16": 2e-2}
 """The largest difference between two results, as a share of the largest number."""
+BATCHES = {"cpu": [1, 2, 8, 32], "cuda": [1, 3, 8, 32, 100]}
+DTYPES = {"cpu": ["float32"], "cuda": ["float32", "float16"]}
 CALLS = {
     "3x3": ConvWorkload.conv2d((1, 64, 56, 56), (64, 64, 3, 3)),
     "1x1": ConvWorkload.conv2d((1, 256, 14, 14), (1024, 256, 1, 1)),
@@ -63,29 +65,17 @@ CALLS = {
 Shape = tuple[int, ...]
 
 
-class UNet(nn.Module):
-    """Two halvings and two doublings, with the planes before beside those behind."""
+def unet() -> nn.Module:
+    """Return two halvings and two doublings, with the planes before beside those behind."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def block(channels: int, out: int) -> list[nn.Module]:
+        return [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU(), nn.Conv2d(out, out, 3, padding=1), nn.ReLU()]
 
-        def block(channels: int, out: int) -> nn.Module:
-            layers = (nn.Conv2d(channels, out, 3, padding=1), nn.ReLU(), nn.Conv2d(out, out, 3, padding=1), nn.ReLU())
-            return nn.Sequential(*layers)
+    def around(inner: nn.Module) -> nn.Module:
+        return Concat(nn.Sequential(nn.MaxPool2d(2), inner, nn.Upsample(scale_factor=2.0)), nn.Identity())
 
-        self.down = nn.ModuleList([block(3, 32), block(32, 64), block(64, 128)])
-        self.up = nn.ModuleList([block(192, 64), block(96, 32)])
-        self.last = nn.Conv2d(32, 2, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = self.down[0](x)
-        middle = self.down[1](nn.functional.max_pool2d(wide, 2))
-        y = self.down[2](nn.functional.max_pool2d(middle, 2))
-        for block, beside in zip(self.up, (middle, wide), strict=True):
-            y = block(torch.cat([nn.functional.interpolate(y, scale_factor=2.0, mode="nearest"), beside], 1))
-        y = self.last(y)
-        assert isinstance(y, torch.Tensor)
-        return y
+    middle = nn.Sequential(*block(32, 64), around(nn.Sequential(*block(64, 128))), *block(192, 64))
+    return nn.Sequential(*block(3, 32), around(middle), *block(96, 32), nn.Conv2d(32, 2, 1))
 
 
 @dataclass(frozen=True)
@@ -110,66 +100,38 @@ class Library:
     """The number of convolutions by their kernels."""
 
 
-def main() -> None:
-    parser = options_of(
-        __doc__,
-        target={"llvm": "cpu", "cuda": "cuda"},
-        rounds=5,
-        networks=list(NETWORKS),
-        images=20,
-        calls=100,
-        jobs=usable_cpus(),
-    )
-    parser.add_argument("--batches", type=numbers, help="by default 1,2,8,32 on a CPU, 1,3,8,32,100 on a GPU")
-    parser.add_argument("--dtypes", type=words, help="by default float32 on a CPU, float32,float16 on a GPU")
-    options = parser.parse_args()
-    target, on_gpu = resolve_target(options.target), options.target == "cuda"
-    device = "cuda" if on_gpu else "cpu"
-    device_of(target)
+@torch.no_grad()
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each network and size, then for calls."""
+    target, device = resolve_target(given.target), "cuda" if given.target == "cuda" else "cpu"
     use_threads_of_tvm(target)
     torch.backends.cudnn.allow_tf32 = False
-    batches = options.batches or ([1, 3, 8, 32, 100] if on_gpu else [1, 2, 8, 32])
-    dtypes = options.dtypes or (["float32", "float16"] if on_gpu else ["float32"])
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        sizes = sorted((1, 3, *map(int, size)) for size in images(options.images))
-        cases = [
-            exported(name, dtype, Path(folder), [(batch, 3, 224, 224) for batch in sorted(batches)])
-            for name in options.networks
-            for dtype in dtypes
-        ]
-        cases += [exported("unet", "float32", Path(folder), sizes)] if sizes else []
-        start = time.perf_counter()
-        libraries = all_built(cases, options.target, options.jobs)
-        document = Document(options.output, options.target, build_seconds=time.perf_counter() - start)
-        for row in measured(cases, libraries, device, dtypes, options.calls, options.rounds):
-            times = {name: f"{1e3 * timing['median']:.3f}" for name, timing in row["times"].items()}
-            text = f"{row['name']} {row['dtype']} {row['shape']}: {times} ms, first {row['first']} s"
-            document.add(row, text)
+    sizes = np.random.default_rng(0).integers(16, 80, (given.images, 2)) * 4
+    planes = sorted((1, 3, *map(int, size)) for size in sizes)
+    batches, dtypes = given.batches or BATCHES[device], given.dtypes or DTYPES[device]
+    with tempfile.TemporaryDirectory() as folder:
+        shapes = [(batch, 3, 224, 224) for batch in sorted(batches)]
+        cases = [case_of(name, dtype, folder, shapes) for name in given.networks for dtype in dtypes]
+        cases += [case_of("unet", "float32", folder, planes)] if planes else []
+        libraries = all_built(cases, given.target, given.jobs)
+        for case in cases:
+            yield from of_network(case, libraries, device, given.rounds)
+    for name, workload in CALLS.items() if given.calls else ():
+        for dtype in dtypes:
+            yield of_calls(name, msgspec.structs.replace(workload, dtype=dtype), device, given.calls, given.rounds)
 
 
-def images(count: int) -> np.ndarray:
-    """Return so many random heights and widths, the smaller images first."""
-    sizes = np.random.default_rng(0).integers(16, 80, (count, 2)) * 4
-    return sizes[np.argsort(sizes.prod(axis=1), kind="stable")]
-
-
-def exported(name: str, dtype: str, folder: Path, shapes: Sequence[Shape]) -> Case:
+def case_of(name: str, dtype: str, folder: str, shapes: Sequence[Shape]) -> Case:
     """Write a network to a file of ONNX in which the sizes that differ are open."""
     torch.manual_seed(0)
-    module = (UNet() if name == "unet" else getattr(models, name)()).eval().to(getattr(torch, dtype))
+    module = (unet() if name == "unet" else getattr(models, name)()).eval().to(getattr(torch, dtype))
     axes = {2: "height", 3: "width"} if name == "unet" else {0: "batch"}
-    case = Case(name, dtype, module, folder / f"{name}-{dtype}.onnx", shapes)
-    example = torch.zeros(1, 3, 224, 224).to(getattr(torch, dtype))
-    names = {"input_names": ["x"], "output_names": ["y"]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the export of old is to be replaced, and folds what the new one does not
-        torch.onnx.export(module, (example,), str(case.path), **names, dynamic_axes={"x": axes}, dynamo=False)
-    return case
+    return Case(name, dtype, module, exported(module, Path(folder, f"{name}-{dtype}.onnx"), axes, dtype), shapes)
 
 
 def all_built(cases: Sequence[Case], target: str, jobs: int) -> dict[tuple[Path, Shape | None], Library]:
     """Return the networks for all shapes, by None, and for each, built side by side; those for all first."""
-    wanted = [(case.path, None) for case in cases]
+    wanted: list[tuple[Path, Shape | None]] = [(case.path, None) for case in cases]
     wanted += [(case.path, shape) for case in cases for shape in case.shapes]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         made = pool.map(partial(built, target), *zip(*wanted, strict=True)) if wanted else ()
@@ -187,22 +149,6 @@ def built(target: str, path: Path, shape: Shape | None) -> Library:
     return Library(library, seconds, dict(Counter(layer.kernel for layer in network.layers)))
 
 
-def measured(
-    cases: Sequence[Case],
-    libraries: dict[tuple[Path, Shape | None], Library],
-    device: str,
-    dtypes: Sequence[str],
-    calls: int,
-    rounds: int,
-) -> Iterator[Row]:
-    """Yield a row for each network and size, then for calls."""
-    for case in cases:
-        yield from of_network(case, libraries, device, rounds)
-    for name, workload in CALLS.items() if calls else ():
-        for dtype in dtypes:
-            yield from of_calls(name, msgspec.structs.replace(workload, dtype=dtype), device, calls, rounds)
-
-
 def of_network(
     case: Case, libraries: dict[tuple[Path, Shape | None], Library], device: str, rounds: int
 ) -> Iterator[Row]:
@@ -217,32 +163,32 @@ def of_network(
     first, memory = {}, {}
     for shape in case.shapes:
         x, start = image(shape), time.perf_counter()
-        finished(opened(x))
+        waited(opened, x)
         first[shape], memory[shape] = time.perf_counter() - start, {"open": taken(device) - before}
-    finished(opened(image(case.shapes[0])))
+    waited(opened, image(case.shapes[0]))
     memory[case.shapes[0]]["again"] = taken(device) - before
     for shape in case.shapes:
         x, one, before = image(shape), libraries[case.path, shape], taken(device)
         known = load(one.path)
-        finished(known(x))
-        finished(known(x))
+        for _ in range(2):
+            waited(known, x)
         memory[shape]["known"] = taken(device) - before
         contenders = {"open": opened, "known": known, peer_name: peer}
         calls = {name: partial(waited, call, x) for name, call in contenders.items()}
-        require_alike({name: call() for name, call in calls.items()}, "open", CLOSE[case.dtype], case.name)
-        times = measure(calls, False, rounds, SECONDS[device])
+        results = {name: call() for name, call in calls.items()}
+        errors_of(results, results["open"], CLOSE[case.dtype], f"{case.name} {shape}")
         yield {
             "name": case.name,
             "dtype": case.dtype,
             "shape": shape,
             "first": first[shape],
-            "times": msgspec.to_builtins(times),
+            "times": timed(calls, False, rounds, SECONDS[device]),
             "build": {"open": library.seconds, "known": one.seconds},
             "file_bytes": {"open": library.path.stat().st_size, "known": one.path.stat().st_size},
             "memory": memory[shape],
             "kernels": {"open": library.kernels, "known": one.kernels},
         }
-        del known, contenders, calls, times
+        del known, contenders, calls, results
 
 
 def ran(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -251,24 +197,12 @@ def ran(path: Path) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
 
 
-def waited(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def waited(call: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
     """Return the result of a call that a GPU has computed to the end."""
-    y = call(x)
-    finished(y)
-    return y
-
-
-def require_alike(results: dict[str, torch.Tensor], known: str, close: float, what: str) -> None:
-    """Raise `AssertionError` for a result that differs from a known one by more than a share of its largest number."""
-    for name, y in results.items():
-        difference = float((y.float() - results[known].float()).abs().max())
-        assert difference <= close * float(y.abs().max()), f"{what} by {name}: {difference}"
-
-
-def finished(y: torch.Tensor) -> None:
-    """Wait until a GPU has computed a result."""
+    y = call(*inputs)
     if y.is_cuda:
         torch.cuda.synchronize()
+    return y
 
 
 def taken(device: str) -> int:
@@ -282,8 +216,8 @@ def taken(device: str) -> int:
     return int(total - free)
 
 
-def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds: int) -> Iterator[Row]:
-    """Yield a row for calls with so many batches in a row, and one for some of these batches."""
+def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds: int) -> Row:
+    """Return the row of calls with so many batches."""
     generator, dtype = torch.Generator().manual_seed(1), getattr(torch, workload.dtype)
     x = torch.randn(count, *workload.x_shape[1:], generator=generator).to(device, dtype)
     w = (torch.randn(workload.w_shape, generator=generator) / workload.terms**0.5).to(device, dtype)
@@ -297,33 +231,28 @@ def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds:
     if device == "cuda":
         contenders["cudnn.benchmark"] = partial(of_torch, True)
     for call in contenders.values():  # what is loaded for any convolution is not counted
-        finished(call(x[:1, :1, :8, :8].contiguous(), w[:1, :1].contiguous()))
+        waited(call, x[:1, :1, :8, :8].contiguous(), w[:1, :1].contiguous())
     batches = [int(batch) for batch in np.random.default_rng(0).permutation(np.arange(1, count + 1))]
 
     def one_pass(call: Callable[..., torch.Tensor]) -> float:
         start = time.perf_counter()
         for batch in batches:
             y = call(x[:batch], w)
-        finished(y)
+        waited(lambda: y)
         return time.perf_counter() - start
 
     compiled = len(operators._operators)
-    first = {name: one_pass(call) for name, call in contenders.items()}
+    first = {each: one_pass(call) for each, call in contenders.items()}
     compiled = len(operators._operators) - compiled
-    row = {"name": name, "dtype": workload.dtype}
-    passes = interleave({name: partial(one_pass, call) for name, call in contenders.items()}, rounds)
-    times = {name: Timing(*(each / count for each in (t.median, t.low, t.high))) for name, t in passes.items()}
+    results = {each: call(x, w) for each, call in contenders.items()}
+    errors_of(results, results["pytorch"].double(), CLOSE[workload.dtype], str(workload))
+    passes = interleave({each: partial(one_pass, call) for each, call in contenders.items()}, rounds)
+    times = {each: Timing(*(value / count for value in (t.median, t.low, t.high))) for each, t in passes.items()}
     shape = (f"1 to {count}", *workload.x_shape[1:])
-    yield {**row, "shape": shape, "first": first, "compiled": compiled, "times": msgspec.to_builtins(times)}
-    for batch in sorted({1, 3, 8, 32, count} & {*batches}):
-        image, sized = x[:batch], msgspec.structs.replace(workload, batch=batch)
-        contenders["known"] = operators.compile(sized, backend_on(device).kind)
-        calls = {name: partial(call, image, w) for name, call in contenders.items()}
-        results = {name: call() for name, call in calls.items()}
-        require_alike(results, "known", CLOSE[workload.dtype], str(workload))
-        timings = measure(calls, device == "cuda", rounds, SECONDS[device] / 5)
-        yield {**row, "shape": image.shape, "first": None, "times": msgspec.to_builtins(timings)}
+    about = {"name": name, "dtype": workload.dtype, "shape": shape, "first": first, "compiled": compiled}
+    return {**about, "times": msgspec.to_builtins(times)}
 
 
 if __name__ == "__main__":
-    main()
+    options = {"target": {"llvm": "cpu", "cuda": "cuda"}, "networks": NETWORKS, "batches": numbers, "dtypes": words}
+    main(__doc__, rows, **options, images=20, calls=100, rounds=5, jobs=usable_cpus())

@@ -5,30 +5,28 @@
 
 The networks are those of `tvmconv bench networks`, with random weights, exported to ONNX and quantized by ONNX Runtime
 in both forms with random images. Results are compared first: "steps" are the largest difference from ONNX Runtime's own
-result for the same file, in steps of the output's quantization, and "top-1" the images of whose largest output both
-agree, and of which int8 agrees with float32.
+result for the same file, in steps of the output's quantization, and "top1" the shares of images of whose largest output
+both agree, and of which int8 agrees with float32.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx
-import torch
-from script import Document, Row, options_of
+from script import Row, exported, main, timed
 
 from tvmconv import get_num_threads, set_num_threads
 from tvmconv.bench.networks.models import NETWORKS
 from tvmconv.bench.networks.weights import randomized
 from tvmconv.bench.peers.onnxruntime import session_of
-from tvmconv.bench.timing import measure, use_threads_of_tvm
+from tvmconv.bench.timing import use_threads_of_tvm
 from tvmconv.integrations.quantizing import FORMATS, quantize
 from tvmconv.network import Network, build, import_model
 from tvmconv.targets import resolve_target
@@ -40,19 +38,9 @@ CALIBRATING, COMPARED = 8, 32
 """The numbers of random images that ranges are taken from, and that results are compared with."""
 
 
-def exported(name: str, folder: Path) -> Path:
-    """Write a network with random weights to an ONNX file in a folder."""
-    path = folder / f"{name}.onnx"
-    module, example = randomized(NETWORKS[name]), (torch.zeros(1, 3, 224, 224),)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, example, str(path), input_names=["x"], output_names=["y"], dynamo=False)
-    return path
-
-
-def images(seed: int, count: int) -> list[np.ndarray]:
+def images(seed: int, count: int) -> list[dict[str, np.ndarray]]:
     generator = np.random.default_rng(seed)
-    return [generator.standard_normal((1, 3, 224, 224)).astype("float32") for _ in range(count)]
+    return [{"x": generator.standard_normal((1, 3, 224, 224)).astype("float32")} for _ in range(count)]
 
 
 def output_step(path: Path) -> float:
@@ -79,14 +67,15 @@ def in_float(network: Network) -> dict[str, str]:
     }
 
 
-def rows(names: Sequence[str], rounds: int) -> Iterator[Row]:
+def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield the results for each network."""
+    set_num_threads(given.threads)
     target = resolve_target("llvm")
     use_threads_of_tvm(target)
-    samples, compared = ([{"x": x} for x in images(seed, count)] for seed, count in ((1, CALIBRATING), (2, COMPARED)))
-    for name in names:
+    samples, compared = images(1, CALIBRATING), images(2, COMPARED)
+    for name in given.names:
         with tempfile.TemporaryDirectory() as folder:
-            paths = {"float32": exported(name, Path(folder))}
+            paths = {"float32": exported(randomized(NETWORKS[name]), Path(folder, f"{name}.onnx"))}
             for form in FORMATS:
                 paths[form] = Path(folder, f"{form}.onnx")
                 noise = quantize(paths["float32"], paths[form], samples, form)
@@ -102,30 +91,11 @@ def rows(names: Sequence[str], rounds: int) -> Iterator[Row]:
                     distance = max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True))
                     row[form] |= {"steps": round(distance / output_step(path)), "in_float": in_float(network)}
                     row[form]["kernels"] = Counter(layer.kernel for layer in network.layers)
-                x = compared[0]["x"]
-                contenders[f"tvmconv {form}"] = partial(network, x)
-                contenders[f"onnxruntime {form}"] = partial(session.run, None, {"x": x})
-            yield {**row, "times": msgspec.to_builtins(measure(contenders, False, rounds, SECONDS))}
-
-
-def described(row: Row) -> str:
-    """Return a row in words."""
-    lines = [f"\n{row['name']}: {row['snr_db']:.1f} dB of signal to noise"]
-    for each, timing in row["times"].items():
-        low, middle, high = (1e3 * timing[name] for name in ("low", "median", "high"))
-        lines.append(f"  {each:24} {middle:8.2f} ms ({low:.2f}-{high:.2f})")
-    lines += [f"  {form}: " + ", ".join(f"{key} {value}" for key, value in row[form].items()) for form in FORMATS]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Measure, print and write the rows."""
-    given = options_of(__doc__, names=DEFAULT, rounds=9, threads=get_num_threads()).parse_args()
-    set_num_threads(given.threads)
-    document = Document(given.output, "llvm", threads=given.threads, rounds=given.rounds)
-    for row in rows(given.names, given.rounds):
-        document.add(row, described(row))
+                contenders[f"tvmconv {form}"] = partial(network, **compared[0])
+                contenders[f"onnxruntime {form}"] = partial(session.run, None, compared[0])
+                print(f"{name} {form}: {row[form]}")
+            yield {**row, "times": timed(contenders, False, given.rounds, SECONDS)}
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, rows, names=DEFAULT, rounds=9, threads=get_num_threads())

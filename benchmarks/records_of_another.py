@@ -1,22 +1,23 @@
 """The gain from another device's records on this one: its best configurations beside the defaults, both measured here.
 
-    python benchmarks/records_of_another.py LOG [--target cuda] [--rounds 3] [--threads N] [-o MEASURED]
+    python benchmarks/records_of_another.py LOG [--target cuda] [--rounds 3] [--threads N] [--log MEASURED]
 
-LOG holds the other device's records, such as tuning_logs/nvidia-h100-80gb-hbm3.jsonl. Prints how many times as long the
-default takes for each problem of LOG that the target can compute, the geometric mean and how many are slower than the
-default; and the same for those that would serve here as records of a sibling, where that is what the device is.
-MEASURED gets what was measured, as records of this device.
+LOG holds the other device's records, such as tuning_logs/nvidia-h100-80gb-hbm3.jsonl. A row is a problem of LOG that
+the target can compute: "times" has the default and the record, "gain" is how many times as long the default takes, and
+"serves" says whether the record would serve here as one of a sibling. `--template` takes problems of one template, such
+as cpu/depthwise, and `--threads-there` records that were made with so many threads. MEASURED is a log that gets what was
+measured, as records of this device.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from statistics import geometric_mean, median
 
-import click
 import msgspec
+from script import Row, main
 
 import tvmconv
 from tvmconv import autotvm
@@ -24,89 +25,63 @@ from tvmconv.autotvm.measure import MeasureInput, MeasureOption, Stage
 from tvmconv.autotvm.record import Log, Record, append, load_from_file
 from tvmconv.autotvm.task import Task
 from tvmconv.autotvm.tidy import by_making
-from tvmconv.cli.console import print_table
 from tvmconv.dispatch import template_named
 from tvmconv.dispatch.history import History, best_record
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 
-@click.command()
-@click.argument("log", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--target", default="llvm")
-@click.option("--rounds", default=3, help="How often each configuration is measured, in turn with the others.")
-@click.option("--threads", type=int, help="On a CPU.  [default: one for each physical core]")
-@click.option("--template", "wanted", help="Only problems of this template, such as cpu/depthwise.")
-@click.option("--threads-there", type=int, help="Only records that were made with so many threads.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A log to add the records to.")
-def main(
-    log: Path,
-    target: str,
-    rounds: int,
-    threads: int | None,
-    wanted: str | None,
-    threads_there: int | None,
-    output: Path | None,
-) -> None:
-    if threads is not None:
-        tvmconv.set_num_threads(threads)
-    records = load_from_file(log).records
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each problem, and print the means behind them."""
+    if given.threads:
+        tvmconv.set_num_threads(given.threads)
+    (log,) = given.logs
     chosen = [
         record
-        for record in records
-        if wanted in (None, record.template) and threads_there in (None, record.device.threads)
+        for record in load_from_file(log).records
+        if given.template in ("", record.template) and given.threads_there in (None, record.device.threads)
     ]
-    groups, history = by_making(chosen), History(Log(chosen), str(log))
-    rows, option = [], autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
-    with closing(option):
-        for made, same in groups.items():
+    history, target = History(Log(chosen), log), resolve_target(given.target)
+    gains = list[tuple[bool, float]]()
+    with closing(autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())) as option:
+        for made, same in by_making(chosen).items():
             best = best_record(same)
             if best is None or not isinstance(made.problem, Problem):
                 continue
-            if resolve_target(target).kind.name != resolve_target(best.target).kind.name:
+            if target.kind.name != resolve_target(best.target).kind.name:
                 continue
-            # The algorithm, as the command line has it: the part of the template's name behind the target.
-            algorithm = "auto" if made.problem.sparsity is not None else made.template.rpartition("/")[2]
-            task = autotvm.create(
-                made.problem.workload, target, algorithm, made.problem.sparsity, made.problem.precision
-            )
+            sparsity, precision = made.problem.sparsity, made.problem.precision
+            algorithm = "auto" if sparsity is not None else made.template.rpartition("/")[2]
+            task = autotvm.create(made.problem.workload, given.target, algorithm, sparsity, precision)
             template = template_named(made.template)
             tuned = msgspec.convert(best.knobs, template.Config)
-            used = history.best_of_sibling(made.problem, task.target, template, option.device(task))
-            measured = compare(task, tuned, rounds, option)
-            if output is not None:
-                append(output, measured)
-            default, ours = (cost(measured, config) for config in (task.space.default, tuned))
-            serves = "yes" if used == best else "no"
-            rows.append((str(made.problem), made.template, best.device.threads, serves, default, ours, default / ours))
-            print(f"{rows[-1][-1]:.3f} {made.problem}", file=sys.stderr)
-    rows.sort(key=lambda row: row[-1])
-    print_table(
-        ["problem", "template", "threads there", "serves", "default µs", "record µs", "times"],
-        [[*row[:4], 1e6 * row[4], 1e6 * row[5], row[6]] for row in rows],
-    )
-    tell("all", [row[-1] for row in rows])
-    tell("those that serve", [row[-1] for row in rows if row[3] == "yes"])
-
-
-def tell(which: str, times: list[float]) -> None:
-    """Print the geometric mean of the ratio of the default's time to a record's."""
-    mean = f"geometric mean {geometric_mean(times):.3f}, " if times else ""
-    print(f"{which}: {mean}{len(times)} problems, {sum(each < 1 for each in times)} slower than the default")
+            serves = history.best_of_sibling(made.problem, task.target, template, option.device(task)) == best
+            measured = compare(task, tuned, given.rounds, option)
+            if given.log:
+                append(given.log, measured)
+            times = {name: cost(measured, each) for name, each in (("default", task.space.default), ("record", tuned))}
+            gains.append((serves, times["default"]["median"] / times["record"]["median"]))
+            about = {"problem": str(made.problem), "template": made.template, "threads there": best.device.threads}
+            yield {**about, "serves": serves, "gain": gains[-1][1], "times": times}
+    for which, found in (("all", [*gains]), ("those that serve", [each for each in gains if each[0]])):
+        of_which = [gain for _, gain in found]
+        mean = f"geometric mean {geometric_mean(of_which):.3f}, " if of_which else ""
+        print(f"{which}: {mean}{len(of_which)} problems, {sum(each < 1 for each in of_which)} slower than the default")
 
 
 def compare(task: Task, tuned: object, rounds: int, option: MeasureOption) -> list[Record]:
     """Return records of the default and of another configuration, measured in turn."""
     configs = [task.space.default] + ([tuned] if tuned != task.space.default else [])
     inputs = [MeasureInput(task.target, task, config, Stage.CONFIRM) for config in configs * rounds]
-    measured = option.measure(inputs, lambda trial: None)
-    return [Record.of(trial, result) for trial, result in measured]
+    return [Record.of(trial, result) for trial, result in option.measure(inputs, lambda trial: None)]
 
 
-def cost(records: list[Record], config: object) -> float:
+def cost(records: list[Record], config: object) -> dict[str, float]:
     """Return the seconds of a call with a configuration, infinite where it failed."""
-    return median(record.cost for record in records if record.knobs == msgspec.to_builtins(config))
+    costs = [record.cost for record in records if record.knobs == msgspec.to_builtins(config)]
+    return {"median": median(costs), "low": min(costs), "high": max(costs)}
 
 
 if __name__ == "__main__":
-    main()
+    options = {"logs": (), "target": "llvm", "template": "", "threads": int, "threads_there": int, "log": str}
+    main(__doc__, rows, **options, rounds=3)

@@ -13,18 +13,16 @@ compared with PyTorch's in float64: "error" is the largest difference of tvmconv
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
-import msgspec
 import torch
-from script import Document, Row, error_of, options_of
+from script import TARGETS, Row, errors_of, main, timed
 from torch.nn import functional
 
-from tvmconv.bench.timing import measure
 from tvmconv.nn.functional import causal_conv1d
 
 CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -40,15 +38,14 @@ Convolve = Callable[[Any, Any, Any, str | None], Any]
 
 def by_pytorch(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
     """Return PyTorch's result."""
-    reach = w.shape[1] - 1
-    y = functional.conv1d(x, w[:, None], bias, padding=reach, groups=len(w))[..., : x.shape[2]]
+    y = functional.conv1d(x, w[:, None], bias, padding=w.shape[1] - 1, groups=len(w))[..., : x.shape[2]]
     return y if activation is None else functional.silu(y)
 
 
-def contenders() -> dict[str, Convolve]:
+def contenders(on_gpu: bool) -> dict[str, Convolve]:
     """Return the functions that can run here."""
     found: dict[str, Convolve] = {"tvmconv": causal_conv1d, "pytorch": by_pytorch}
-    if torch.cuda.is_available():
+    if on_gpu:
         from causal_triton import by_triton
 
         found["triton"] = by_triton
@@ -59,34 +56,22 @@ def contenders() -> dict[str, Convolve]:
     return found
 
 
-def measured(given: argparse.Namespace, dtype: str, order: str, activation: str | None) -> Row:
-    """Return the row of a convolution; raise `AssertionError` where a result is wrong."""
-    (batch, channels, length), on_gpu = given.shape, torch.cuda.is_available()
-    random = partial(torch.randn, device="cuda" if on_gpu else "cpu", dtype=getattr(torch, dtype))
-    x = random(batch, channels, length) if order == "BDL" else random(batch, length, channels).transpose(1, 2)
-    w, bias, other = random(channels, TAPS), random(channels), torch.empty_like(x)
-    exact = by_pytorch(x[:1].double(), w.double(), bias.double(), activation)
-    calls: dict[str, Callable[[], Any]] = {"copy": partial(other.copy_, x)}
-    errors = {}
-    for name, convolve in contenders().items():
-        calls[name] = partial(convolve, x, w, bias, activation)
-        errors[name] = error_of(calls[name]()[:1], exact)
-        assert errors[name] <= CLOSE[dtype], f"{name}, {dtype} {order}: wrong by {errors[name]}"
-    times = measure(calls, on_gpu, given.rounds, SECONDS)
-    name = f"{dtype}, ({', '.join(order)})" + (f", {activation}" if activation else "")
-    return {"name": name, "error": errors["tvmconv"], "times": msgspec.to_builtins(times)}
-
-
-def main() -> None:
-    """Measure, print and write the rows."""
-    given = options_of(__doc__, shape=[8, 4096, 2048], dtypes=list(CLOSE), rounds=5).parse_args()
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield the row of each convolution."""
+    (batch, channels, length), on_gpu = given.shape, given.target == "cuda"
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True
-    document = Document(given.output, "cuda" if torch.cuda.is_available() else "llvm", shape=given.shape)
     for dtype, order, activation in product(given.dtypes, ("BDL", "BLD"), (None, "silu")):
-        row = measured(given, dtype, order, activation)
-        words = ", ".join(f"{name} {1e6 * timing['median']:.1f} µs" for name, timing in row["times"].items())
-        document.add(row, f"{row['name']}: {words}, error {row['error']:.1e}")
+        random = partial(torch.randn, device="cuda" if on_gpu else "cpu", dtype=getattr(torch, dtype))
+        x = random(batch, channels, length) if order == "BDL" else random(batch, length, channels).transpose(1, 2)
+        w, bias, other = random(channels, TAPS), random(channels), torch.empty_like(x)
+        calls = {name: partial(each, x, w, bias, activation) for name, each in contenders(on_gpu).items()}
+        name = f"{dtype}, ({', '.join(order)})" + (f", {activation}" if activation else "")
+        exact = by_pytorch(x[:1].double(), w.double(), bias.double(), activation)
+        errors = errors_of({name: call()[:1] for name, call in calls.items()}, exact, CLOSE[dtype], name)
+        times = timed({"copy": partial(other.copy_, x), **calls}, on_gpu, given.rounds, SECONDS)
+        yield {"name": name, "error": errors["tvmconv"], "times": times}
 
 
 if __name__ == "__main__":
-    main()
+    options = {"target": TARGETS, "shape": [8, 4096, 2048], "dtypes": list(CLOSE), "rounds": 5}
+    main(__doc__, rows, **options)

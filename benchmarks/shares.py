@@ -11,17 +11,18 @@ is the time of a copy of as many.
 
 from __future__ import annotations
 
+import argparse
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from math import prod
 from statistics import median
 from typing import Any
 
 import torch
 import tvm
-from script import Document, Row, built_until, copy_of, options_of, profile_of
+from script import Row, built_until, copy_of, main, profile_of
 
 from tvmconv import load
 from tvmconv.bench.networks.models import NETWORKS, SIZE, SIZES
@@ -41,21 +42,16 @@ PRODUCT = re.compile(r"tvmconv_|.*(conv|matmul)")
 """The names of functions of convolutions and products: tvmconv's, and those that are left to TVM."""
 
 
-def main() -> None:
-    """Measure, print and write the rows."""
-    jobs = max(1, usable_cpus() // AT_ONCE)
-    parser = options_of(__doc__, names=tuple(NETWORKS), batch=32, precision="float16", seconds=220.0, jobs=jobs)
-    options = parser.parse_args()
-    end, document = time.perf_counter() + options.seconds, Document(options.output, "cuda")
-    cases = {name: (name, options.batch, options.precision) for name in options.names}
-    for name, path in built_until(end, options.jobs, built, cases):
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each network that is built in time."""
+    end, cases = time.perf_counter() + given.seconds, {each: (each, given.batch, given.precision) for each in given.names}
+    for name, path in built_until(end, given.jobs, built, cases):
         try:
-            kernels = measured(load(path()), images(name, options.batch))
+            kernels = measured(load(path()), images(name, given.batch))
         except TimeoutError:
             print(f"{name}: the time was over", flush=True)
             continue
-        row = {"name": name, "batch": options.batch, "precision": options.precision, "kernels": kernels}
-        document.add(row, described(row))
+        yield {"name": name, "batch": given.batch, "precision": given.precision, "kernels": kernels}
 
 
 def images(name: str, batch: int) -> torch.Tensor:
@@ -74,35 +70,29 @@ def built(name: str, batch: int, precision: str, path: str) -> str:
 def measured(network: Network, x: torch.Tensor) -> list[Row]:
     """Return the functions of a network with the times of their kernels, and those of copies, the longest first."""
     x = x.cuda()
-    calls, nbytes = functions(network, x)
+    in_capture = network.machine.module.implements_function(IN_CAPTURE)
+    launch = IN_CAPTURE if in_capture else "main"  # kernels are launched one by one
+    calls, nbytes = functions(network, launch, x)
     network.release_memory()  # and with it the machine that is watched
-    machine = network.machine
-    events = profiled(lambda: machine[main_of(network)](x))
-    times = Counter[str]()
-    for kernel, micros in events:
+    machine, times = network.machine, Counter[str]()
+    for kernel, micros in profiled(lambda: machine[launch](x)):
         found = KERNEL.fullmatch(kernel)
         times[found[1] if found else kernel] += micros
-    copies = copy_times({nbytes[name] for name in times if name in nbytes and not PRODUCT.match(name)})
-    return [
-        described_function(name, micros, calls[name], nbytes.get(name), copies) for name, micros in times.most_common()
-    ]
+    others = {nbytes[name] for name in times if name in nbytes and not PRODUCT.match(name)}
+    copies = {size: sum(micros for _, micros in profiled(copy_of(size, "cuda"))) for size in others}
+    rows = []
+    for name, micros in times.most_common():
+        row: Row = {"name": name, "calls": calls[name], "us": round(micros, 2)}
+        if not PRODUCT.match(name):  # a function without bytes is CUDA's own copy
+            size = nbytes.get(name)
+            copy = micros if size is None else calls[name] * copies[size]
+            row |= {"bytes": size, "copy_us": round(copy, 2)}
+        rows.append(row)
+    return rows
 
 
-def described_function(name: str, micros: float, calls: int, nbytes: int | None, copies: dict[int, float]) -> Row:
-    """Return the numbers of a function; one that is not known is CUDA's own copy."""
-    common = {"name": name, "calls": calls, "us": round(micros, 2)}
-    if PRODUCT.match(name):
-        return common
-    return {**common, "bytes": nbytes, "copy_us": round(micros if nbytes is None else calls * copies[nbytes], 2)}
-
-
-def main_of(network: Network) -> str:
-    """Return the name of the function that launches the network's kernels one by one."""
-    return IN_CAPTURE if network.machine.module.implements_function(IN_CAPTURE) else "main"
-
-
-def functions(network: Network, x: torch.Tensor) -> tuple[Counter[str], dict[str, int]]:
-    """Return how often a network calls each of its functions, and the bytes of what each of these is given."""
+def functions(network: Network, launch: str, x: torch.Tensor) -> tuple[Counter[str], dict[str, int]]:
+    """Return how often a network calls each of its functions, and the bytes of the tensors that each of these gets."""
     calls, nbytes = Counter[str](), dict[str, int]()
 
     def note(function: Any, name: str, is_before: bool, result: Any, *given: Any) -> int:
@@ -114,28 +104,22 @@ def functions(network: Network, x: torch.Tensor) -> tuple[Counter[str], dict[str
 
     machine = network.machine
     machine.set_instrument(note)
-    machine[main_of(network)](tvm.runtime.from_dlpack(x))
+    machine[launch](tvm.runtime.from_dlpack(x))
     return calls, nbytes
-
-
-def copy_times(sizes: set[int]) -> dict[int, float]:
-    """Return the microseconds of copies that read and write so many bytes."""
-    return {size: sum(micros for _, micros in profiled(copy_of(size, "cuda"))) for size in sizes}
 
 
 def profiled(call: Callable[[], Any]) -> list[tuple[str, float]]:
     """Return the names of a call's kernels, in their order, with the microseconds that each takes."""
     events = [each for each in profile_of(call, CALLS).events() if each.device_type == torch.autograd.DeviceType.CUDA]
     events.sort(key=lambda each: each.time_range.start)
-    each_call = [events[place :: len(events) // CALLS] for place in range(len(events) // CALLS)]
+    each_call = [events[number :: len(events) // CALLS] for number in range(len(events) // CALLS)]
     return [(same[0].name, median(each.time_range.elapsed_us() for each in same)) for same in each_call]
 
 
-def described(row: Row) -> str:
+def text(row: Row) -> str:
     """Return a row in words, with the functions that are slow beside a copy."""
-    kernels: Sequence[Row] = row["kernels"]
-    others = [each for each in kernels if "bytes" in each]
-    total = sum(each["us"] for each in kernels)
+    others = [each for each in row["kernels"] if "bytes" in each]
+    total = sum(each["us"] for each in row["kernels"])
     share = sum(each["us"] for each in others) / total
     lines = [f"{row['name']}: {total:.0f} us, {share:.1%} neither convolutions nor products"]
     for each in others:
@@ -145,4 +129,5 @@ def described(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    options = {"names": tuple(NETWORKS), "target": {"cuda": "cuda"}, "batch": 32, "precision": "float16"}
+    main(__doc__, rows, text, **options, seconds=220.0, jobs=max(1, usable_cpus() // AT_ONCE))

@@ -1,7 +1,7 @@
 """Steps of training with torch, its own depthwise convolutions beside those of `tvmconv.nn.replace`.
 
     python benchmarks/training.py --seconds 100 -o training-h200.json        # on a GPU
-    python benchmarks/training.py --device cpu --batch 4 --size 96 --dtypes float32
+    python benchmarks/training.py --target llvm --batch 4 --size 96 --dtypes float32
 
 Each row is a network, a type (autocast where it is not float32), an order in memory and a mode; "times" has the
 seconds of a step by either: forward, backward and SGD. In the mode "compile" forward and backward are by
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 import torch
-from script import ORDERS, Document, Row, options_of, profile_of
+from script import ORDERS, TARGETS, Row, main, profile_of
 from torch import nn
 
 from tvmconv.bench.networks.models import convnext_tiny, mobilenet_v2
@@ -41,9 +41,14 @@ from tvmconv.nn import replace
 
 WARM = 4
 """The first steps, in which kernels are compiled and CUDA graphs are captured."""
-
 TURN = 5
 """The steps of a process that are timed in a round, behind one that is not."""
+BY = ("pytorch", "tvmconv")
+MODES: dict[str, Callable[[nn.Module], Any]] = {
+    "eager": lambda model: model,
+    "compile": torch.compile,
+    "reduce-overhead": partial(torch.compile, mode="reduce-overhead"),
+}
 
 
 def large_kernels() -> nn.Module:
@@ -53,45 +58,40 @@ def large_kernels() -> nn.Module:
         if width > 128:
             layers += [conv_bn(width // 2, width), conv_bn(width, width, 3, 2, groups=width)]
         for _ in range(depth):
-            large = (
-                conv_bn(width, width),
-                conv_bn(width, width, kernel, groups=width),
-                conv_bn(width, width, act=None),
-            )
+            inner, outer = conv_bn(width, width, kernel, groups=width), conv_bn(width, width, act=None)
             wide = (conv_bn(width, 4 * width, act=nn.GELU), conv_bn(4 * width, width, act=None))
-            layers += [Residual(nn.Sequential(*large)), Residual(nn.Sequential(*wide))]
+            layers += [Residual(nn.Sequential(conv_bn(width, width), inner, outer)), Residual(nn.Sequential(*wide))]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
 
 
+def digits() -> nn.Module:
+    """Return a small network for scikit-learn's digits, with depthwise convolutions of strides 1 and 2."""
+    layers = [conv_bn(1, 16, 3), conv_bn(16, 16, 5, groups=16), conv_bn(16, 32), conv_bn(32, 32, 3, 2, groups=32)]
+    layers += [conv_bn(32, 64), conv_bn(64, 64, 7, groups=64)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "mobilenet_v2": mobilenet_v2,
-    "convnext_tiny": convnext_tiny,
-    "large_kernels": large_kernels,
+    each.__name__: each for each in (digits, mobilenet_v2, convnext_tiny, large_kernels)
 }
 
-BY = ("pytorch", "tvmconv")
-
-MODES: dict[str, Callable[[nn.Module], Any]] = {
-    "eager": lambda model: model,
-    "compile": torch.compile,
-    "reduce-overhead": partial(torch.compile, mode="reduce-overhead"),
-}
+Case = tuple[str, str, str, str, str]
+"""A network, a type, an order in memory, a mode, and one of `BY`."""
 
 
-def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
-    """Return the context of a forward pass in a type."""
-    return torch.autocast(device, dtype=getattr(torch, dtype), enabled=dtype != "float32")
-
-
-def stepper(model: nn.Module, x: Any, y: Any, dtype: str) -> Callable[[], Any]:
-    """Return a function that trains a model by a step, and returns the loss."""
-    device = x.device.type
+def stepper(case: Case, x: Any, y: Any) -> Callable[[], Any]:
+    """Return a function that trains a network on the images and classes in x and y by a step; it returns the loss."""
+    name, dtype, order, mode, by = case
+    torch.manual_seed(0)
+    model = NETWORKS[name]()
+    model = replace(model) if by == "tvmconv" else model
+    model = MODES[mode](model.to(x.device, memory_format=ORDERS[order]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    scaler = torch.amp.GradScaler(device, enabled=dtype == "float16")
+    scaler = torch.amp.GradScaler(x.device.type, enabled=dtype == "float16")
 
     def step() -> Any:
         optimizer.zero_grad()
-        with autocast(device, dtype):
+        with torch.autocast(x.device.type, dtype=getattr(torch, dtype), enabled=dtype != "float32"):
             loss = nn.functional.cross_entropy(model(x), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -101,13 +101,13 @@ def stepper(model: nn.Module, x: Any, y: Any, dtype: str) -> Callable[[], Any]:
     return step
 
 
-def seconds_of(step: Callable[[], Any], steps: int, device: str) -> float:
+def seconds_of(step: Callable[[], Any], steps: int, on_gpu: bool) -> float:
     """Return the median time of a step."""
     times = []
     for _ in range(steps):
         start = time.perf_counter()
         step()
-        if device == "cuda":
+        if on_gpu:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return median(times)
@@ -120,99 +120,64 @@ def busy_seconds(step: Callable[[], Any]) -> float:
     return sum(event.time_range.elapsed_us() for event in on_gpu) / 1e6 / TURN
 
 
-def network_stepper(
-    name: str, dtype: str, order: str, mode: str, by: str, given: argparse.Namespace
-) -> Callable[[], Any]:
-    """Return a function that trains a network by a step, in a type, an order and a mode, by torch or by tvmconv."""
-    torch.manual_seed(0)
-    model = NETWORKS[name]()
-    model = replace(model) if by == "tvmconv" else model
-    x = torch.randn(given.batch, 3, given.size, given.size)
-    y = torch.randint(1000, (given.batch,), device=given.device)
-    model, x = (each.to(given.device, memory_format=ORDERS[order]) for each in (model, x))
-    return stepper(MODES[mode](model), x, y, dtype)
-
-
-def digits() -> tuple[Any, Any]:
-    """Return scikit-learn's digits, as images of 32x32, and their classes."""
+def learned(case: Case, steps: int, device: str) -> Row:
+    """Return the losses in training on digits, as images of 32x32."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
-    images = torch.tensor(found.images, dtype=torch.float32)[:, None] / 8 - 1
-    return nn.functional.interpolate(images, size=32, mode="bilinear"), torch.tensor(found.target)
-
-
-def small_network() -> nn.Module:
-    """Return a network for digits, with depthwise convolutions of strides 1 and 2."""
-    return nn.Sequential(
-        conv_bn(1, 16, 3),
-        conv_bn(16, 16, 5, groups=16),
-        conv_bn(16, 32),
-        conv_bn(32, 32, 3, 2, groups=32),
-        conv_bn(32, 64),
-        conv_bn(64, 64, 7, groups=64),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(64, 10),
-    )
-
-
-def learned(dtype: str, order: str, mode: str, by: str, given: argparse.Namespace) -> Row:
-    """Return the losses in training a small network on digits, by torch or by tvmconv."""
-    images, classes = (tensor.to(given.device) for tensor in digits())
-    torch.manual_seed(0)
-    model = small_network()
-    model = (replace(model) if by == "tvmconv" else model).to(given.device, memory_format=ORDERS[order])
-    x, y = images[:64].clone(), classes[:64].clone()
-    step, losses = stepper(MODES[mode](model), x, y, dtype), []
-    for number in range(given.steps):
-        place = torch.arange(64, device=given.device) + 64 * number
-        x.copy_(images[place % len(images)])
-        y.copy_(classes[place % len(classes)])
+    small = torch.tensor(found.images, dtype=torch.float32)[:, None] / 8 - 1
+    images = nn.functional.interpolate(small, size=32, mode="bilinear").to(device)
+    classes = torch.tensor(found.target).to(device)
+    x, y, losses = images[:64].clone(), classes[:64].clone(), []
+    step = stepper(case, x, y)
+    for number in range(steps):
+        chosen = (torch.arange(64, device=device) + 64 * number) % len(images)
+        x.copy_(images[chosen])
+        y.copy_(classes[chosen])
         losses.append(float(step()))
     return {"first": fmean(losses[:10]), "last": fmean(losses[-10:])}
 
 
-def work(place: Sequence[str], given: argparse.Namespace, asked: Connection) -> None:
-    """Make the first steps of a network in a process of its own, or all of the digits', and then steps when asked."""
+def work(case: Case, given: argparse.Namespace, asked: Connection) -> None:
+    """Make the first steps of a network in this process, or all of the digits', and then steps when asked."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    name, dtype, order, mode, by = place
-    if name == "digits":
-        asked.send(learned(dtype, order, mode, by, given))
+    on_gpu = given.target == "cuda"
+    device = "cuda" if on_gpu else "cpu"
+    if case[0] == "digits":
+        asked.send(learned(case, given.steps, device))
         return
-    step = network_stepper(name, dtype, order, mode, by, given)
-    seconds_of(step, WARM, given.device)
+    x = torch.randn(given.batch, 3, given.size, given.size).to(device, memory_format=ORDERS[case[2]])
+    step = stepper(case, x, torch.randint(1000, (given.batch,), device=device))
+    seconds_of(step, WARM, on_gpu)
     asked.send("ready")
-    answers = {"seconds": lambda: seconds_of(step, TURN, given.device), "busy": lambda: busy_seconds(step)}
+    answers = {"seconds": lambda: seconds_of(step, TURN, on_gpu), "busy": lambda: busy_seconds(step)}
     with suppress(EOFError):  # none asks for more
         while wanted := asked.recv():
             step()
             asked.send(answers[wanted]())
 
 
-def begun(
-    places: Iterable[Sequence[str]], given: argparse.Namespace
-) -> Iterator[tuple[Sequence[str], Connection, Any]]:
-    """Begin a process for each place, and yield those that are ready in time, with the first that they send."""
+def begun(cases: Sequence[Case], given: argparse.Namespace) -> Iterator[tuple[Case, Connection, Any]]:
+    """Begin a process for each case, and yield those that are ready in time, with the first that they send."""
     end, context = time.monotonic() + given.seconds, get_context("spawn")
-    processes: dict[Connection, tuple[Sequence[str], BaseProcess]] = {}
-    for place in places:
-        asked, own = context.Pipe()
-        process = context.Process(target=work, args=(place, given, own), daemon=True)
+    processes: dict[Connection, tuple[Case, BaseProcess]] = {}
+    for case in cases:
+        asked, other = context.Pipe()
+        process = context.Process(target=work, args=(case, given, other), daemon=True)
         process.start()
-        own.close()
-        processes[asked] = place, process
+        other.close()
+        processes[asked] = case, process
     unready = {*processes}
     while unready and (some := wait(unready, max(0, end - time.monotonic()))):
         unready -= {*some}
     for asked in unready:
         processes[asked][1].kill()
-    for asked, (place, _) in processes.items():
+    for asked, (case, _) in processes.items():
         try:
-            yield place, asked, asked.recv()
+            yield case, asked, asked.recv()
         except EOFError:  # one that failed has printed why
-            print(f"{' '.join(place)}: not ready in time, or failed", flush=True)
+            print(f"{' '.join(case)}: not ready in time, or failed", flush=True)
 
 
 def sampled(asked: Connection, wanted: str) -> float:
@@ -223,64 +188,34 @@ def sampled(asked: Connection, wanted: str) -> float:
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows of digits, and then those of networks."""
-    places = product(given.networks, given.dtypes, given.orders, given.modes, BY)
-    ready = list(begun(places, given))
-    losses: dict[Sequence[str], Row] = {}
-    for (*place, by), _, found in ready:
+    ready = [*begun([*product(given.networks, given.dtypes, given.orders, given.modes, BY)], given)]
+    timers = {case: partial(sampled, asked, "seconds") for case, asked, found in ready if found == "ready"}
+    timings, found_rows = interleave(timers, given.rounds), dict[tuple[str, ...], Row]()
+    for case, asked, found in ready:
+        *names, by = case
+        about = dict(zip(("network", "dtype", "order", "mode"), names, strict=True))
+        row = found_rows.setdefault(tuple(names), {**about, "losses": {}, "times": {}, "busy": {}})
         if found != "ready":
-            losses.setdefault(tuple(place), {})[by] = found
-    for place, each in losses.items():
-        yield named(place, losses=each)
-    timed = {tuple(place): asked for place, asked, found in ready if found == "ready"}
-    timers = {place: partial(sampled, asked, "seconds") for place, asked in timed.items()}
-    times: dict[Sequence[str], Row] = {}
-    for (*place, by), timing in interleave(timers, given.rounds).items():
-        times.setdefault(tuple(place), {})[by] = msgspec.to_builtins(timing)
-    for place, each in times.items():
-        busy = {by: sampled(timed[(*place, by)], "busy") for by in each} if given.device == "cuda" else {}
-        yield named(place, times=each, busy=busy)
+            row["losses"][by] = found
+        else:
+            row["times"][by] = msgspec.to_builtins(timings[case])
+            if given.target == "cuda":
+                row["busy"][by] = sampled(asked, "busy")
+    yield from found_rows.values()
 
 
-def named(place: Sequence[str], **found: Row) -> Row:
-    """Return the row of what was found of a network."""
-    return {**dict(zip(("network", "dtype", "order", "mode"), place, strict=True)), **found}
-
-
-def words(row: Row) -> str:
+def text(row: Row) -> str:
     """Return a row as a line of text."""
-    found = [
-        f"{by} losses {', '.join(f'{name} {value:.4f}' for name, value in each.items())}"
-        for by, each in row.get("losses", {}).items()
-    ]
+    found = [f"{by} losses {each['first']:.4f} to {each['last']:.4f}" for by, each in row["losses"].items()]
     found += [
         f"{by} {1e3 * each['median']:.2f} ms ({1e3 * each['low']:.2f} to {1e3 * each['high']:.2f})"
-        for by, each in row.get("times", {}).items()
+        for by, each in row["times"].items()
     ]
-    found += [f"{by} keeps the GPU busy for {1e3 * seconds:.2f} ms" for by, seconds in row.get("busy", {}).items()]
+    found += [f"{by} keeps the GPU busy for {1e3 * seconds:.2f} ms" for by, seconds in row["busy"].items()]
     return f"{row['network']} {row['dtype']} {row['order']} {row['mode']}: {'; '.join(found)}"
 
 
-def main() -> None:
-    """Measure, print and write the rows."""
-    devices = ["cuda", "cpu"] if torch.cuda.is_available() else ["cpu", "cuda"]
-    given = options_of(
-        __doc__,
-        device=dict.fromkeys(devices),
-        networks=["digits", *NETWORKS],
-        dtypes=["float16", "float32", "bfloat16"],
-        orders=list(ORDERS),
-        modes=list(MODES),
-        batch=32,
-        size=224,
-        rounds=9,
-        steps=200,
-        seconds=3600.0,
-    ).parse_args()
-    settings = {name: getattr(given, name) for name in ("batch", "size", "steps")}
-    document = Document(given.output, "cuda" if given.device == "cuda" else "llvm", **settings)
-    for row in rows(given):
-        document.add(row, words(row))
-
-
 if __name__ == "__main__":
-    main()
+    options = {"target": TARGETS, "networks": [*NETWORKS], "dtypes": ["float16", "float32", "bfloat16"]}
+    sizes = {"batch": 32, "size": 224, "rounds": 9, "steps": 200, "seconds": 3600.0}
+    main(__doc__, rows, text, **options, orders=[*ORDERS], modes=[*MODES], **sizes)

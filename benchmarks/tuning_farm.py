@@ -5,14 +5,13 @@
     python benchmarks/tuning_farm.py --seconds 30 --target llvm     # a CPU, which is one device
 
 Each way searches the same space anew for the same time. "trials" are those that ended in it, the start of all processes
-included; "a second" is the rate from the fifth part of the time on, when everything runs.
+included; "rate" is the number a second from the fifth part of the time on, when everything runs, and
+"rate_times" its multiple of the first way's.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from script import Document, Row, numbers, options_of
+from script import Row, main, numbers
 
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.measure import Stage
@@ -41,43 +40,28 @@ WARM_UP = 0.2
 """The share of the time at the beginning that does not count for the rate."""
 
 
-def main() -> None:
-    parser = options_of(__doc__, target=WORKLOADS, seconds=45.0, tuner="xgb")
-    parser.add_argument("--devices", type=numbers, help="numbers of GPUs, such as 0,1; by default all like the first")
-    options = parser.parse_args()
-    devices = chosen_devices(options.target, tuple(options.devices) if options.devices else None)
+def rows(given: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each way: one device and all, of this process and of servers."""
+    devices = chosen_devices(given.target, tuple(given.devices) if given.devices else None)
     if not devices:
-        parser.error("there is no GPU here")
-    workload = WORKLOADS[options.target]
-    about = {"workload": json.loads(workload.to_json()), "space": space_size(options.target)}
-    document = Document(options.output, options.target, **about, seconds=options.seconds, tuner=options.tuner)
-    for name, some, by_rpc in ways(devices):
-        row = measured(options, some, by_rpc)
-        first = document.rows[0] if document.rows else row
-        row |= {"way": name, "times": round(row["trials"] / first["trials"], 2)}
-        row["rate_times"] = round(row["rate"] / first["rate"], 2)
-        document.add(
-            row,
-            f"{name:24s} {row['trials']:5d} trials ({row['times']:.2f} times), {row['rate']:6.2f} a second "
-            f"({row['rate_times']:.2f} times), failures {row['failures']}",
-        )
-
-
-def ways(numbers: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """Yield a name for each way, its devices, and whether servers have them."""
+        sys.exit("there is no GPU here")
+    first: Row = {}
     for by_rpc in (False, True):
-        for count in sorted({1, len(numbers)}):
-            devices = f"{count} device{'s' * (count > 1)}"
-            yield f"{devices}, {'by RPC' if by_rpc else 'local'}", numbers[:count], by_rpc
+        for count in sorted({1, len(devices)}):
+            row = measured(given, devices[:count], by_rpc)
+            first = first or row
+            times, rate_times = (round(row[key] / first[key], 2) for key in ("trials", "rate"))
+            way = f"{count} device{'s' * (count > 1)}, {'by RPC' if by_rpc else 'local'}"
+            yield {"way": way, **row, "trials_times": times, "rate_times": rate_times}
 
 
-def measured(options: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool) -> Row:
+def measured(given: argparse.Namespace, devices: tuple[int, ...], by_rpc: bool) -> Row:
     """Return the trials, the rate and the failures of a search of so many seconds on devices."""
-    target, seconds = options.target, options.seconds
+    target, seconds, workload = given.target, given.seconds, WORKLOADS[given.target]
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log.jsonl")
-        tune = ["tune", "--workload", WORKLOADS[target].to_json(), "--target", target, "-o", str(log)]
-        tune += ["--trials", str(space_size(target)), "--time-budget", str(seconds), "--tuner", options.tuner]
+        log, size = Path(folder, "log.jsonl"), len(create(workload, target).space.configs)
+        tune = ["tune", "--workload", workload.to_json(), "--target", target, "-o", str(log)]
+        tune += ["--trials", str(size), "--time-budget", str(seconds), "--tuner", given.tuner]
         if by_rpc:
             with farm(devices, target) as address:
                 begun = run([*tune, "--rpc-tracker", address, "--rpc-key", KEY])
@@ -129,7 +113,7 @@ def serving(arguments: list[str], lines: int) -> Iterator[None]:
             sys.exit(f"{' '.join(arguments)} has ended")
         yield
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         process.wait()
 
 
@@ -139,9 +123,5 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def space_size(target: str) -> int:
-    return len(create(WORKLOADS[target], target).space.configs)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, rows, target=WORKLOADS, devices=numbers, seconds=45.0, tuner="xgb")

@@ -1,4 +1,4 @@
-"""Building of networks in other processes: side by side before they are measured, or alone, cold and warm, to be timed.
+"""Building of networks in other processes, side by side before they are measured.
 
 Slow results are kept on disk, where the process that measures finds them: our networks are files, and `torch.compile`
 keeps its kernels in a folder.
@@ -7,10 +7,8 @@ keeps its kernels in a folder.
 from __future__ import annotations
 
 import gc
-import os
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 600.0
 """The seconds after which a build is given up."""
-
-CACHES = ("TVMCONV_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-"""The variables that name the folders in which builds are kept."""
 
 
 class Case(NamedTuple):
@@ -84,7 +79,7 @@ def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], N
     process runs on a share of the processors, and runs no more compilers than it has processors.
     """
     start, processors = time.perf_counter(), system.processors()
-    shares = [set(processors[place::jobs]) or set(processors) for place in range(jobs)]
+    shares = [set(processors[first::jobs]) or set(processors) for first in range(jobs)]
     pools = [WorkerPool(1, PATIENCE, partial(system.run_on, share)) for share in shares]
     free: SimpleQueue[WorkerPool] = SimpleQueue()
     for pool in pools:
@@ -93,7 +88,7 @@ def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], N
     def build(task: Task) -> float:
         pool = free.get()
         try:
-            return float(pool.submit(_build, task, False).result())
+            return float(pool.submit(_build, task).result())
         finally:
             free.put(pool)
 
@@ -102,24 +97,13 @@ def build_side_by_side(tasks: Sequence[Task], jobs: int, tell: Callable[[str], N
         running = {threads.submit(build, task): task for task in tasks}
         for done, future in enumerate(as_completed(running), 1):
             error = future.exception()
-            ended = f"built in {future.result():.1f} s" if error is None else f"failed: {_first_line(error)}"
+            reason = (str(error).strip() or type(error).__name__).partition("\n")[0]
+            ended = f"built in {future.result():.1f} s" if error is None else f"failed: {reason}"
             tell(f"{time.perf_counter() - start:.0f} s, {done} of {len(tasks)}: {running[future]} {ended}")
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
         for pool in pools:
             pool.shutdown(wait=False)
-
-
-def cold_and_warm(task: Task) -> tuple[float, float]:
-    """Return the seconds of a build with empty caches, and of the same build after it, each in a new process."""
-    with tempfile.TemporaryDirectory() as folder:
-        kept = {name: str(Path(folder, name)) for name in CACHES}
-        pool = WorkerPool(1, PATIENCE, partial(_set_variables, kept), calls=1)
-        try:
-            cold, warm = (float(pool.submit(_build, task, True).result()) for _ in range(2))
-        finally:
-            pool.shutdown(wait=False)
-    return cold, warm
 
 
 def built(
@@ -149,25 +133,15 @@ def release() -> None:
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
 
 
-def _build(task: Task, keeps_choices: bool) -> float:
+def _build(task: Task) -> float:
     """Build in this process, and return the seconds."""
-    if not keeps_choices:
-        import torch._inductor.config as inductor
+    import torch._inductor.config as inductor
 
-        inductor.autotune_local_cache = False
+    inductor.autotune_local_cache = False
     target = resolve_target(task.target)
     use_threads_of_tvm(target)
     x = task.case.images(task.case.batch).to(backend_of(target).device_type)
-    prepared, seconds = built(task.contender, task.case.module(), x, target, task.library)
-    del prepared
+    seconds = built(task.contender, task.case.module(), x, target, task.library)[1]
     if x.is_cuda:
         release()
     return seconds
-
-
-def _set_variables(values: Mapping[str, str]) -> None:
-    os.environ.update(values)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).partition("\n")[0]

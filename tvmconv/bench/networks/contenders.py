@@ -6,6 +6,7 @@ import io
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
@@ -94,104 +95,52 @@ class Tvmconv(Contender):
 
 @dataclass(frozen=True)
 class PyTorch(Contender):
-    """Eager PyTorch in strict float32, with cuDNN's search for the fastest algorithms."""
+    """PyTorch, with cuDNN's search for the fastest algorithms: in strict float32 where nothing else is said."""
 
     name: str = "pytorch"
+    tf32: bool = False
+    """TF32 in convolutions and products, as users switch it on for a GPU."""
+    compiles: bool = False
+    """By `torch.compile`; the CUDA graphs of some of its modes are captured around all contenders alike."""
+    mode: str | None = None
+    """The mode of `torch.compile`; None for its default one, others may choose algorithms by their times."""
+    half: bool = False
+    """Weights and images in half precision and channels_last."""
+    autocast: bool = False
+    """With `half`: weights and images stay in float32, and are cast in each call."""
+    dtype: str = DEFAULT
+    """The precision of the run, such as "float16"."""
+
+    @property
+    def is_built_ahead(self) -> bool:
+        return self.compiles and self.mode is None
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        if self.half and self.dtype not in HALVES:
+            return f"with a precision of {one_of(list(HALVES))}"
+        if self.tf32 and not backend_of(target).on_gpu:
+            return "on a GPU"
+        return compiler_obstacle(target) if self.compiles else None
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
         import torch
 
         strict_and_fastest()
         torch.backends.cuda.matmul.allow_tf32 = False
-        placed = deepcopy(module).to(x.device)
-        return Prepared(_without_gradients(self._forward(placed), x), partial(torch.save, placed.state_dict()), x)
-
-    def _forward(self, module: Any) -> Callable[[Any], Any]:
-        return partial(module)
-
-
-def _without_gradients(forward: Callable[[Any], Any], x: Any) -> Call:
-    import torch
-
-    def call() -> Any:
-        with torch.inference_mode():
-            return forward(x)
-
-    return call
-
-
-@dataclass(frozen=True)
-class Tf32(PyTorch):
-    """Eager PyTorch with TF32 in convolutions and products, as users switch it on for a GPU."""
-
-    name: str = "pytorch-tf32"
-
-    def obstacle(self, target: tvm.target.Target) -> str | None:
-        return None if backend_of(target).on_gpu else "on a GPU"
-
-    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        return super().prepare(module, x, target)._replace(multiplied=frozenset(["tf32"]))
-
-    def _forward(self, module: Any) -> Callable[[Any], Any]:
-        return with_tf32_convolutions(with_tf32_products(module))
-
-
-@dataclass(frozen=True)
-class Compiled(PyTorch):
-    """`torch.compile`; the CUDA graphs of some of its modes are captured around all contenders alike."""
-
-    name: str = "torch-compile"
-    mode: str | None = None
-    """The mode of `torch.compile`; None for its default one, others may choose algorithms by their times."""
-
-    @property
-    def is_built_ahead(self) -> bool:
-        return self.mode is None
-
-    def obstacle(self, target: tvm.target.Target) -> str | None:
-        return compiler_obstacle(target)
-
-    def _forward(self, module: Any) -> Callable[[Any], Any]:
-        return compiled(module, self.mode)
-
-
-@dataclass(frozen=True)
-class Half(Compiled):
-    """PyTorch in half precision and channels_last, eager or by `torch.compile`; its images are in these, too.
-
-    With `autocast` weights and images stay in float32, and are cast in each call.
-    """
-
-    name: str = "pytorch-half"
-    compiles: bool = False
-    autocast: bool = False
-    dtype: str = DEFAULT
-    """The precision of the run, such as "float16"."""
-
-    @property
-    def is_built_ahead(self) -> bool:
-        return self.compiles and super().is_built_ahead
-
-    def obstacle(self, target: tvm.target.Target) -> str | None:
-        if self.dtype not in HALVES:
-            return f"with a precision of {one_of(list(HALVES))}"
-        return super().obstacle(target) if self.compiles else None
-
-    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
-        import torch
-
-        torch.backends.cudnn.benchmark = True
-        dtype = getattr(torch, self.dtype)
-        form = {"dtype": torch.float32 if self.autocast else dtype, "memory_format": torch.channels_last}
+        dtype = getattr(torch, self.dtype) if self.half else torch.float32
+        form = {"dtype": torch.float32 if self.autocast else dtype}
+        form |= {"memory_format": torch.channels_last} if self.half else {}
         placed, images = deepcopy(module).to(x.device, **form), x.to(**form)
-        forward = self._forward(placed) if self.compiles else placed
+        forward = compiled(placed, self.mode) if self.compiles else placed
+        if self.tf32:
+            forward = with_tf32_convolutions(with_tf32_products(forward))
 
-        def in_half(given: Any) -> Any:
-            with torch.autocast(x.device.type, dtype, enabled=self.autocast):
-                return forward(given).float()
+        def call() -> Any:
+            with torch.inference_mode(), torch.autocast(x.device.type, dtype) if self.autocast else nullcontext():
+                return forward(images).float()
 
-        call = _without_gradients(in_half, images)
-        return Prepared(call, partial(torch.save, placed.state_dict()), images, multiplied=frozenset([self.dtype]))
+        multiplied = frozenset([self.dtype] if self.half else ["tf32"] if self.tf32 else [])
+        return Prepared(call, partial(torch.save, placed.state_dict()), images, multiplied=multiplied)
 
 
 class OnnxRuntime(Contender):
@@ -232,12 +181,12 @@ PEERS: dict[str, Contender] = {
     for peer in (
         FLOAT32,
         PyTorch(),
-        Tf32(),
-        Compiled(),
-        Half(),
-        Half("pytorch-autocast", autocast=True),
-        Half("torch-compile-half", compiles=True),
-        Half("torch-compile-max-autotune", "max-autotune-no-cudagraphs", compiles=True),
+        PyTorch("pytorch-tf32", tf32=True),
+        PyTorch("torch-compile", compiles=True),
+        PyTorch("pytorch-half", half=True),
+        PyTorch("pytorch-autocast", half=True, autocast=True),
+        PyTorch("torch-compile-half", compiles=True, half=True),
+        PyTorch("torch-compile-max-autotune", compiles=True, mode="max-autotune-no-cudagraphs", half=True),
         OnnxRuntime(),
         Tvm(),
     )

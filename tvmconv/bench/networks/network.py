@@ -25,8 +25,8 @@ from tvmconv.targets import backend_of
 
 from .. import choose
 from ..timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
-from .ahead import Case, Task, build_side_by_side, built, cold_and_warm, release
-from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Half, Prepared, Tvmconv
+from .ahead import Case, Task, build_side_by_side, built, release
+from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Prepared, PyTorch, Tvmconv
 
 if TYPE_CHECKING:
     import tvm
@@ -69,11 +69,6 @@ class NetworkRow(msgspec.Struct, frozen=True):
     """The ratio of signal to noise in dB."""
     top1: dict[str, float] = {}
     """The share of random images, or pixels, with the same largest output as in float64; empty for float32."""
-    cold_seconds: dict[str, float] = {}
-    """The seconds from the module to the end of the first call in a new process, where nothing is kept from before."""
-    warm_seconds: dict[str, float] = {}
-    """The seconds from the module to the end of the first call in the next process, which finds what the first one
-    kept."""
     parameters: int | None = None
     """The number of the network's parameters; None in older documents."""
 
@@ -108,11 +103,13 @@ def choose_networks(names: Sequence[str]) -> Sequence[str]:
 
 def choose_peers(names: Sequence[str] | None, precision: str = DEFAULT) -> list[Contender]:
     """Return the peers of these names; without names all that can take part in a precision."""
-    known = {name: replace(peer, dtype=precision) if isinstance(peer, Half) else peer for name, peer in PEERS.items()}
+    known = {
+        name: replace(peer, dtype=precision) if isinstance(peer, PyTorch) else peer for name, peer in PEERS.items()
+    }
     chosen = choose(known, names or (), "peers").values()
     if names is not None:
         return list(chosen)
-    others = [peer for peer in chosen if precision in HALVES or not isinstance(peer, Half)]
+    others = [peer for peer in chosen if precision in HALVES or not (isinstance(peer, PyTorch) and peer.half)]
     return [peer for peer in others if precision != DEFAULT or peer != FLOAT32]
 
 
@@ -127,7 +124,6 @@ def measure_networks(
     tell: Callable[[str], None],
     precision: str = DEFAULT,
     jobs: int = 1,
-    builds: bool = False,
 ) -> Iterator[NetworkRow]:
     """Measure networks one by one, at each batch, with random weights and images (batch, 3, size, size).
 
@@ -136,26 +132,18 @@ def measure_networks(
     libraries have as many threads on a CPU as TVM.
 
     More jobs than one are processes that first build what can be built ahead, for all rows; each row is measured alone
-    in any case. With `builds` each build is timed in new processes, cold and warm.
+    in any case.
     """
     from .models import NETWORKS, SIZE, SIZES
 
     use_threads_of_tvm(target)
     ours = replace(OURS, precision=precision)
     contenders = [ours, *([DENSE] if sparsity is not None else []), *peers]
-    cases = [
-        Case(name, NETWORKS[name], batch, size or SIZES.get(name, SIZE), sparsity)
-        for name in names
-        for batch in batches
-    ]
+    sizes = {name: size or SIZES.get(name, SIZE) for name in names}
+    cases = [Case(name, NETWORKS[name], batch, sizes[name], sparsity) for name in names for batch in batches]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            [
-                Task(case, each, str(target), Path(folder, f"{case.name}-{case.batch}-{each.name}.so"))
-                for each in contenders
-            ]
-            for case in cases
-        ]
+        file = f"{folder}/{{0.name}}-{{0.batch}}-{{1.name}}.so".format
+        rows = [[Task(case, each, str(target), Path(file(case, each))) for each in contenders] for case in cases]
         if jobs > 1:
             able = [task for row in rows for task in row if task.contender.is_built_ahead]
             build_side_by_side([task for task in able if not task.contender.obstacle(target)], jobs, tell)
@@ -167,7 +155,7 @@ def measure_networks(
             tell(f"{name}: made in {time.perf_counter() - start:.1f} s")
             for row in (first, *others):
                 tell(str(row[0].case))
-                yield measure_network(row, module, exact, target, rounds, builds, tell)
+                yield measure_network(row, module, exact, target, rounds, tell)
 
 
 def measure_network(
@@ -176,7 +164,6 @@ def measure_network(
     exact: Exact,
     target: tvm.target.Target,
     rounds: int,
-    builds: bool,
     tell: Callable[[str], None],
 ) -> NetworkRow:
     """Measure one network, a module of torch, for all of its contenders.
@@ -189,6 +176,7 @@ def measure_network(
         expected = exact(_ends(x)).cpu()
     precision = ours.precision if isinstance(ours, Tvmconv) else DEFAULT
     row = NetworkRow(case.name, case.batch, case.size, case.sparsity, {}, {}, {}, {}, {}, {}, {}, {}, precision)
+    row = msgspec.structs.replace(row, parameters=sum(weight.numel() for weight in module.parameters()))
     calls: dict[str, Call] = {}
     timers: dict[str, Timer] = {}
     for task in tasks:
@@ -197,9 +185,6 @@ def measure_network(
             row.skipped[contender.name] = reason
             continue
         with _unless_it_fails(contender, row):
-            if builds and contender.is_built_ahead:
-                with laps("builds in new processes"):
-                    row.cold_seconds[contender.name], row.warm_seconds[contender.name] = cold_and_warm(task)
             with laps(contender.name):
                 prepared = _prepared(task, module, x, target, row)
             with laps("comparing"):

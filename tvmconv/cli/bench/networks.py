@@ -69,7 +69,6 @@ def networks(
         default=1,
         metavar="N",
     ),
-    builds: bool = option("Time each build in new processes, too: with nothing kept, and again."),
     plot: Path | None = plot("Draw bars of the times."),
     csv: Path | None = option(
         "Write images per second in the columns of timm's benchmarks, with the contender behind them.",
@@ -92,7 +91,7 @@ def networks(
     float32. pytorch-tf32 is for a GPU. The exit code is 5 if tvmconv computes something wrong.
 
     Many rows are quicker with --jobs: networks and kernels of torch-compile are built side by side before any row is
-    measured, so "build" stays empty. --builds measures that instead, in new processes, "cold" and "warm".
+    measured, so "build" stays empty.
     """
     run = begin("networks", target, rounds)
 
@@ -104,7 +103,7 @@ def networks(
         return {**run.facts, "rows": rows}
 
     measured = measure_networks(
-        choose_networks(names), run.target, chosen, rounds, batches, size, sparsity, note, precision, jobs, builds
+        choose_networks(names), run.target, chosen, rounds, batches, size, sparsity, note, precision, jobs
     )
     measured = kept(measured, output, report)
     if not as_json:
@@ -155,8 +154,6 @@ def _columns(row: NetworkRow) -> dict[str, dict[str, object]]:
     }
     for title, unit, values in (
         ("build, s", 1, row.build_seconds),
-        ("cold, s", 1, row.cold_seconds),
-        ("warm, s", 1, row.warm_seconds),
         ("memory, MB", 1e6, row.memory),
         ("file, MB", 1e6, row.file_bytes),
     ):
