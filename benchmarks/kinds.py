@@ -77,12 +77,14 @@ ONNXRUNTIME = times("ONNX Runtime", "onnxruntime")
 OUR_DENSE = times("our dense", "tvmconv-dense")
 SIGNAL = Column("dB", lambda row: row["ratios"][OURS] if row.get("top1") else None, whole)
 TOP1 = of("top1", "top-1, %", OURS, percent)
-IM2COL = {"im2col and cuBLAS": "im2col-gemm"}
+IM2COL, IM2WIN = {"im2col and cuBLAS": "im2col-gemm"}, {"our im2win": "tvmconv-im2win"}
 
 SPARSE = [
     TIME,
     times("float32", *BETTER),
-    *all_times({"TF32": "pytorch-tf32", "float16": "pytorch-fp16", "quarter": "pytorch-quarter", "SpMM": "im2col-spmm"}),
+    *all_times(
+        {"TF32": "pytorch-tf32", "float16": "pytorch-fp16", "quarter": "pytorch-quarter", "SpMM": "im2col-spmm"}
+    ),
     OUR_DENSE,
 ]
 
@@ -125,7 +127,7 @@ def memory(title: str, contender: str) -> Column:
 
 
 MEMORY = {
-    OURS: OURS, "our im2win": "tvmconv-im2win", "PyTorch": "pytorch", "channels-last": "pytorch-channels-last",
+    OURS: OURS, **IM2WIN, "PyTorch": "pytorch", "channels-last": "pytorch-channels-last",
     "TF32": "pytorch-tf32", **IM2COL,
 }  # fmt: skip
 
@@ -315,8 +317,7 @@ KINDS = {
     "dense-gpu": Kind(
         workload_name,
         "layer",
-        [TIME, rate("TFLOP/s", 1e12, OURS), *PYTORCH]
-        + all_times({"TF32": "pytorch-tf32", **IM2COL, "our im2win": "tvmconv-im2win"}),
+        [TIME, rate("TFLOP/s", 1e12, OURS), *PYTORCH, *all_times({"TF32": "pytorch-tf32", **IM2COL, **IM2WIN})],
     ),
     "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
     "ablation": Kind(
@@ -366,8 +367,10 @@ KINDS = {
     "networks-cpu": Kind(
         network_name,
         "network",
-        [MILLISECONDS, extreme("from", "low"), extreme("to", "high"), ONNXRUNTIME, *all_times(NETWORKS_ON_CPU)]
-        + [of("build_seconds", "tvmconv's build, s", OURS), SIGNAL, TOP1],
+        [
+            *(MILLISECONDS, extreme("from", "low"), extreme("to", "high"), ONNXRUNTIME),
+            *(*all_times(NETWORKS_ON_CPU), of("build_seconds", "tvmconv's build, s", OURS), SIGNAL, TOP1),
+        ],
     ),
     "quantized": Kind(
         workload_name,
@@ -405,9 +408,11 @@ KINDS = {
     "networks-gpu": Kind(
         network_name,
         "network",
-        [MILLISECONDS, *all_times(NETWORKS_ON_GPU, last=None)]
-        + [of("build_seconds", title, contender) for title, contender in BUILD_SECONDS.items()]
-        + [SIGNAL, TOP1],
+        [
+            *(MILLISECONDS, *all_times(NETWORKS_ON_GPU, last=None)),
+            *(of("build_seconds", title, contender) for title, contender in BUILD_SECONDS.items()),
+            *(SIGNAL, TOP1),
+        ],
     ),
     "builds": Kind(
         network_name,
@@ -437,8 +442,10 @@ KINDS = {
     "sequences": Kind(
         workload_name,
         "convolution",
-        [TIME, *all_times({"times PyTorch": "pytorch", "Triton": "triton", "causal_conv1d": "causal-conv1d"})]
-        + [times("times copy", OURS, over=["copy"])],
+        [
+            *(TIME, times("times PyTorch", "pytorch"), times("Triton", "triton")),
+            *(times("causal_conv1d", "causal-conv1d"), times("times copy", OURS, over=["copy"])),
+        ],
     ),
     "training": Kind(
         lambda row: f"{row['network']}, {row['mode']}",

@@ -4,7 +4,7 @@
     python benchmarks/open_sizes.py --target cuda -o open-sizes.json    # the same on a GPU, in float16 too
     python benchmarks/open_sizes.py --rounds 3 --batches 1,8 --networks squeezenet --images 0 --calls 0
 
-The networks are those of `tvmconv bench networks`, exported to ONNX with an open batch; the U-Net has a batch of one and
+The networks are those of `tvmconv bench networks`, exported to ONNX with an open batch; a U-Net has a batch of one, and
 images that are multiples of four. All are built first, side by side, each in a process of its own with nothing compiled
 before. "first" is the first call with a size, in seconds, from the smallest to the largest; "memory" are the bytes that
 a GPU, or the process on a CPU, has taken since the network was loaded: "open" after this size, "again" after the

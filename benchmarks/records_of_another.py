@@ -5,8 +5,8 @@
 LOG holds the other device's records, such as tuning_logs/nvidia-h100-80gb-hbm3.jsonl. A row is a problem of LOG that
 the target can compute: "times" has the default and the record, "gain" is how many times as long the default takes, and
 "serves" says whether the record would serve here as one of a sibling. `--template` takes problems of one template, such
-as cpu/depthwise, and `--threads-there` records that were made with so many threads. MEASURED is a log that gets what was
-measured, as records of this device.
+as cpu/depthwise, and `--threads-there` records of a number of threads. MEASURED is a log, to which the records of this
+device are added.
 """
 
 from __future__ import annotations

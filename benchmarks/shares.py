@@ -44,7 +44,10 @@ PRODUCT = re.compile(r"tvmconv_|.*(conv|matmul)")
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each network that is built in time."""
-    end, cases = time.perf_counter() + given.seconds, {each: (each, given.batch, given.precision) for each in given.names}
+    end, cases = (
+        time.perf_counter() + given.seconds,
+        {each: (each, given.batch, given.precision) for each in given.names},
+    )
     for name, path in built_until(end, given.jobs, built, cases):
         try:
             kernels = measured(load(path()), images(name, given.batch))

@@ -1,8 +1,8 @@
 """Experiments on this CPU behind thresholds of the package: a row for each case, with µs of a call in each way.
 
-    python benchmarks/thresholds.py lengths        # rows: a kernel for each length, and those of ASSUMED_LENGTHS for any
-    python benchmarks/thresholds.py one-channel    # vectors of columns (depthwise) or of filters (dense), and PyTorch
-    python benchmarks/thresholds.py recurrent      # an LSTM whose steps have one thread, one a direction, or all
+python benchmarks/thresholds.py lengths        # rows: a kernel for each length, and those of ASSUMED_LENGTHS for any
+python benchmarks/thresholds.py one-channel    # vectors of columns (depthwise) or of filters (dense), and PyTorch
+python benchmarks/thresholds.py recurrent      # an LSTM whose steps have one thread, one a direction, or all
 """
 
 from __future__ import annotations

@@ -105,10 +105,10 @@ def composite_operators() -> Iterator[None]:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let benchmarks time everything for a moment, and find the limits of a device with little work."""
-    from tvmconv.bench import overhead, roofs, suite, timing
+    from tvmconv.bench import roofs, suite, timing
     from tvmconv.bench.networks import network
 
-    for module in (network, overhead, roofs, suite):
+    for module in (network, roofs, suite):
         monkeypatch.setattr(module, "SECONDS", 0.001)
     monkeypatch.setattr(timing._WallTimer, "SETTLE", 0.001)
     monkeypatch.setattr(roofs, "COPIED_BYTES", 2**20)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvmconv.bench.tuning.tuners import WITHIN, trials_to_reach
 
 from tests.shared.command_line import tvmconv_json
 from tvmconv import ConvWorkload
@@ -21,7 +22,6 @@ from tvmconv.autotvm.task import ConvTask, Task
 from tvmconv.autotvm.tuner import GATuner, GridSearchTuner, RandomTuner, Tuner, XGBTuner
 from tvmconv.autotvm.tuner.tuner import FINALISTS, ROUNDS
 from tvmconv.autotvm.tuner.xgb_tuner import matrix
-from tvmconv.bench.tuning.tuners import WITHIN, trials_to_reach
 from tvmconv.problem import Problem
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 from tvmconv.targets import DeviceFacts, resolve_target

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvmconv.bench.factors import DATA, decades, fma_sums, limits
 
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tvmconv import ConvWorkload
 from tvmconv.bench import accuracy
-from tvmconv.bench.factors import DATA, decades, fma_sums, limits
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.compute import conv2d_reference
 from tvmconv.targets import device_facts, multiplies, resolve_target

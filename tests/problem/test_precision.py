@@ -16,7 +16,6 @@ import tvmconv as library
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.network_graph import Graph
 from tvmconv import ConvWorkload, autotvm
-from tvmconv.testing.factors import rounded
 from tvmconv.cli.tune import Source
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
@@ -27,6 +26,7 @@ from tvmconv.problem.precision import HALVES, PRECISIONS, WORDS
 from tvmconv.runtime.arrays import to_torch
 from tvmconv.targets import resolve_target
 from tvmconv.testing import Sample, check_result, random_operands
+from tvmconv.testing.factors import rounded
 
 WORKLOAD = ConvWorkload.conv2d((1, 8, 12, 12), (16, 8, 3, 3))
 HALF = ConvWorkload.conv2d((1, 8, 12, 12), (16, 8, 3, 3), dtype="float16")

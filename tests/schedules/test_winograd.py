@@ -19,7 +19,6 @@ from tests.schedules.spaces import check_space
 from tests.shared.huge_arrays import huge
 from tests.shared.sparing import every
 from tvmconv import ConvWorkload, compute
-from tvmconv.testing.factors import fma_sums
 from tvmconv.checking.suites import load_suite
 from tvmconv.compute.dense.winograd import transforms
 from tvmconv.dispatch import algorithms_for, select, template_for
@@ -38,6 +37,7 @@ from tvmconv.schedules.cpu.winograd.tiles import (
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import cpu_of
 from tvmconv.testing import check_result, random_operands
+from tvmconv.testing.factors import fma_sums
 
 CPU = resolve_target("llvm")
 

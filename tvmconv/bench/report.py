@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import fmean, geometric_mean
-from typing import Any, Protocol, TypeVar
+from statistics import geometric_mean
+from typing import Any, Protocol
 
 import msgspec
 
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, backend_named
 
-from .memory import Memory
 from .peers import LIMITS, OURS, known_peers
 from .peers.ours import Code
 from .timing import Timing, micro, times_as_long
 
-T = TypeVar("T")
-
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
+
 
 class Row(msgspec.Struct, frozen=True):
     """The results for a workload of a suite beside its peers; times are seconds of one call."""
@@ -39,8 +37,6 @@ class Row(msgspec.Struct, frozen=True):
     """The reasons why peers took no part."""
     failed: dict[str, str]
     """The failures of peers that took part."""
-    memory: Memory | None = None
-    """The memory beside operands and output, which are `bytes`; None where it was not asked for."""
     sparsity: float | None = None
     """The share of zeros in the weight; None for a dense one, which tvmconv's dense kernels take."""
     code: Code | None = None
@@ -60,12 +56,6 @@ class Row(msgspec.Struct, frozen=True):
     def times_faster(self, peer: str) -> float | None:
         """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
         return times_as_long(self.times, peer, OURS.name)
-
-    def memory_of(self, contender: str) -> int | None:
-        """Return the bytes that a contender takes in all, with operands and output; None if they were not measured."""
-        if self.memory is None or contender not in self.memory.measured:
-            return None
-        return self.bytes + self.memory.measured[contender]
 
 
 class Roofs(msgspec.Struct, frozen=True):
@@ -152,35 +142,13 @@ def absent(rows: Iterable[Compared]) -> dict[tuple[str, str, str], list[str]]:
     return found
 
 
-def geometric_means(rows: Iterable[Compared], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
+def geometric_means(rows: Sequence[Compared], peers: Iterable[str]) -> dict[str, tuple[float, int]]:
     """Return for each peer how many times as fast tvmconv is, on average, and on how many rows both have run.
 
     Peers without such rows are left out.
     """
-    return _means(geometric_mean, rows, lambda row, peer: row.times_faster(peer), peers)
-
-
-def memory_means(rows: Iterable[Row], contender: str, peers: Iterable[str]) -> dict[str, tuple[float, int]]:
-    """Return a contender's memory as a share of each peer's, on average, and the number of rows with both.
-
-    Peers without such rows are left out.
-    """
-
-    def share(row: Row, peer: str) -> float | None:
-        ours, theirs = row.memory_of(contender), row.memory_of(peer)
-        return None if ours is None or theirs is None else ours / theirs
-
-    return _means(fmean, rows, share, peers)
-
-
-def _means(
-    mean: Callable[[Sequence[float]], float],
-    rows: Iterable[T],
-    ratio: Callable[[T, str], float | None],
-    peers: Iterable[str],
-) -> dict[str, tuple[float, int]]:
-    found = {peer: [value for row in rows if (value := ratio(row, peer)) is not None] for peer in peers}
-    return {peer: (mean(values), len(values)) for peer, values in found.items() if values}
+    found = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
+    return {peer: (geometric_mean(ratios), len(ratios)) for peer, ratios in found.items() if ratios}
 
 
 IDENTITY = ("suite", "name", "workload", "batch", "size", "sparsity", "precision")

@@ -20,7 +20,6 @@ from tvmconv.runtime.arrays import to_numpy, to_torch
 from tvmconv.targets import backend_of
 
 from . import choose
-from .memory import FORMULAS, Memory, workspace_on_cpu, workspace_on_gpu
 from .peers import LIMITS, default_peers, known_peers
 from .peers.copies import Copy
 from .peers.ours import Sparse, Tvmconv, code_of
@@ -48,7 +47,6 @@ class How:
     rounds: int
     cold: bool = False
     """True for other arrays in each call, so that none is in a cache."""
-    memory: bool = False
     sparsity: float | None = None
     """The share of zeros in the weight, for tvmconv's sparse kernel; None for its dense one."""
     precision: str = DEFAULT
@@ -96,7 +94,6 @@ def measure_row(
     count = sets_beyond_cache(workload.bytes_moved, on_gpu) if how.cold else 1
     sets = [_tensors(arrays, device) for _ in range(count)]
     timers: dict[str, Timer] = {}
-    workspaces: dict[str, int] = {}
     check = _Check(arrays, device)
     skipped, failed = {}, {}
     for peer in (ours, *peers, *LIMITS):
@@ -107,10 +104,6 @@ def measure_row(
         try:
             calls = peer.prepare(workload, target, sets)
             check(peer, workload, calls[0])
-            if how.memory and peer not in LIMITS:
-                workspaces[peer.name] = (
-                    workspace_on_gpu(calls[0]) if on_gpu else workspace_on_cpu(peer, workload, target)
-                )
             timers[peer.name] = timer(calls, on_gpu, SECONDS)
         except AssertionError as error:
             if isinstance(peer, Tvmconv):
@@ -132,7 +125,6 @@ def measure_row(
         times=interleave(timers, how.rounds),
         skipped=skipped,
         failed=failed,
-        memory=Memory({name: each(workload) for name, each in FORMULAS.items()}, workspaces) if how.memory else None,
         sparsity=how.sparsity,
         code=code_of(ours.operator) if isinstance(ours, Sparse) and ours.name in timers else None,
     )

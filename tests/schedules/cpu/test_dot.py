@@ -16,13 +16,13 @@ from tests.schedules.cases.layers import SHAPES, layer
 from tests.schedules.kernels_here import HERE, check_packed, result, run
 from tests.shared.sparing import pairs, sparing
 from tvmconv import ConvWorkload
-from tvmconv.testing.factors import DATA
 from tvmconv.dispatch import select
 from tvmconv.lowering import build_kernel
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED, STORAGE_TYPES
 from tvmconv.targets import dot_instruction, resolve_target
 from tvmconv.testing import check_result, random_configs, random_operands
+from tvmconv.testing.factors import DATA
 
 
 class Family(NamedTuple):

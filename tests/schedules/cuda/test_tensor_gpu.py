@@ -12,7 +12,6 @@ import tvmconv
 from tests.schedules.cases.integers import EXACT, random_integers
 from tests.schedules.cases.tensor import KINDS, NOTHING_READ, layer, mma, one_chunk, random_layer, wgmma
 from tvmconv import ConvWorkload
-from tvmconv.testing.factors import DATA, Factors, fma_sums
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.operands import unwritten
 from tvmconv.dispatch import select
@@ -26,6 +25,7 @@ from tvmconv.targets import device_of, resolve_target, tensor_instructions
 from tvmconv.testing import check_result, conformance, random_operands
 from tvmconv.testing.configs import legal_configs
 from tvmconv.testing.conformance import How
+from tvmconv.testing.factors import DATA, Factors, fma_sums
 from tvmconv.testing.trials import Trial
 
 TARGET = resolve_target("cuda")

@@ -17,7 +17,6 @@ from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.tensor import Layouts
 from tests.schedules.cases.winograd import CASES, conv
 from tests.shared.sparing import every
-from tvmconv.testing.factors import Factors, Shape, fma_sums, normal, positive, rounded
 from tvmconv.compute.dense.winograd import transforms
 from tvmconv.dispatch import select
 from tvmconv.lowering import lower
@@ -30,6 +29,7 @@ from tvmconv.schedules.cuda.tensor.winograd import template as winograd
 from tvmconv.targets import resolve_target
 from tvmconv.targets.devices import gpu_of
 from tvmconv.testing import random_operands
+from tvmconv.testing.factors import Factors, Shape, fma_sums, normal, positive, rounded
 
 compiled = partial(twins_and_cubins.compiled, "winograd")
 H100 = resolve_target("nvidia/nvidia-h100")

@@ -124,7 +124,7 @@ class LogAxis:
 
 
 def bars(rows: Mapping[str, Mapping[str, float]], unit: str, base: float = 1) -> Chart:
-    """Draw a group of horizontal bars for each row, from the base to the right, or to the left where a value is less."""
+    """Draw a group of horizontal bars for each row, from the base to the right, or to the left for smaller values."""
     values = [value for row in rows.values() for value in row.values()]
     colours = colours_of(dict.fromkeys(name for row in rows.values() for name in row))
     left, row_gap, thick = 8 + 6 * min(max(map(len, rows)), LONGEST), 8, 9

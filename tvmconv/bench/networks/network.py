@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -147,15 +146,14 @@ def measure_networks(
         if jobs > 1:
             able = [task for row in rows for task in row if task.contender.is_built_ahead]
             build_side_by_side([task for task in able if not task.contender.obstacle(target)], jobs, tell)
-        for name, of_name in groupby(rows, lambda row: row[0].case.name):
-            start, (first, *others) = time.perf_counter(), of_name
+        for _, of_name in groupby(rows, lambda row: row[0].case.name):
+            first, *others = of_name
             case, count = first[0].case, max(-(-IMAGES // batch) * batch for batch in batches)
             module, images = case.module(), case.images(count).to(backend_of(target).device_type)
             exact = Exact(module, images)
-            tell(f"{name}: made in {time.perf_counter() - start:.1f} s")
             for row in (first, *others):
                 tell(str(row[0].case))
-                yield measure_network(row, module, exact, target, rounds, tell)
+                yield measure_network(row, module, exact, target, rounds)
 
 
 def measure_network(
@@ -164,16 +162,14 @@ def measure_network(
     exact: Exact,
     target: tvm.target.Target,
     rounds: int,
-    tell: Callable[[str], None],
 ) -> NetworkRow:
     """Measure one network, a module of torch, for all of its contenders.
 
     Raises `WrongResultError` where tvmconv is wrong. A peer that is wrong or fails is left out, and the row says why.
     """
-    case, ours, on_gpu, laps = tasks[0].case, tasks[0].contender, backend_of(target).on_gpu, Laps()
+    case, ours, on_gpu = tasks[0].case, tasks[0].contender, backend_of(target).on_gpu
     x = exact.images[: case.batch].clone()
-    with laps("the reference"):
-        expected = exact(_ends(x)).cpu()
+    expected = exact(_ends(x)).cpu()
     precision = ours.precision if isinstance(ours, Tvmconv) else DEFAULT
     row = NetworkRow(case.name, case.batch, case.size, case.sparsity, {}, {}, {}, {}, {}, {}, {}, {}, precision)
     row = msgspec.structs.replace(row, parameters=sum(weight.numel() for weight in module.parameters()))
@@ -185,42 +181,18 @@ def measure_network(
             row.skipped[contender.name] = reason
             continue
         with _unless_it_fails(contender, row):
-            with laps(contender.name):
-                prepared = _prepared(task, module, x, target, row)
-            with laps("comparing"):
-                _check(contender, prepared, expected, row)
-                if precision != DEFAULT:
-                    row.top1[contender.name] = _agreement(prepared, exact, case.batch)
+            prepared = _prepared(task, module, x, target, row)
+            _check(contender, prepared, expected, row)
+            if precision != DEFAULT:
+                row.top1[contender.name] = _agreement(prepared, exact, case.batch)
             calls[contender.name] = prepared.call
     # Not before: a graph that was captured of plain TVM needs memory that TVM's pool would give back above.
-    with laps("timing"):
-        for task in tasks:
-            if task.contender.name in calls:
-                with _unless_it_fails(task.contender, row):
-                    timers[task.contender.name] = timer([calls[task.contender.name]], on_gpu, SECONDS)
-        row.times.update(interleave(timers, rounds))
-    tell(f"    {laps}")
+    for task in tasks:
+        if task.contender.name in calls:
+            with _unless_it_fails(task.contender, row):
+                timers[task.contender.name] = timer([calls[task.contender.name]], on_gpu, SECONDS)
+    row.times.update(interleave(timers, rounds))
     return row
-
-
-class Laps:
-    """The seconds that the parts of a row take."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        """Add the seconds of the block to those of a part."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds[part] = self._seconds.get(part, 0) + time.perf_counter() - start
-
-    def __str__(self) -> str:
-        parts = ", ".join(f"{seconds:.1f} s {part}" for part, seconds in self._seconds.items())
-        return f"{sum(self._seconds.values()):.1f} s: {parts}"
 
 
 class Exact:

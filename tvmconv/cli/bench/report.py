@@ -25,7 +25,6 @@ def print_report(report: Report, run: Run) -> None:
         click.echo(f"\n{suite}")
         _print_rows(rows)
         _print_means(rows)
-        _print_memory(rows)
         _print_code(rows)
         print_absent(rows)
     if len(suites) > 1:
@@ -61,35 +60,6 @@ def _print_means(rows: Sequence[Row]) -> None:
     means = [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"]
     means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, peers_of(rows)).items()]
     click.echo(f"geometric means (of so many): {', '.join(means)}")
-
-
-def _print_memory(rows: Sequence[Row]) -> None:
-    """Print bytes beside operands and output, and how much less tvmconv and its algorithms take than others in all."""
-    from tvmconv.bench.report import memory_means
-
-    measured = [(row, row.memory) for row in rows if row.memory is not None]
-    if not measured:
-        return
-    formulas = list(dict.fromkeys(name for _, memory in measured for name in memory.formulas))
-    contenders = list(dict.fromkeys(name for _, memory in measured for name in memory.measured))
-    click.echo("\nMB beside operands and output: by formula (*), and measured")
-    print_table(
-        ["name", "operands and output", *(f"{name}*" for name in formulas), *contenders],
-        [
-            [row.name, row.bytes / 1e6, *(memory.formulas[name] / 1e6 for name in formulas)]
-            + [memory.measured[name] / 1e6 if name in memory.measured else None for name in contenders]
-            for row, memory in measured
-        ],
-    )
-    others = [name for name in contenders if not name.startswith("tvmconv")]
-    for ours in (name for name in contenders if name.startswith("tvmconv")):
-        means = memory_means(rows, ours, others).items()
-        found = [
-            f"{100 * abs(share - 1):.3g}% {'less' if share <= 1 else 'more'} than {peer} ({count})"
-            for peer, (share, count) in means
-        ]
-        if found:
-            click.echo(f"{ours} takes, operands and output included, on average (of so many): {', '.join(found)}")
 
 
 def _print_code(rows: Sequence[Row]) -> None:

@@ -11,7 +11,6 @@ import click
 from tvmconv.checking.suites import load_suite
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.epilogue import Epilogue
-from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.support.store import write_whole
 
@@ -56,7 +55,6 @@ def suite(
     ),
     cold: bool = option("Use other arrays in each call, so that none is in the GPU's L2, or a CPU's L3."),
     rounds: int = rounds(9),
-    memory: bool = option("Measure the memory that each takes, too; on a CPU this needs Linux."),
     plot: Path | None = plot("Draw bars and a roofline."),
     output: Path | None = output("Write the JSON document here, anew after each convolution."),
     as_json: bool = JSON,
@@ -72,8 +70,6 @@ def suite(
     others have theirs in their names, or are in float32. Ctrl-C and errors end the run with the rows before them, and
     where it is killed --output has them. The exit code is 5 if tvmconv computes something wrong.
     """
-    if sparsity is not None and memory:
-        raise click.UsageError("--memory goes with dense weights")
     if sparsity is not None and precision != DEFAULT:
         raise click.UsageError("--precision goes with dense weights")
     run = begin("suite", target, rounds, "cold" if cold else "warm")
@@ -82,13 +78,11 @@ def suite(
 
     from tvmconv.bench.html.charts import below_each_other
     from tvmconv.bench.html.suites import charts_of
-    from tvmconv.bench.memory import can_measure
     from tvmconv.bench.report import Report
     from tvmconv.bench.roofs import measure_roofs
     from tvmconv.bench.suite import How, choose_peers, measure_rows
-    from tvmconv.targets import backend_of
 
-    how = How(rounds, cold, memory, sparsity, precision)
+    how = How(rounds, cold, sparsity, precision)
     chosen = choose_peers(peers, how)
     tail: dict[str, Any] = {"epilogue": Epilogue(scale=True, shift=True, low=0.0)} if epilogue else {}
     if epilogue and dtype in QUANTIZED:
@@ -98,8 +92,6 @@ def suite(
         for suite in names
         for name, workload in load_suite(suite, run.kind, batch, dtype).items()
     }
-    if how.memory and not can_measure(backend_of(run.target).on_gpu):
-        raise InvalidArgumentError("memory", True, "a GPU, or Linux, which tells how much memory a process has held")
 
     def report_of(rows: list[Row], roofs: Roofs | None = None) -> Report:
         return Report(json.loads(str(run.target)), run.device, run.versions, run.cache, run.rounds, roofs, rows)
