@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from tvmconv.bench.networks import ahead, contenders, models, network
-from tvmconv.bench.networks.contenders import PEERS, Compiled, PyTorch
+from tvmconv.bench.networks import contenders, models, network
+from tvmconv.bench.networks.contenders import PEERS, PyTorch
 from tvmconv.bench.networks.weights import prune, randomized
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import multiplies, resolve_target
@@ -165,11 +165,11 @@ def test_those_that_fail_and_those_that_are_wrong(monkeypatch: pytest.MonkeyPatc
 def test_built_ahead_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they have built is not built again; what failed there fails in its turn."""
 
-    class Broken(Compiled):
+    class Broken(PyTorch):
         def prepare(self, *given: Any) -> contenders.Prepared:
             raise RuntimeError("no kernel\nand a long trace")
 
-    monkeypatch.setattr(network, "PEERS", {"broken": Broken("broken"), "pytorch": PEERS["pytorch"]})
+    monkeypatch.setattr(network, "PEERS", {"broken": Broken("broken", compiles=True), "pytorch": PEERS["pytorch"]})
     monkeypatch.setattr(contenders, "import_model", None)  # here, and not in other processes
     result = tvmconv("bench", "networks", "tiny", "--size", 64, "--rounds", 1, "--jobs", 2, "--json")
     assert result.exit_code == 0, result.stderr
@@ -180,23 +180,6 @@ def test_built_ahead_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None
     assert row["failed"] == {"broken": "no kernel"}
     assert "of 2: tiny, batch 1 for broken failed: " in result.stderr
     assert "of 2: tiny, batch 1 for tvmconv built in " in result.stderr
-
-
-def test_builds_cold_and_warm(tmp_path: Path) -> None:
-    """The first finds nothing, the second what the first has kept."""
-
-    class Keeping(Compiled):
-        def prepare(self, *given: Any) -> contenders.Prepared:
-            kept = [Path(os.environ[name]) for name in ahead.CACHES]
-            if not all(folder.exists() for folder in kept):
-                time.sleep(2)
-            for folder in kept:
-                folder.mkdir(exist_ok=True)
-            return PyTorch().prepare(*given)
-
-    case = ahead.Case("tiny", tiny, 1, 64, None)
-    cold, warm = ahead.cold_and_warm(ahead.Task(case, Keeping(), "llvm", tmp_path / "weights"))
-    assert 0 < warm < 2 < cold
 
 
 def test_rows_of_a_run_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,11 +193,24 @@ def test_rows_of_a_run_that_is_killed(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(network, "measure_networks", watched)
     options = ("--batch", "2,1", "--size", 64, "--rounds", 1, "--peers", "pytorch", "-o", path)
-    result = tvmconv("bench", "networks", "tiny", *options, "--plot", tmp_path / "times.png")
+    picture, table = tmp_path / "times.svg", tmp_path / "times.csv"
+    result = tvmconv("bench", "networks", "tiny", *options, "--plot", picture, "--csv", table)
     assert result.exit_code == 0, result.stderr
     assert found == [[2], [2, 1]]
-    assert (tmp_path / "times.png").read_bytes()[:4] == b"\x89PNG"
+    assert picture.read_text().startswith("<svg")
     report = json.loads(path.read_text())
+    assert {row["parameters"] for row in report["rows"]} == {sum(each.numel() for each in tiny().parameters())}
+    with table.open() as file:
+        lines = [*csv.DictReader(file)]
+    assert [(line["infer_batch_size"], line["contender"]) for line in lines] == [
+        (batch, name) for batch in ("2", "1") for name in ("tvmconv", "pytorch")
+    ]
+    for line in lines:
+        (row,) = (row for row in report["rows"] if row["batch"] == int(line["infer_batch_size"]))
+        seconds = row["times"][line["contender"]]["median"]
+        assert (line["model"], line["infer_img_size"], line["param_count"]) == ("tiny", "64", "0.00")
+        assert float(line["infer_step_time"]) == pytest.approx(1e3 * seconds, abs=1e-3)
+        assert float(line["infer_samples_per_sec"]) == pytest.approx(row["batch"] / seconds, abs=0.01)
     assert report["rounds"] == 1
     for row, text in zip(report["rows"], result.stdout.split("\n\n")[1:], strict=False):
         (ours,) = [line.split() for line in text.splitlines() if line.split()[:1] == ["tvmconv"]]

@@ -1,38 +1,41 @@
-"""`tvmconv bench overhead`: every way to call is checked and timed."""
+"""`benchmarks/overhead.py`: every way to call is checked and timed; and the harness of the scripts, by its example."""
 
 from __future__ import annotations
 
+import json
+import runpy
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.shared.command_line import tvmconv, tvmconv_json
-from tvmconv.bench import overhead
-from tvmconv.problem.workload import ConvWorkload
+from tests.shared.scripts import FOLDER, rows_of, script
 from tvmconv.runtime import operators
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("brief")
 
-OURS = ["tvmconv.depthwise", "tvmconv.depthwise, out=", "operator", "operator, out=", "network", "the kernel itself"]
-ROWS = [("torch.conv2d", "torch"), *((name, kind) for kind in ("torch", "numpy") for name in OURS)]
+OURS = ["tvmconv", "tvmconv, out=", "operator", "operator, out=", "network", "the kernel itself"]
 
 
-def test_json() -> None:
-    report = tvmconv_json("bench", "overhead", "--rounds", 2)
-    assert [(row["name"], row["arrays"]) for row in report["rows"]] == ROWS
-    assert all(0 < row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"] < 0.1 for row in report["rows"])
-    assert report["workload"]["groups"] == 4
-    assert report["rounds"] == 2
-
-
-def test_table() -> None:
-    headers, *rows, note = tvmconv("bench", "overhead", "--rounds", 1).stdout.splitlines()
-    assert headers.split() == ["call", "arrays", "µs", "low-high", "torch.conv2d", "/", "this"]
-    assert [tuple(row.rsplit(maxsplit=4)[:2]) for row in rows] == ROWS
-    assert rows[0].split()[-1] == "1"
-    assert note.startswith("depthwise 1x4x4x4 -> 4, 3x3 padding 1,1,1,1, ")
+def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints a line for each row, then means, and writes both rows with the device, the versions and the options."""
+    path = tmp_path / "overhead.json"
+    monkeypatch.setattr(sys, "argv", ["overhead.py", "--rounds", "1", "-o", str(path)])
+    with script("overhead"):
+        runpy.run_path(str(FOLDER / "overhead.py"), run_name="__main__")
+    document = json.loads(path.read_bytes())
+    assert {"device", "versions", "rows"} < document.keys()
+    assert (document["rounds"], document["target"]) == (1, "llvm")
+    assert [row["kind"] for row in document["rows"]] == ["torch", "numpy"]
+    for row in document["rows"]:
+        assert list(row["times"]) == ["torch.conv2d", *OURS]
+        assert all(0 < each["low"] <= each["median"] <= each["high"] < 0.1 for each in row["times"].values())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("torch: torch.conv2d ")
+    assert any(line.startswith("numpy operator: ") and line.endswith("geometric mean of 1") for line in lines[2:])
 
 
 def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,12 +46,10 @@ def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return result + 1 if isinstance(result, np.ndarray) else result
 
     monkeypatch.setattr(operators.Operator, "__call__", wrong)
-    result = tvmconv("bench", "overhead", "--rounds", 1)
-    assert (result.exit_code, result.stdout) == (5, "")
-    assert "operator of arrays of numpy computes depthwise 1x4x4x4 -> 4, 3x3 padding 1,1,1,1 wrongly" in result.stderr
+    with script("overhead") as overhead, pytest.raises(AssertionError):
+        rows_of(overhead, target="llvm", rounds=1)
 
 
 def test_the_workload_is_one_that_a_thread_computes_alone() -> None:
-    workload = overhead.WORKLOAD
-    assert isinstance(workload, ConvWorkload)
-    assert not operators.compile(workload).selection.config.parallel
+    with script("overhead") as overhead:
+        assert not operators.compile(overhead.WORKLOAD).selection.config.parallel
