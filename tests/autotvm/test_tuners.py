@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvmconv.bench.tuning.tuners import WITHIN, trials_to_reach
 
-from tests.shared.command_line import tvmconv_json
+from tests.shared.scripts import rows_of, script
 from tvmconv import ConvWorkload
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.record import Record
@@ -168,10 +167,11 @@ def test_a_configuration_that_the_log_lacks_is_named() -> None:
 
 def test_the_cost_model_needs_fewer_trials_than_chance_and_fewer_still_with_history() -> None:
     records = exhaustive(LARGE)
-    goal = WITHIN * min(record.cost for record in records)
+    with script("tuners") as tuners:
+        goal = tuners.WITHIN * min(record.cost for record in records)
 
     def trials(tuner: Tuner) -> int:
-        return trials_to_reach(goal, tuner, Simulator(records))
+        return int(tuners.trials_to_reach(goal, tuner, Simulator(records)))
 
     def warm(seed: int) -> Tuner:
         tuner = XGBTuner(LARGE, seed=seed)
@@ -187,7 +187,8 @@ def test_the_cost_model_needs_fewer_trials_than_chance_and_fewer_still_with_hist
 @pytest.mark.parametrize("name", ["mb-512x14", "mb-960x7"])
 def test_what_was_measured_on_an_h100_is_found_in_a_tenth_of_the_space(name: str) -> None:
     log = Path(__file__).parents[2] / "tuning_logs" / "exhaustive" / f"{name}.jsonl.gz"
-    rows = {row["tuner"]: row for row in tvmconv_json("bench", "tuners", log, "--seeds", 5)["rows"]}
+    with script("tuners") as tuners:
+        rows = {row["tuner"]: row for row in rows_of(tuners, logs=[log], seeds=5)}
     assert rows["xgb"]["share"] <= 0.1
     assert rows["xgb"]["median"] < rows["random"]["median"]
 

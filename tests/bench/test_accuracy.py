@@ -1,20 +1,24 @@
-"""`tvmconv bench accuracy`: errors by type, precision and kind of data, beside yardsticks and PyTorch."""
+"""`benchmarks/accuracy.py`: errors by type, precision and kind of data, beside yardsticks and PyTorch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from tvmconv.bench.factors import DATA, decades, fma_sums, limits
 
-from tests.shared.command_line import tvmconv, tvmconv_json
+from tests.shared.scripts import rows_of, script
 from tvmconv import ConvWorkload
-from tvmconv.bench import accuracy
 from tvmconv.bench.peers.pytorch import PyTorch
 from tvmconv.compute import conv2d_reference
-from tvmconv.targets import device_facts, multiplies, resolve_target
+from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.targets import multiplies, resolve_target
 from tvmconv.testing import random_operands
+from tvmconv.testing.factors import DATA, decades, fma_sums, limits
+
+pytest.importorskip("torch")
 
 NAMES = ["normal", "positive", "wide", "scattered", "with denormals", "tiny", "with spike"]
 LONG = ["normal, long sums", "positive, long sums"]
@@ -23,27 +27,21 @@ PEERS = ["pytorch", "pytorch-channels-last"]
 YARDSTICKS = ["fma", "fma-tf32"]
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the workloads by small ones."""
-    short, long = ConvWorkload.conv2d((1, 16, 5, 6), (8, 16, 3, 3)), ConvWorkload.conv2d((1, 512, 4, 4), (8, 512, 1, 1))
-    monkeypatch.setattr(accuracy, "WORKLOADS", {"": short, ", long sums": long})
-
-
 @pytest.fixture
-def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy, "find_spec", lambda package: None)
+def accuracy(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Return the script, with small workloads."""
+    short, long = ConvWorkload.conv2d((1, 16, 5, 6), (8, 16, 3, 3)), ConvWorkload.conv2d((1, 512, 4, 4), (8, 512, 1, 1))
+    with script("accuracy") as module:
+        monkeypatch.setattr(module, "WORKLOADS", {"": short, ", long sums": long})
+        yield module
 
 
-def test_cpu() -> None:
-    pytest.importorskip("torch")
-    report = tvmconv_json("bench", "accuracy")
-    assert report["device"]["name"] == device_facts("llvm").name
-    assert report["serial_twin"] is False
-    assert [(row["dtype"], row["name"]) for row in report["rows"]] == [
+def test_cpu(accuracy: ModuleType) -> None:
+    rows = rows_of(accuracy, target="llvm", serial_twin=False)
+    assert [(row["dtype"], row["name"]) for row in rows] == [
         (dtype, name) for dtype in ("float32", "float16", "bfloat16") for name in (*NAMES, *LONG)
     ]
-    for row in report["rows"]:
+    for row in rows:
         of_float32 = row["dtype"] == "float32"
         assert list(row["errors"]) == ([*YARDSTICKS, *OURS, *PEERS] if of_float32 else ["fma", "tvmconv", *PEERS])
         assert row["failed"] == {}
@@ -72,63 +70,59 @@ def test_cpu() -> None:
             assert ours["largest"] <= 1.01  # roundings of the result
 
 
-def test_serial_twins_without_torch(without_torch: None) -> None:
-    report = tvmconv_json("bench", "accuracy", "--target", "nvidia/nvidia-h100", "--serial-twin")
-    assert report["device"]["name"] == device_facts("llvm").name
-    assert (report["target"]["kind"], report["serial_twin"]) == ("cuda", True)
-    assert list(report["rows"][0]["errors"]) == [*YARDSTICKS, *OURS]
-    strict, *others = report["rows"][0]["templates"].values()
+def test_serial_twins(accuracy: ModuleType) -> None:
+    rows = rows_of(accuracy, target="nvidia/nvidia-h100", serial_twin=True)
+    assert list(rows[0]["errors"]) == [*YARDSTICKS, *OURS]
+    strict, *others = rows[0]["templates"].values()
     assert strict in ("cuda/direct", "cuda/im2win")
     assert others == ["cuda/tensor", "cuda/tensor"]
-    assert report["rows"][-1]["templates"] == {"tvmconv": "cuda/tensor"}
-    assert all(row["broken"] == row["failed"] == {} for row in report["rows"])
+    assert rows[-1]["templates"] == {"tvmconv": "cuda/tensor"}
+    assert all(row["broken"] == row["failed"] == {} for row in rows)
+    with pytest.raises(InvalidArgumentError, match="expected a CUDA target, with --serial-twin"):
+        rows_of(accuracy, target="llvm", serial_twin=True)
 
 
-def test_broken_promise_is_told(without_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_promise_is_told(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors of bfloat16 are not those of TF32."""
     monkeypatch.setattr(accuracy, "TF32_BITS", 7)
     monkeypatch.setattr(accuracy, "TYPES", ("float32",))
-    result = tvmconv("bench", "accuracy")
-    assert result.exit_code == 0
-    header, first, *rest = result.stdout.splitlines()
-    assert header.split() == ["type", "data", *YARDSTICKS, *OURS]
-    assert first.split()[:2] == ["float32", "normal"]
-    told = [line for line in rest if "breaks the promise" in line]
-    assert len(told) == len(NAMES) + len(LONG) - len(accuracy.BEYOND_PROMISES)
-    assert all(" fma-tf32 breaks the promise: " in line for line in told)
+    rows = rows_of(accuracy, target="llvm", serial_twin=False)
+    assert [list(row["broken"]) == ["fma-tf32"] for row in rows] == [
+        row["name"].replace(" ", "_") not in accuracy.BEYOND_PROMISES for row in rows
+    ]
+    assert accuracy.text(rows[0]).startswith("float32, normal: fma ")
+    assert "\n  fma-tf32 broken: " in accuracy.text(rows[0])
 
 
-def test_result_that_is_not_finite(without_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_that_is_not_finite(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accuracy, "TYPES", ("float16",))
     monkeypatch.setattr(accuracy, "fma_sums", lambda x, w: fma_sums(x, w) * np.nan)
-    row, *_ = tvmconv_json("bench", "accuracy")["rows"]
+    row, *_ = rows_of(accuracy, target="llvm", serial_twin=False)
     assert row["errors"]["fma"] == {"largest": None, "rms": None}
     assert "NaN in the wrong places" in row["broken"]["fma"]
-    assert "not finite" in tvmconv("bench", "accuracy").stdout.splitlines()[1]
+    assert "fma not finite" in accuracy.text(row)
 
 
-def test_peer_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-
+def test_peer_that_fails(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> None:
         raise RuntimeError("no algorithm\nand more")
 
     monkeypatch.setattr(accuracy, "TYPES", ("bfloat16",))
     monkeypatch.setattr(PyTorch, "prepare", fail)
-    row, *_ = tvmconv_json("bench", "accuracy")["rows"]
+    row, *_ = rows_of(accuracy, target="llvm", serial_twin=False)
     assert row["failed"] == dict.fromkeys(PEERS, "no algorithm")
     assert list(row["errors"]) == ["fma", "tvmconv"]
 
 
-def test_yardstick_is_the_convolution() -> None:
+def test_yardstick_is_the_convolution(accuracy: ModuleType) -> None:
     """On small integers it is exact."""
     workload = ConvWorkload.conv2d((1, 3, 5, 6), (4, 3, 3, 2), padding=(0, 1, 2, 0))
     operands = {name: np.round(4 * array) for name, array in random_operands(workload).items()}
     exact = conv2d_reference(workload, operands["x"], operands["w"])
-    np.testing.assert_array_equal(accuracy._fma(workload, operands), exact)
+    np.testing.assert_array_equal(accuracy.fma(workload, operands), exact)
 
 
-@pytest.mark.parametrize("dtype", accuracy.TYPES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_data_have_the_limits_of_their_type(dtype: str) -> None:
     workload = ConvWorkload.conv2d((1, 64, 8, 8), (32, 64, 3, 3), dtype=dtype)
     for name, draw in DATA.items():
@@ -150,8 +144,3 @@ def test_data_have_the_limits_of_their_type(dtype: str) -> None:
             assert w.max() > reach**0.8
         elif name == "scattered":
             assert x.max() / np.median(x) > reach**0.4
-
-
-def test_twins_are_of_cuda() -> None:
-    refused = tvmconv("bench", "accuracy", "--serial-twin")
-    assert (refused.exit_code, "a CUDA target, with --serial-twin" in refused.stderr) == (2, True)

@@ -1,20 +1,18 @@
-"""`tvmconv bench suite --sparsity` and `tvmconv bench sparsity`: weights, peers, code and where zeros begin to pay."""
+"""`tvmconv bench suite --sparsity` and `benchmarks/sparsity.py`: weights, peers, code and where zeros begin to pay."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.shared.command_line import tvmconv, tvmconv_json
+from tests.shared.scripts import rows_of, script
 from tvmconv import ConvWorkload, sparse_conv2d
 from tvmconv.bench import suite
 from tvmconv.bench.peers import default_peers, known_peers
 from tvmconv.bench.peers.ours import Sparse, code_of
-from tvmconv.bench.report import Row, crossover
-from tvmconv.bench.timing import Timing
 from tvmconv.checking import suites
 from tvmconv.checking.pruning import pruned
 from tvmconv.lowering import kernels
@@ -94,7 +92,7 @@ def test_suite(tiny: None) -> None:
     assert code["template"] == code["removed"] + code["left"] == 216 * code["left"] // 22
     lines = tvmconv(*options).stdout.splitlines()
     assert any(line.startswith("multiply-adds of a thread") for line in lines)
-    assert tvmconv(*options, "--memory").exit_code == 2
+    assert tvmconv(*options, "--precision", "strict").exit_code == 2
 
 
 def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
@@ -114,44 +112,29 @@ def test_code_on_a_gpu() -> None:
     assert code.ptx_bytes > code.cubin_bytes > 16 * code.instructions
 
 
-def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_that_is_too_much_code(
+    tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A share of zeros that leaves too much to compile makes a row without a kernel; other shares are measured."""
     monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), most_products=200))
-    options = ["bench", "sparsity", "even", "--sparsities", "0,0.9", "--peers", "pytorch", "--rounds", 1]
-    dense, sparse = tvmconv_json(*options)["rows"]
+    options = {"operators": ["even"], "target": "llvm", "batch": None, "peers": ["pytorch"], "rounds": 1}
+    with script("sparsity") as sparsity:
+        dense, sparse = rows_of(sparsity, **options, sparsities=["0", "0.9"])
     assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]
     assert (set(dense["times"]), dense["code"]) == ({"pytorch", "copy", "copy-kernel"}, None)
     assert "tvmconv" in sparse["times"]
-    assert "no kernel with 0% zeros: conv2d" in tvmconv(*options).stdout
-
-
-def canned(sparsity: float, ours: float, theirs: float) -> Row:
-    times = {name: Timing(each, each, each) for name, each in {"tvmconv": ours, "pytorch": theirs}.items()}
-    return Row("sparse-paper", "even", "", 1, 1, None, times, {}, {}, sparsity=sparsity)
+    assert "even: faster than pytorch " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("ours", "expected"), [((3, 1, 0.5), 0.9), ((3, 0.9, 0.5), 0.5), ((0.5, 2, 0.5), 0.9), ((1, 1, 2), None)]
 )
 def test_crossover(ours: tuple[float, ...], expected: float | None) -> None:
-    rows = [canned(share, each, 1.0) for share, each in zip((0.0, 0.5, 0.9), ours, strict=True)]
-    assert crossover(rows, "pytorch") == expected
-
-
-def test_sweep(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(suite_name: str, name: str, *others: Any) -> Row:
-        share = others[-1].sparsity
-        return canned(share, 1.5 - share, 1.0)
-
-    monkeypatch.setattr(suite, "measure_row", measured)
-    options = ["bench", "sparsity", "even", "--peers", "pytorch"]
-    report = tvmconv_json(*options)
-    assert [row["sparsity"] for row in report["rows"]] == [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
-    assert report["crossovers"] == {"even": {"pytorch": 0.6}}
-    lines = tvmconv(*options, "--sparsities", "0,0.9").stdout.splitlines()
-    assert lines[0].startswith("even: conv2d 2x4x8x8")
-    assert lines[4] == "faster than pytorch from 90% zeros on"
-    for shares in ("1", "-0.1", "a", "", "0.5;0.9"):
-        told = f"'{shares}' is no list of shares such as 0,0.5,0.9"
-        assert told in tvmconv(*options, "--sparsities", shares).stderr
-    assert tvmconv("bench", "sparsity", "nobody").exit_code == 2
+    rows = {
+        share: {"times": {"tvmconv": {"median": each}, "pytorch": {"median": 1.0}}}
+        for share, each in zip((0.0, 0.5, 0.9), ours, strict=True)
+    }
+    with script("columns") as columns:
+        assert columns.crossover(rows, "pytorch") == expected
+        del rows[0.9]["times"]["tvmconv"]  # too much code, for one
+        assert columns.crossover(rows, "pytorch") is None

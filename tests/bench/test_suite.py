@@ -296,15 +296,9 @@ def test_comparison(tiny: None, tmp_path: Path) -> None:
 def test_networks_are_compared_by_batch_and_precision(tmp_path: Path) -> None:
     paths = []
     for name, milliseconds in (("old", (4.0, 9.0)), ("new", (2.0, 9.0))):
-        rows = [
-            {
-                "name": "resnet50",
-                "batch": batch,
-                "precision": "float16",
-                "times": {"tvmconv": {**dict.fromkeys(("median", "low", "high"), each / 1e3)}},
-            }
-            for batch, each in zip((1, 32), milliseconds, strict=True)
-        ]
+        times = [{"tvmconv": dict.fromkeys(("median", "low", "high"), each / 1e3)} for each in milliseconds]
+        about = [{"name": "resnet50", "batch": batch, "precision": "float16"} for batch in (1, 32)]
+        rows = [{**each, "times": of_row} for each, of_row in zip(about, times, strict=True)]
         paths.append(tmp_path / f"{name}.json")
         paths[-1].write_text(json.dumps({"device": {"name": "a GPU"}, "rows": rows}))
     found = tvmconv_json("bench", "compare", *paths)["rows"]
