@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from script import Row, main
 
 from tvmconv.bench import choose
-from tvmconv.bench.peers.ours import Configured
+from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.suite import How, measure_row
 from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch import select
@@ -26,6 +27,14 @@ from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 SUITE = "im2win-thesis"
+
+
+class Configured(Tvmconv):
+    """tvmconv with a given configuration."""
+
+    def __init__(self, config: Any, algorithm: str) -> None:
+        super().__init__()
+        self.config, self.algorithm, self.name = config, algorithm, str(config)
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:

@@ -7,6 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -16,8 +17,9 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm import record
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.task import create
-from tvmconv.bench.html.charts import LogAxis
+from tvmconv.bench.html.charts import PALETTE, LogAxis, bars, colours_of
 from tvmconv.bench.html.markup import tag
+from tvmconv.bench.peers import known_peers
 from tvmconv.bench.report import Report, Roofs, Row
 from tvmconv.bench.timing import Timing
 from tvmconv.targets import DeviceFacts
@@ -40,6 +42,28 @@ TASK = create(ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3)), "llvm")
 )
 def test_axes_have_round_numbers(values: tuple[float, ...], whole: bool, expected: list[float]) -> None:
     assert LogAxis(values, 0, 100).ticks(whole) == pytest.approx(expected)
+
+
+def test_a_contender_has_one_colour_in_all_charts() -> None:
+    peers = [*known_peers(), "copy"]
+    for names in (["pytorch", "tvm"], ["somebody", "pytorch", "another"], [*PALETTE], peers[: len(PALETTE)]):
+        found = colours_of(names)
+        assert list(found) == names
+        assert len({*found.values()}) == len(names)
+        assert {name: found[name] for name in names if name in PALETTE} == {
+            name: PALETTE[name] for name in names if name in PALETTE
+        }
+    assert colours_of(["torch.compile", "PyTorch"]) == {
+        "torch.compile": PALETTE["torch-compile"],
+        "PyTorch": PALETTE["pytorch"],
+    }
+
+
+def test_a_picture_has_plain_colours() -> None:
+    text = bars({"row": {"pytorch": 2.0, "somebody": 0.5}}, "times as long").file(["a note"])
+    assert "var(" not in text
+    drawn = [each.attrib for each in ElementTree.fromstring(text).iter() if "fill" in each.attrib]
+    assert {each["fill"] for each in drawn} == {*colours_of(["pytorch", "somebody"]).values()}
 
 
 class Page(HTMLParser):
@@ -145,6 +169,15 @@ def test_a_benchmark(tmp_path: Path, roofs: Roofs | None) -> None:
     assert page.count("polyline") == (2 if roofs == Roofs(1e10, 1e12) else 1)
     values = [given["data-v"] for name, given in page.tags if name == "td" and given.get("data-v")]
     assert any(float(str(value)) == pytest.approx(2.5) for value in values)
+
+
+def test_networks_have_bars(tmp_path: Path) -> None:
+    times = {"tvmconv": Timing(1e-3, 9e-4, 2e-3), "pytorch": Timing(2.5e-3, 2e-3, 3e-3)}
+    rows = [{"name": "resnet50", "batch": batch, "times": times} for batch in (1, 32)]
+    (tmp_path / "networks.json").write_bytes(msgspec.json.encode({"device": {"name": "CPU"}, "rows": rows}))
+    page = page_of(tmp_path, tmp_path / "networks.json")
+    assert page.count("svg") == 1
+    assert {"resnet50 1", "resnet50 32", "geometric mean", "2.5"} <= set(page.text)
 
 
 def test_a_log(tmp_path: Path) -> None:

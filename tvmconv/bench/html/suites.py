@@ -38,11 +38,10 @@ def charts_of(rows: Sequence[Row], report: Report) -> tuple[list[Chart], str]:
     """Return bars and a roofline of those rows that tvmconv has run on, and a note about the roofs."""
     measured = [row for row in rows if row.ours]
     times = {row.name: {name: time.median for name, time in row.times.items()} for row in measured}
-    relative = relative_bars(times)
     if not measured:
         return [], ""
-    roofline, note = _roofline(measured, report)
-    return [*([relative] if relative else []), roofline], note
+    (roofline, note), relative = _roofline(measured, report), relative_bars(times)
+    return [relative, roofline] if relative else [roofline], note
 
 
 def relative_bars(times: Mapping[str, Mapping[str, float]]) -> Chart | None:
@@ -57,7 +56,7 @@ def relative_bars(times: Mapping[str, Mapping[str, float]]) -> Chart | None:
     if not names:
         return None
     means = {name: geometric_mean([row[name] for row in ratios.values() if name in row]) for name in names}
-    return bars({**({"geometric mean": means} if len(ratios) > 1 else {}), **ratios}, "times as long as tvmconv takes")
+    return bars({"geometric mean": means, **ratios}, "times as long as tvmconv takes")
 
 
 def _roofline(rows: Sequence[Row], report: Report) -> tuple[Chart, str]:

@@ -45,16 +45,6 @@ class Tvmconv(Function):
         return 0.0
 
 
-class Configured(Tvmconv):
-    """tvmconv with a given configuration."""
-
-    def __init__(self, config: Any, algorithm: str = "auto") -> None:
-        super().__init__()
-        self.config = config
-        self.algorithm = algorithm
-        self.name = str(config)
-
-
 class Algorithm(Tvmconv):
     """tvmconv with one of its algorithms for a convolution, to see them side by side."""
 
