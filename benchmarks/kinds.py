@@ -297,10 +297,7 @@ KINDS = {
     "depthwise-cpu": Kind(
         workload_name,
         "workload",
-        [
-            *beside(0, "1 thread", TIME, *PYTORCH, ONNXRUNTIME),
-            *beside(1, "2 threads", TIME, *PYTORCH, ONNXRUNTIME),
-        ],
+        [*beside(0, "1 thread", TIME, *PYTORCH, ONNXRUNTIME), *beside(1, "2 threads", TIME, *PYTORCH, ONNXRUNTIME)],
     ),
     "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9, OURS), *PYTORCH, ONNXRUNTIME]),
     "tensor-gpu": Kind(workload_name, "layer", TENSOR_CORES),

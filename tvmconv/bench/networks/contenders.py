@@ -25,13 +25,7 @@ from tvmconv.targets import backend_of, device_of
 
 from ..peers.onnxruntime import bound
 from ..peers.peer import not_installed
-from ..peers.pytorch import (
-    compiled,
-    compiler_obstacle,
-    strict_and_fastest,
-    with_tf32_convolutions,
-    with_tf32_products,
-)
+from ..peers.pytorch import compiled, compiler_obstacle, strict_and_fastest, with_tf32
 from ..timing import Call
 
 
@@ -133,7 +127,7 @@ class PyTorch(Contender):
         placed, images = deepcopy(module).to(x.device, **form), x.to(**form)
         forward = compiled(placed, self.mode) if self.compiles else placed
         if self.tf32:
-            forward = with_tf32_convolutions(with_tf32_products(forward))
+            forward = with_tf32(forward)
 
         def call() -> Any:
             with torch.inference_mode(), torch.autocast(x.device.type, dtype) if self.autocast else nullcontext():

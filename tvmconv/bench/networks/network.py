@@ -157,11 +157,7 @@ def measure_networks(
 
 
 def measure_network(
-    tasks: Sequence[Task],
-    module: Any,
-    exact: Exact,
-    target: tvm.target.Target,
-    rounds: int,
+    tasks: Sequence[Task], module: Any, exact: Exact, target: tvm.target.Target, rounds: int
 ) -> NetworkRow:
     """Measure one network, a module of torch, for all of its contenders.
 

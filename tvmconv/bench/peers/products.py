@@ -13,7 +13,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of
 
 from .peer import Function, Operands
-from .pytorch import FLOAT32_ON_GPU, TEN_BITS, epilogue, own_padding, padded, with_tf32_products
+from .pytorch import FLOAT32_ON_GPU, TEN_BITS, epilogue, own_padding, padded, with_tf32
 
 if TYPE_CHECKING:
     import tvm
@@ -70,7 +70,7 @@ class Gemm(Function):
             y = linear(x, w).view(batch, height, width, -1).permute(0, 3, 1, 2)
             return epilogue(workload, y, **others)
 
-        return with_tf32_products(forward) if self.tf32 else forward
+        return with_tf32(forward) if self.tf32 else forward
 
     def converted(self, workload: ConvWorkload, operands: Operands) -> Operands:
         operands = padded(workload, operands)

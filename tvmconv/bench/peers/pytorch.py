@@ -41,7 +41,7 @@ class PyTorch(Function):
     def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
         strict_and_fastest()
         forward = convolution(workload)
-        return with_tf32_convolutions(forward) if self.tf32 else forward
+        return with_tf32(forward) if self.tf32 else forward
 
     def converted(self, workload: ConvWorkload, operands: Operands) -> Operands:
         import torch
@@ -111,29 +111,19 @@ def strict_and_fastest() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def with_tf32_convolutions(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls another while cuDNN may compute in TF32."""
+def with_tf32(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another while cuDNN and cuBLAS may compute in TF32."""
     import torch
 
-    def with_tf32(*tensors: Any, **operands: Any) -> Any:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-            return forward(*tensors, **operands)
-
-    return with_tf32
-
-
-def with_tf32_products(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls another while cuBLAS may compute in TF32."""
-    import torch
-
-    def with_tf32(*tensors: Any, **operands: Any) -> Any:
+    def call(*tensors: Any, **operands: Any) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = True
         try:
-            return forward(*tensors, **operands)
+            with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+                return forward(*tensors, **operands)
         finally:
             torch.backends.cuda.matmul.allow_tf32 = False
 
-    return with_tf32
+    return call
 
 
 def compiler_obstacle(target: tvm.target.Target) -> str | None:
