@@ -14,6 +14,8 @@ from .suites import relative_bars
 
 Figures = dict[str, Any]
 TIMING = {"median", "low", "high"}
+NAMES = ("name", "network", "mode", "kind", "dtype", "batch")
+"""The fields that name a record in a chart."""
 
 
 def documents(title: str, found: list[Figures]) -> Markup:
@@ -60,9 +62,9 @@ def _times(records: list[Figures]) -> dict[str, dict[str, float]]:
     """Return the seconds of contenders by the names of those records that have them."""
     found = {}
     for record in records:
-        times = {name: each for name, each in dict(record.get("times") or {}).items() if _is_timing(each)}
-        if times:
-            label = " ".join(str(record[key]) for key in ("name", "kind", "batch") if record.get(key))
+        times = record.get("times")
+        if isinstance(times, dict) and times and all(map(_is_timing, times.values())):
+            label = " ".join(str(record[key]) for key in NAMES if record.get(key))
             found[label] = {name: float(each["median"]) for name, each in times.items()}
     return found
 

@@ -68,8 +68,7 @@ class NetworkRow(msgspec.Struct, frozen=True):
     """The ratio of signal to noise in dB."""
     top1: dict[str, float] = {}
     """The share of random images, or pixels, with the same largest output as in float64; empty for float32."""
-    parameters: int | None = None
-    """The number of the network's parameters; None in older documents."""
+    parameters: int = 0
 
     def images_per_second(self, contender: str) -> float:
         """Return how many images a contender that has run takes in a second, one batch after the other."""
@@ -85,10 +84,9 @@ def timm_table(rows: Iterable[NetworkRow]) -> str:
     columns = ("model", "infer_samples_per_sec", "infer_step_time", "infer_batch_size", "infer_img_size", "param_count")
     lines = [",".join((*columns, "contender"))]
     for row in rows:
-        parameters = "" if row.parameters is None else f"{row.parameters / 1e6:.2f}"
         for name, timing in row.times.items():
             rate, step = f"{row.images_per_second(name):.2f}", f"{1e3 * timing.median:.3f}"
-            lines.append(f"{row.name},{rate},{step},{row.batch},{row.size},{parameters},{name}")
+            lines.append(f"{row.name},{rate},{step},{row.batch},{row.size},{row.parameters / 1e6:.2f},{name}")
     return "\n".join(lines) + "\n"
 
 

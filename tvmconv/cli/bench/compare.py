@@ -53,5 +53,7 @@ def compare(
         click.echo(f"geometric mean of {len(found)}: {mean:.3g} times as long as before")
     slower = [each for each in found if fail_on_regress is not None and each.is_regression(fail_on_regress)]
     if slower:
-        rows = [f"{each.name} ({micro(each.new.median)} µs, before {micro(each.old.median)})" for each in slower]
-        raise RegressionError(f"slower than before by more than {100 * (fail_on_regress or 0):g}%: {', '.join(rows)}")
+        told = ", ".join(
+            f"{each.name} ({micro(each.new.median)} µs, before {micro(each.old.median)})" for each in slower
+        )
+        raise RegressionError(f"slower than before by more than {100 * (fail_on_regress or 0):g}%: {told}")
