@@ -196,6 +196,11 @@ def copies(functions: Sequence[Row]) -> float:
     return micros(functions) / micros(functions, "copy_us")
 
 
+def slow(row: Row) -> list[Row]:
+    """Return the functions between convolutions that take more than 1.5 copies."""
+    return [each for each in between(row) if copies([each]) > 1.5]
+
+
 def slowest(row: Row) -> str | None:
     """Return how many copies the slowest function takes, and its name and share, of those with a hundredth of time."""
     total = micros(row["kernels"])
@@ -248,9 +253,9 @@ ACCURACY = {
     "channels-last": "pytorch-channels-last", "of TF32 factors": "fma-tf32", "tf32": "tvmconv-tf32",
     "PyTorch in TF32": "pytorch-tf32",
 }  # fmt: skip
-ACCURACY_OF_HALVES = {"multiply-adds": "fma", "tvmconv": "tvmconv"} | {
-    title: ACCURACY[title] for title in ("PyTorch", "channels-last")
-}
+ACCURACY_OF_HALVES = {
+    "multiply-adds": "fma", "tvmconv": "tvmconv", "PyTorch": "pytorch", "channels-last": "pytorch-channels-last"
+}  # fmt: skip
 
 BUILDS = {
     "tvmconv": OURS, "PyTorch in half": "pytorch-half", "autocast": "pytorch-autocast",
@@ -281,29 +286,28 @@ BUILD_SECONDS = {
 
 KINDS = {
     "accuracy-float32": Kind(
-        workload_name, "data", [errors(title, "float32", name) for title, name in ACCURACY.items()], grouped="dtype"
+        workload_name, "data", [errors(title, "float32", name) for title, name in ACCURACY.items()], grouped="dtype",
     ),
     "accuracy-half": Kind(
-        workload_name,
-        "data",
+        workload_name, "data",
         [
             errors(f"{dtype}: {title}" if name == "fma" else title, dtype, name)
-            for dtype in ("float16", "bfloat16")
-            for title, name in ACCURACY_OF_HALVES.items()
+            for dtype in ("float16", "bfloat16") for title, name in ACCURACY_OF_HALVES.items()
         ],
         grouped="dtype",
     ),
     "depthwise-gpu": Kind(workload_name, "workload", DEPTHWISE_ON_GPU),
     "depthwise-cpu": Kind(
-        workload_name,
-        "workload",
-        [*beside(0, "1 thread", TIME, *PYTORCH, ONNXRUNTIME), *beside(1, "2 threads", TIME, *PYTORCH, ONNXRUNTIME)],
+        workload_name, "workload",
+        [
+            *beside(0, "1 thread", TIME, *PYTORCH, ONNXRUNTIME),
+            *beside(1, "2 threads", TIME, *PYTORCH, ONNXRUNTIME),
+        ],
     ),
     "dense-cpu": Kind(workload_name, "layer", [TIME, rate("GFLOP/s", 1e9, OURS), *PYTORCH, ONNXRUNTIME]),
     "tensor-gpu": Kind(workload_name, "layer", TENSOR_CORES),
     "linear-types": Kind(
-        workload_name,
-        "layer",
+        workload_name, "layer",
         [
             *beside(0, "bfloat16", TIME, times("times a matrix product", "gemm-channels-last")),
             *beside(1, "TF32", TIME, times("times one in TF32", "gemm-tf32")),
@@ -312,66 +316,54 @@ KINDS = {
         ],
     ),
     "dense-gpu": Kind(
-        workload_name,
-        "layer",
+        workload_name, "layer",
         [TIME, rate("TFLOP/s", 1e12, OURS), *PYTORCH, *all_times({"TF32": "pytorch-tf32", **IM2COL, **IM2WIN})],
     ),
     "memory": Kind(workload_name, "layer", [memory(*pair) for pair in MEMORY.items()], last="together"),
     "ablation": Kind(
-        workload_name,
-        "layer",
+        workload_name, "layer",
         [
             Column("µs", lambda row: 1e6 * row["time"]["median"], three_digits),
             *map(share_without, ("micro-kernel", "vectors", "threads", "vector loads", "prefetch", "packing")),
         ],
     ),
     "sparse-cpu": Kind(
-        workload_name,
-        "operator",
+        workload_name, "operator",
         [TIME, *PYTORCH, ONNXRUNTIME, OUR_DENSE, *all_times({"SpMM": "im2col-spmm", "im2col": "im2col-gemm"})],
     ),
     "sparse-gpu": Kind(workload_name, "operator", [*beside(0, "batch 64", *SPARSE), *beside(1, "batch 1", *SPARSE)]),
     "sparse-code": Kind(
-        workload_name,
-        "operator",
+        workload_name, "operator",
         [
             *(of("code", name, name) for name in ("template", "removed", "left", "instructions")),
-            of("code", "PTX, kB", "ptx_bytes", unit=1e3),
-            of("code", "cubin, kB", "cubin_bytes", unit=1e3),
+            of("code", "PTX, kB", "ptx_bytes", unit=1e3), of("code", "cubin, kB", "cubin_bytes", unit=1e3),
         ],
     ),
     "sparsity": Kind(
-        workload_name,
-        "operator",
+        workload_name, "operator",
         [*map(zeros, reversed(SPARSITIES)), pays("float32 from", "pytorch"), pays("TF32 from", "pytorch-tf32")],
         grouped="sparsity",
     ),
     "tuners": Kind(
-        tuned_workload,
-        "workload",
+        tuned_workload, "workload",
         [
             Column("space", lambda rows: rows["xgb"]["space"], whole),
             Column("within 5%", lambda rows: rows["xgb"]["good"], whole),
-            trials("XGBTuner", "xgb"),
-            Column("share of the space", lambda rows: f"{rows['xgb']['share']:.1%}"),
-            trials("GATuner", "ga"),
-            trials("RandomTuner", "random"),
-            trials("GridSearchTuner", "grid"),
+            trials("XGBTuner", "xgb"), Column("share of the space", lambda rows: f"{rows['xgb']['share']:.1%}"),
+            trials("GATuner", "ga"), trials("RandomTuner", "random"), trials("GridSearchTuner", "grid"),
             trials("XGBTuner, warm", "xgb, warm"),
         ],
         grouped="tuner",
     ),
     "networks-cpu": Kind(
-        network_name,
-        "network",
+        network_name, "network",
         [
-            *(MILLISECONDS, extreme("from", "low"), extreme("to", "high"), ONNXRUNTIME),
-            *(*all_times(NETWORKS_ON_CPU), of("build_seconds", "tvmconv's build, s", OURS), SIGNAL, TOP1),
+            MILLISECONDS, extreme("from", "low"), extreme("to", "high"), ONNXRUNTIME, *all_times(NETWORKS_ON_CPU),
+            of("build_seconds", "tvmconv's build, s", OURS), SIGNAL, TOP1,
         ],
     ),
     "quantized": Kind(
-        workload_name,
-        "network",
+        workload_name, "network",
         [
             duration("Q/DQ, ms", "tvmconv qdq", unit=1e-3),
             duration("QOperator, ms", "tvmconv qoperator", unit=1e-3),
@@ -382,85 +374,64 @@ KINDS = {
         ],
     ),
     "open-sizes": Kind(
-        lambda row: f"{row['name']}, {row['dtype']}",
-        "network",
+        lambda row: f"{row['name']}, {row['dtype']}", "network",
         [
             Column("sizes", lambda sizes: float(len(sizes)), whole),
             of_all_sizes("ms", lambda row: 1e3 * median(row, "open")),
-            over_sizes("over a build for the size", "known", geometric_mean),
-            over_sizes("at most", "known", max),
+            over_sizes("over a build for the size", "known", geometric_mean), over_sizes("at most", "known", max),
             over_sizes("over PyTorch", "pytorch", geometric_mean),
             over_sizes("over ONNX Runtime", "onnxruntime", geometric_mean),
             of_all_sizes("first call, ms", lambda row: 1e3 * row["first"]),
-            memory_over_sizes("memory at most, MB", "open"),
-            memory_over_sizes("behind the smallest again", "again"),
+            memory_over_sizes("memory at most, MB", "open"), memory_over_sizes("behind the smallest again", "again"),
             of_all_sizes("its build, s", lambda row: row["build"]["open"]),
             of_all_sizes("one for the size, s", lambda row: row["build"]["known"]),
             of_all_sizes("its file, MB", lambda row: row["file_bytes"]["open"] / 1e6),
             of_all_sizes("one for the size, MB", lambda row: row["file_bytes"]["known"] / 1e6),
         ],
-        grouped="shape",
-        needed={"open"},
+        grouped="shape", needed={"open"},
     ),
     "networks-gpu": Kind(
-        network_name,
-        "network",
+        network_name, "network",
         [
-            *(MILLISECONDS, *all_times(NETWORKS_ON_GPU, last=None)),
-            *(of("build_seconds", title, contender) for title, contender in BUILD_SECONDS.items()),
-            *(SIGNAL, TOP1),
+            MILLISECONDS, *all_times(NETWORKS_ON_GPU, last=None),
+            *(of("build_seconds", title, contender) for title, contender in BUILD_SECONDS.items()), SIGNAL, TOP1,
         ],
     ),
     "builds": Kind(
-        network_name,
-        "network",
+        network_name, "network",
         [
-            *of_builds("cold_seconds", "cold, s", tenths),
-            *of_builds("warm_seconds", "warm, s", tenths),
-            *of_builds("memory", "memory, MB", whole, 1e6),
-            *of_builds("file_bytes", "file, MB", tenths, 1e6),
+            *of_builds("cold_seconds", "cold, s", tenths), *of_builds("warm_seconds", "warm, s", tenths),
+            *of_builds("memory", "memory, MB", whole, 1e6), *of_builds("file_bytes", "file, MB", tenths, 1e6),
         ],
     ),
     "shares": Kind(
-        lambda row: f"{row['name']}, batch {row['batch']}",
-        "network",
+        lambda row: f"{row['name']}, batch {row['batch']}", "network",
         [
             Column("kernels, ms", lambda row: micros(row["kernels"]) / 1e3, three_digits),
             Column("between, %", lambda row: micros(between(row)) / micros(row["kernels"]), percent),
             Column("times copies", lambda row: copies(between(row)) if between(row) else None),
-            Column(
-                "above 1.5 copies, %",
-                lambda row: micros([each for each in between(row) if copies([each]) > 1.5]) / micros(row["kernels"]),
-                percent,
-            ),
+            Column("above 1.5 copies, %", lambda row: micros(slow(row)) / micros(row["kernels"]), percent),
             Column("slowest, times copy", slowest),
         ],
     ),
     "sequences": Kind(
-        workload_name,
-        "convolution",
+        workload_name, "convolution",
         [
-            *(TIME, times("times PyTorch", "pytorch"), times("Triton", "triton")),
-            *(times("causal_conv1d", "causal-conv1d"), times("times copy", OURS, over=["copy"])),
+            TIME, times("times PyTorch", "pytorch"), times("Triton", "triton"),
+            times("causal_conv1d", "causal-conv1d"), times("times copy", OURS, over=["copy"]),
         ],
     ),
     "training": Kind(
-        lambda row: f"{row['network']}, {row['mode']}",
-        "network, mode",
+        lambda row: f"{row['network']}, {row['mode']}", "network, mode",
         [
-            duration("PyTorch, ms", "pytorch", unit=1e-3),
-            spread("rounds", "pytorch"),
-            MILLISECONDS,
-            spread("rounds", OURS),
-            times("times PyTorch", "pytorch"),
+            duration("PyTorch, ms", "pytorch", unit=1e-3), spread("rounds", "pytorch"),
+            MILLISECONDS, spread("rounds", OURS), times("times PyTorch", "pytorch"),
             of("busy", "GPU busy: PyTorch, ms", "pytorch", three_digits, 1e-3),
             of("busy", "tvmconv, ms", OURS, three_digits, 1e-3),
         ],
     ),
     "gradients": Kind(
-        workload_name,
-        "workload",
-        [column for kind in ("forward", "input", "weight") for column in of_gradient(kind)],
-        grouped="kind",
+        workload_name, "workload",
+        [column for kind in ("forward", "input", "weight") for column in of_gradient(kind)], grouped="kind",
     ),
-}
+}  # fmt: skip

@@ -93,7 +93,7 @@ def main(
 def described(row: Row) -> str:
     """Return a row as a line: its words and numbers, and its times with their extremes."""
     plain = {name: value for name, value in row.items() if value and not isinstance(value, dict | list)}
-    texts = [f"{name} {value:.3g}" if isinstance(value, float) else str(value) for name, value in plain.items()]
+    texts = [value if isinstance(value, str) else f"{name} {value:.4g}" for name, value in plain.items()]
     return f"{' '.join(texts)}: {', '.join(spans(row.get('times', {})))}"
 
 
@@ -111,7 +111,8 @@ def print_means(rows: Iterable[Row]) -> None:
         for name in times.keys() - {"tvmconv"} if "tvmconv" in times else ():
             ratios.setdefault((row.get("kind", ""), name), []).append(times[name] / times["tvmconv"])
     for (kind, name), each in ratios.items():
-        print(f"{kind} {name}: {geometric_mean(each):.3f} times as long as tvmconv, geometric mean of {len(each)}")
+        told = f"{geometric_mean(each):.3f} times as long as tvmconv, geometric mean of {len(each)}"
+        print(f"{kind} {name}: {told}".lstrip())
 
 
 def timed(calls: Mapping[str, Callable[[], Any]], on_gpu: bool, rounds: int, seconds: float) -> Row:

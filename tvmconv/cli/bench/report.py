@@ -18,37 +18,20 @@ if TYPE_CHECKING:
 
 def print_report(report: Report, run: Run) -> None:
     """Print a table for each suite, with its geometric means and absent peers, and the means over all suites."""
+    from tvmconv.bench.report import figures
+
     click.echo(run)
     suites = list(dict.fromkeys(row.suite for row in report.rows))
     for suite in suites:
         rows = [row for row in report.rows if row.suite == suite]
         click.echo(f"\n{suite}")
-        _print_rows(rows)
+        print_table(*figures(rows))
         _print_means(rows)
         _print_code(rows)
         print_absent(rows)
     if len(suites) > 1:
         click.echo("\nall suites")
         _print_means(report.rows)
-
-
-def _print_rows(rows: Sequence[Row]) -> None:
-    """Print ratios to tvmconv, or times where tvmconv has not all of the rows."""
-    from tvmconv.bench.report import figures, peers_of
-    from tvmconv.bench.timing import micro
-
-    if all(row.ours for row in rows):
-        print_table(*figures(rows))
-        return
-    contenders = [name for name in ("tvmconv", *peers_of(rows)) if any(name in row.times for row in rows)]
-    print_table(
-        ["name", "copy, µs", *(f"{name}, µs" for name in contenders)],
-        [
-            [row.name, row.limit and micro(row.limit)]
-            + [micro(row.times[name].median) if name in row.times else None for name in contenders]
-            for row in rows
-        ],
-    )
 
 
 def _print_means(rows: Sequence[Row]) -> None:
