@@ -24,18 +24,18 @@ PALETTE = {
 }  # fmt: skip
 """Colours by contender, which are told apart on white and on black; other names take those that a chart leaves over."""
 
+GRID, AXIS, GROUND = "#d9dee4", "#5b6470", "#ffffff"
+
 STYLE = Markup("""
-svg { font: 10px system-ui, sans-serif; }
-svg text { fill: #1c2024; } svg text.tiny { font-size: 8px; fill: #5b6470; }
-polyline { fill: none; stroke-width: 1.5; }
-.grid { stroke: #d9dee4; stroke-width: 0.7; } .axis { stroke: #5b6470; stroke-width: 1.2; fill: none; }
-.faint { opacity: 0.4; stroke-width: 1; } .ground { fill: #fff; }
+svg { font: 10px system-ui, sans-serif; fill: #1c2024; }
+svg text.tiny { font-size: 8px; fill: #5b6470; }
 @media (prefers-color-scheme: dark) {
   svg text { fill: #e3e7ec; } svg text.tiny { fill: #9aa4b0; }
   .grid { stroke: #333a43; } .axis { stroke: #9aa4b0; } .ground { fill: #14171b; }
 }
 """)
-"""The style sheet of the charts, without variables, which some programs that draw SVG do not know."""
+"""The style sheet of the charts: fonts, and what is dark where a page is. Other colours are attributes, which every
+program that draws SVG knows, without variables."""
 
 LONGEST = 26
 """The number of characters of a row's name that are shown."""
@@ -47,7 +47,8 @@ def colours_of(names: Iterable[str]) -> dict[str, str]:
     """Return the colours of names in a chart; "torch.compile" has that of "torch-compile"."""
     plain = {re.sub(r"\W", "", name): colour for name, colour in PALETTE.items()}
     found = {name: plain.get(re.sub(r"\W", "", name.lower())) for name in names}
-    free = [colour for colour in PALETTE.values() if colour not in found.values()] or [*PALETTE.values()]
+    first, *rest = PALETTE.values()
+    free = [colour for colour in (*rest, first) if colour not in found.values()] or [*rest]
     others = [name for name, colour in found.items() if colour is None]
     given = {name: free[number % len(free)] for number, name in enumerate(others)}
     return {name: colour or given[name] for name, colour in found.items()}
@@ -85,7 +86,7 @@ def below_each_other(charts: Sequence[Chart], notes: Sequence[str]) -> Markup:
         y += STEP * ceil(len(chart.colours) / 3)
     parts += [_text(12, y + STEP * number, note, "start", "tiny") for number, note in enumerate(notes)]
     y += STEP * len(notes)
-    ground = tag("rect", width=WIDTH, height=y, class_="ground")
+    ground = tag("rect", width=WIDTH, height=y, fill=GROUND, class_="ground")
     size = {"viewBox": f"0 0 {WIDTH} {y:.0f}", "width": 1.6 * WIDTH, "height": f"{1.6 * y:.0f}"}
     return tag("svg", tag("style", STYLE), ground, *parts, xmlns="http://www.w3.org/2000/svg", **size)
 
@@ -158,7 +159,8 @@ def points(
     y = LogAxis([y for _, y in every], height - BOTTOM, TOP)
     parts = _frame(x.ticks(), x, y, height, axes)
     for line in roofs:
-        parts.append(tag("polyline", points=" ".join(f"{x(a)},{y(b)}" for a, b in line), class_="axis"))
+        corners = " ".join(f"{x(a)},{y(b)}" for a, b in line)
+        parts.append(tag("polyline", points=corners, fill="none", stroke=AXIS, class_="axis"))
     for radius, (name, marks) in zip((4, *[3] * len(series)), series.items(), strict=False):
         for label, a, b in marks:
             title = tag("title", f"{label}, {name}: {b:.4g} at {a:.3g}")
@@ -181,9 +183,8 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Char
     parts = _frame(x.ticks(whole=True), x, y, height, axes)
     for name, line in lines.items():
         corners = " ".join(f"{x(a)},{y(b)}" for a, b in _stairs(line))
-        kind = None if colours else "faint"
-        stroke = colours.get(name, PALETTE["tvmconv"])
-        parts.append(tag("polyline", tag("title", name), points=corners, stroke=stroke, class_=kind))
+        stroke = {"stroke": colours.get(name, PALETTE["tvmconv"]), "stroke_opacity": None if colours else 0.4}
+        parts.append(tag("polyline", tag("title", name), points=corners, fill="none", **stroke))
     return Chart(parts, height, colours)
 
 
@@ -218,7 +219,8 @@ def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: 
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    return tag("line", x1=x1, y1=round(y1, 1), x2=x2, y2=round(y2, 1), class_=kind)
+    stroke = {"stroke": GRID if kind == "grid" else AXIS, "class_": kind}
+    return tag("line", x1=x1, y1=round(y1, 1), x2=x2, y2=round(y2, 1), **stroke)
 
 
 def _text(x: float, y: float, content: str, anchor: str, kind: str | None = None, **more: object) -> Markup:
