@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvmconv.problem.activations import clip
@@ -65,12 +64,27 @@ class MetaSchedule(Function):
         return not_installed("cloudpickle", "psutil", "xgboost")
 
     def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            search(workload, str(target), folder, TRIALS)
-            kernel = best_kernel(workload, target, folder)
-        if kernel is None:
+        import tvm
+        from tvm import te
+        from tvm.s_tir import meta_schedule
+
+        from tvmconv import compute
+        from tvmconv.lowering import KERNEL_NAME, build
+
+        definition = (compute.depthwise if workload.is_depthwise else compute.direct)(workload)
+        function = te.create_prim_func(definition)
+        mod = tvm.IRModule({"main": function})
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):  # where its progress belongs
+            builder = meta_schedule.builder.LocalBuilder(timeout_sec=BUILD_SECONDS)
+            how = {"builder": builder, "num_tuning_cores": "logical"}
+            database = meta_schedule.tune_tir(function, target, folder, TRIALS, **how)
+            record = database.query_tuning_record(mod, target, "main")
+        if record is None:
             raise RuntimeError(f"none of {TRIALS} trials worked")
-        return called(kernel, workload)
+        sch = tvm.s_tir.Schedule(mod)
+        record.trace.apply_to_schedule(sch, remove_postproc=False)
+        func = sch.mod["main"].with_attrs({"global_symbol": KERNEL_NAME, "tirx.is_scheduled": True})
+        return called(build(tvm.IRModule({KERNEL_NAME: func}), target), workload)
 
 
 def called(executable: Executable, workload: ConvWorkload) -> Callable[..., Any]:
@@ -88,53 +102,6 @@ def called(executable: Executable, workload: ConvWorkload) -> Callable[..., Any]
         return output
 
     return call
-
-
-def search(workload: ConvWorkload, target: str, folder: str, trials: int) -> None:
-    """Run MetaSchedule on the TE definition of a workload, with its database in the folder."""
-    from tvm.s_tir import meta_schedule
-
-    from tvmconv.targets import resolve_target
-
-    with redirect_stdout(sys.stderr):  # where its progress belongs
-        meta_schedule.tune_tir(
-            _function(workload),
-            resolve_target(target),
-            folder,
-            trials,
-            builder=meta_schedule.builder.LocalBuilder(timeout_sec=BUILD_SECONDS),
-            num_tuning_cores="logical",
-        )
-
-
-def best_kernel(workload: ConvWorkload, target: tvm.target.Target, folder: str) -> Executable | None:
-    """Compile the best kernel in MetaSchedule's database; return None where no trial succeeded."""
-    import tvm
-    from tvm.s_tir import meta_schedule
-
-    from tvmconv.lowering import KERNEL_NAME, build
-
-    files = [Path(folder, f"database_{kind}.json") for kind in ("workload", "tuning_record")]
-    if not all(file.exists() for file in files):
-        return None
-    database = meta_schedule.database.JSONDatabase(*map(str, files))
-    mod = tvm.IRModule({"main": _function(workload)})
-    record = database.query_tuning_record(mod, target, "main")
-    if record is None:
-        return None
-    sch = tvm.s_tir.Schedule(mod)
-    record.trace.apply_to_schedule(sch, remove_postproc=False)
-    func = sch.mod["main"].with_attrs({"global_symbol": KERNEL_NAME, "tirx.is_scheduled": True})
-    return build(tvm.IRModule({KERNEL_NAME: func}), target)
-
-
-def _function(workload: ConvWorkload) -> Any:
-    """Return the TE definition of a workload as a function of TIR."""
-    from tvm import te
-
-    from tvmconv import compute
-
-    return te.create_prim_func((compute.depthwise if workload.is_depthwise else compute.direct)(workload))
 
 
 def _module(workload: ConvWorkload) -> tvm.IRModule:
