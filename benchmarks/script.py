@@ -93,8 +93,8 @@ def main(
 def described(row: Row) -> str:
     """Return a row as a line: its words and numbers, and its times with their extremes."""
     plain = {name: value for name, value in row.items() if value and not isinstance(value, dict | list)}
-    texts = [value if isinstance(value, str) else f"{name} {value:.4g}" for name, value in plain.items()]
-    return f"{' '.join(texts)}: {', '.join(spans(row.get('times', {})))}"
+    texts = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in plain.items()]
+    return ": ".join(filter(None, (" ".join(texts), ", ".join(spans(row.get("times", {}))))))
 
 
 def spans(times: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from tests.shared.scripts import FOLDER, rows_of, script
 from tvmconv.runtime import operators
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("brief")
 
 OURS = ["tvmconv", "tvmconv, out=", "operator", "operator, out=", "network", "the kernel itself"]
@@ -34,8 +34,34 @@ def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         assert list(row["times"]) == ["torch.conv2d", *OURS]
         assert all(0 < each["low"] <= each["median"] <= each["high"] < 0.1 for each in row["times"].values())
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("torch: torch.conv2d ")
+    assert lines[0].startswith("kind torch: torch.conv2d ")
     assert any(line.startswith("numpy operator: ") and line.endswith("geometric mean of 1") for line in lines[2:])
+
+
+def test_a_row_is_a_line() -> None:
+    timing = {"median": 2e-6, "low": 1e-6, "high": 3e-6}
+    row = {
+        "name": "conv",
+        "shape": (1, 2),
+        "error": 1.5e-7,
+        "none": None,
+        "memory": {"open": 1},
+        "times": {"tvm": timing},
+    }
+    with script("script") as harness:
+        assert harness.described(row) == "name conv shape (1, 2) error 1.5e-07: tvm 2.0 µs (1.0-3.0)"
+        assert harness.described({"name": "conv"}) == "name conv"
+
+
+def test_results_are_compared_with_the_exact_one() -> None:
+    exact = torch.tensor([1.0, -4.0], dtype=torch.float64)
+    with script("script") as harness:
+        assert harness.errors_of({"near": exact.float() + 0.004}, exact, 0.01, "a sum")["near"] == pytest.approx(
+            0.001, rel=1e-3
+        )
+        for wrong in (exact + 0.1, exact * float("nan")):
+            with pytest.raises(AssertionError, match="a sum: wrong by {'far'"):
+                harness.errors_of({"far": wrong}, exact, 0.01, "a sum")
 
 
 def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
