@@ -124,7 +124,7 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
 def case_of(name: str, dtype: str, folder: str, shapes: Sequence[Shape]) -> Case:
     """Write a network to a file of ONNX in which the sizes that differ are open."""
     torch.manual_seed(0)
-    module = (unet() if name == "unet" else getattr(models, name)()).eval().to(getattr(torch, dtype))
+    module = (unet() if name == "unet" else models.NETWORKS[name]()).eval().to(getattr(torch, dtype))
     axes = {2: "height", 3: "width"} if name == "unet" else {0: "batch"}
     return Case(name, dtype, module, exported(module, Path(folder, f"{name}-{dtype}.onnx"), axes, dtype), shapes)
 

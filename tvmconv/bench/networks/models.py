@@ -6,6 +6,7 @@ Importing this module loads torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import nn
 
@@ -40,14 +41,6 @@ def alexnet() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
 
 
-def vgg16() -> nn.Module:
-    return vgg((2, 2, 3, 3, 3))
-
-
-def vgg19() -> nn.Module:
-    return vgg((2, 2, 4, 4, 4))
-
-
 def vgg(counts: Sequence[int]) -> nn.Module:
     layers: list[nn.Module] = []
     channels = 3
@@ -75,14 +68,6 @@ def resnet(counts: Sequence[int], bottleneck: bool) -> nn.Module:
             layers.append(Residual(nn.Sequential(*parts), shortcut, nn.ReLU()))
             channels = out
     return nn.Sequential(*layers, *classifier(channels))
-
-
-def resnet18() -> nn.Module:
-    return resnet((2, 2, 2, 2), bottleneck=False)
-
-
-def resnet50() -> nn.Module:
-    return resnet((3, 4, 6, 3), bottleneck=True)
 
 
 def squeezenet() -> nn.Module:
@@ -309,27 +294,14 @@ def vit_small() -> nn.Module:
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    network.__name__: network
-    for network in (
-        resnet18,
-        resnet50,
-        mobilenet_v2,
-        mobilenet_v3,
-        mobilenet_v3_large,
-        vgg16,
-        vgg19,
-        shufflenet_v2,
-        squeezenet,
-        alexnet,
-        densenet121,
-        efficientnet_b0,
-        convnext_tiny,
-        regnet_y_400mf,
-        inception_v3,
-        unet,
-        vit_small,
-    )
-}
+    "resnet18": partial(resnet, (2, 2, 2, 2), bottleneck=False),
+    "resnet50": partial(resnet, (3, 4, 6, 3), bottleneck=True),
+    "mobilenet_v2": mobilenet_v2, "mobilenet_v3": mobilenet_v3, "mobilenet_v3_large": mobilenet_v3_large,
+    "vgg16": partial(vgg, (2, 2, 3, 3, 3)), "vgg19": partial(vgg, (2, 2, 4, 4, 4)),
+    "shufflenet_v2": shufflenet_v2, "squeezenet": squeezenet, "alexnet": alexnet, "densenet121": densenet121,
+    "efficientnet_b0": efficientnet_b0, "convnext_tiny": convnext_tiny, "regnet_y_400mf": regnet_y_400mf,
+    "inception_v3": inception_v3, "unet": unet, "vit_small": vit_small,
+}  # fmt: skip
 """The functions that build each network, by its name."""
 
 SIZES = {"inception_v3": 299}
