@@ -217,7 +217,7 @@ def taken(device: str) -> int:
 
 
 def of_calls(name: str, workload: ConvWorkload, device: str, count: int, rounds: int) -> Row:
-    """Return the row of calls with so many batches."""
+    """Return the row of calls of a convolution with batches of 1 to a count."""
     generator, dtype = torch.Generator().manual_seed(1), getattr(torch, workload.dtype)
     x = torch.randn(count, *workload.x_shape[1:], generator=generator).to(device, dtype)
     w = (torch.randn(workload.w_shape, generator=generator) / workload.terms**0.5).to(device, dtype)

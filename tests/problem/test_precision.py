@@ -281,9 +281,11 @@ def test_benchmark_takes_it(brief: None, monkeypatch: pytest.MonkeyPatch, tmp_pa
     (row,) = report["rows"]
     assert (row["workload"], row["skipped"]) == (f"{WORKLOAD}, precision strict", {})
     assert row["selection"].endswith("; precision strict")
-    (tmp_path / "old.json").write_text(json.dumps(report))
-    other = tvmconv(*given, "--compare", tmp_path / "old.json")
-    assert (other.exit_code, "expected a report with a workload of this run" in other.stderr) == (2, True)
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text(json.dumps(report))
+    new.write_text(json.dumps(tvmconv_json(*given)))
+    other = tvmconv("bench", "compare", old, new)
+    assert (other.exit_code, "expected a document with a row of" in other.stderr) == (2, True)
 
 
 def test_benchmark_checks_by_it() -> None:
