@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tvmconv
-from tests.shared.command_line import tvmconv_json
+from tests.shared.scripts import rows_of, script
 from tvmconv import ConvWorkload
 from tvmconv.dispatch import algorithms_for, template_for
 from tvmconv.problem import Problem
@@ -151,8 +151,9 @@ def test_out() -> None:
 
 
 def test_what_a_call_costs() -> None:
-    result = tvmconv_json("bench", "overhead", "--target", "cuda", "--rounds", 1)
-    assert len(result["rows"]) == 7
+    with script("overhead") as overhead:
+        (row,) = rows_of(overhead, target="cuda", rounds=1)
+    assert len(row["times"]) == 7
 
 
 def test_memory_of_a_call_is_what_it_says() -> None:
