@@ -1,0 +1,61 @@
+"""The scripts of `benchmarks/`: each can be imported, and those of one convolution measure small ones here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shared.scripts import FOLDER, rows_of, script
+from tvmconv import ConvWorkload
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("brief")
+
+ON_GPU = ("causal_triton",)
+"""The scripts that need Triton."""
+SMALL = ConvWorkload.depthwise((1, 4, 9, 8), (4, 1, 3, 3), stride=2, padding=(0, 1, 1, 0))
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.glob("*.py")} - {*ON_GPU}))
+def test_it_can_be_imported(name: str) -> None:
+    with script(name) as module:
+        assert module.__doc__
+        assert hasattr(module, "rows") <= hasattr(module, "main")
+
+
+def test_gradients_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"target": "llvm", "suites": ["tiny"], "dtype": "float32", "batch": None, "order": "channels_last"}
+    with script("gradients") as gradients:
+        monkeypatch.setattr(gradients, "load_suite", lambda *_: {"small": SMALL})
+        monkeypatch.setattr(gradients, "SECONDS", {"llvm": 0.001})
+        rows = rows_of(gradients, **options, rounds=1, cold=False, limit=100.0)
+        assert [(row["name"], row["kind"]) for row in rows] == [
+            ("small", kind) for kind in ("forward", "input", "weight")
+        ]
+        for row in rows:
+            assert row["error"] < gradients.CLOSE["float32"]
+            assert list(row["times"]) == ["tvmconv", "pytorch", "copy"]
+        monkeypatch.setattr(gradients, "CLOSE", {"float32": 0.0})
+        with pytest.raises(AssertionError, match="forward of depthwise 1x4x9x8"):
+            rows_of(gradients, **options, rounds=1, cold=False, limit=100.0)
+
+
+def test_sequences_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    with script("sequences") as sequences:
+        monkeypatch.setattr(sequences, "SECONDS", 0.001)
+        rows = rows_of(sequences, target="llvm", shape=[1, 8, 32], dtypes=["float32"], rounds=1)
+        assert [row["name"] for row in rows] == [
+            "float32, (B, D, L)",
+            "float32, (B, D, L), silu",
+            "float32, (B, L, D)",
+            "float32, (B, L, D), silu",
+        ]
+        for row in rows:
+            assert row["error"] < sequences.CLOSE["float32"]
+            assert list(row["times"]) == ["copy", "tvmconv", "pytorch"]
+
+
+def test_both_learn_alike() -> None:
+    pytest.importorskip("sklearn")
+    with script("training") as training:
+        losses = [training.learned(("digits", "float32", "contiguous", "eager", by), 12, "cpu") for by in training.BY]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
