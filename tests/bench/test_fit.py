@@ -88,7 +88,8 @@ def test_one_problem_alone_is_not_held_out(scripts: tuple[ModuleType, ModuleType
     [
         ("kernels-h200", "H200", ""),
         ("kernels-cpu-zen4", "Zen 4", ""),
-        ("kernels-cpu-zen4-avx2", "AVX2", "Zen 4"),
+        ("kernels-cpu-zen4-avx2", "Zen 4, AVX2", "Zen 4"),
+        ("kernels-cpu-zen5", "Zen 5", "Zen 4"),
     ],
 )
 def test_the_rates_are_those_of_the_records(
@@ -110,5 +111,5 @@ def test_the_rates_are_those_of_the_records(
 def test_the_machine_that_a_fit_begins_with_is_one_of_the_table(scripts: tuple[ModuleType, ModuleType]) -> None:
     _, fit = scripts
     problems = measured([ROOT / "benchmarks" / "kernels-cpu-zen4-avx2.jsonl.gz"])
-    with pytest.raises(InvalidArgumentError, match="like is 'Zen 9'; expected one of Zen 4, AVX2"):
+    with pytest.raises(InvalidArgumentError, match="like is 'Zen 9'; expected one of Zen 5, Zen 4, Zen 4, AVX2"):
         fit.fit_like("Zen 9", problems)

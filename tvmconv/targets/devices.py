@@ -209,7 +209,7 @@ AMX = replace(AVX512, model="AVX-512 and AMX", half_products=4.0, l2_bytes=1536 
 """Intel's cores with AMX; the second cache is the 2 MB that all of them have."""
 
 AVX2 = Cpu("AVX2", lanes=8, registers=16, row="Zen 4, AVX2", unit_lanes=8)
-"""No multiply-add broadcasts an input by itself. The rates are of code for AVX2 on a Zen 4."""
+"""No multiply-add broadcasts an input by itself. The rates are of code for a Zen 3 that ran on a Zen 4."""
 
 SSE = replace(AVX2, model="SSE", lanes=4, unit_lanes=4)
 
