@@ -40,10 +40,11 @@ def calibrate(
 
     device_for(target)  # without a GPU this fails, before processes are started
     resolved = resolve_target(target)
-    runner = LocalRunner(number=5, repeat=3, min_repeat_ms=4, devices=[0])
+    on_gpu = backend_of(resolved).on_gpu
+    runner = LocalRunner(number=5, repeat=3, min_repeat_ms=4, devices=[0] if on_gpu else None)
     with (
         closing(measure_option(LocalBuilder(), runner)) as how,
-        closing(Clock() if backend_of(resolved).on_gpu else Processors()) as gauge,
+        closing(Clock() if on_gpu else Processors()) as gauge,
         progress(f"measuring kernels, {minutes} minutes at most"),
     ):
         found = session.calibrate(how, gauge, resolved, 60.0 * minutes)
