@@ -1,124 +1,110 @@
-"""Level 5: tensor cores, which multiply matrices of 16x16 numbers in half precision.
+"""Level 5: tensor cores, which multiply matrices in half precision.
 
-The convolution becomes a product of matrices: rows are output pixels p of all images, columns output channels k, and
-terms t are taps and input channels. With channels last in memory, (N, H, W, C) and (K, R, S, C), neighbouring terms are
-neighbours in memory, and both factors are copied in vectors of 8 numbers:
+The convolution becomes a product of matrices: a row for each pixel of all images, a column for each output channel k,
+and terms t, which are taps and input channels. With channels last in memory, (N, H, W, C) and (K, R, S, C), neighbouring
+terms are neighbours in memory, and both factors are copied in vectors of 8 numbers:
 
-    columns (p, t)      weights (k, t)          product (p, k)
-    +----+----+--       +----+----+--           +----+----+--   16 x 16 each: one "mma" of a warp,
-    |    |    |     x   |    |    |     -->     |    |    |     sums in float32
-    +----+----+--       +----+----+--           +----+----+--
+    columns (p, t)      weights (k, t)          sums (p, k)
+    +----+----+--       +----+----+--           +---+---+--    for 16 pixels, 8 channels and 16 terms
+    |    |    |     x   |    |    |     -->     |   |   |      one instruction "mma" of a warp
+    +----+----+--       +----+----+--           +---+---+--
 
 "columns" is no array in memory: it is made chunk by chunk in shared memory, padding with it, for 64 terms of one tap.
 
-Beside level 4: what computes is a warp, not a thread, so the loops of a 16x16x16 product are made a block (`blockize`)
-that `tensorize` replaces by an instruction. Its factors and sums are in the scope "warp": registers that 32 threads
-have between them, in the order that the instruction wants (`transform_layout`). Thread r * 4 + q has of a matrix the
-columns 2q and 2q + 1, and 8 further, of row r and of row r + 8.
+Beside level 4: a warp multiplies, not a thread, and the instruction says which thread has which numbers. So these are
+axes of the definition (`product` in common.py): thread (r, q) has 2 neighbouring sums of row r and of row r + 8. The
+product of two chunks is made a block (`blockize`), and an annotation names the CUDA function that replaces its loops.
+This library tensorizes so; TVM's own `tensorize` with "mma" makes code that needs headers of the whole CUDA toolkit.
 
-Look at: `tensorize` compares the block with the description of the intrinsic (tvm/s_tir/tensor_intrin/cuda.py), so an
-instruction that does not fit is an error, not a wrong result. Without its four lines the schedule is right, too: that
-is what a CPU checks.
+Look at: TVM does not look into the function, so the function itself waits for all threads, before and after. And rows
+of a chunk are 72 numbers apart, not 64, so that the 32 words that a warp loads at once lie in 32 banks.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
-from common import FLOAT16, SMALL16, Level
-from tvm import te, tirx
+from common import FLOAT16, SMALL16, THREADS, TILES_M, TILES_N, Level, product
+from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.tensor_intrin.cuda import shared_16x16_to_ldmatrix_32x8_layout
 
 from tvmconv import ConvWorkload
+from tvmconv.compute.annotations import PRODUCT
+from tvmconv.targets.device_code import expanded, function, included
 
-WARPS_M, WARPS_N, WARP = 2, 2, 32
-TILES_M, TILES_N = 4, 2
-CHUNK, VECTOR = 64, 8
+SOURCE = (
+    expanded([included("schedules/cuda/device/mma.cuh")])
+    + """
+namespace tvmconv {
+
+// Add a warp's product of two chunks, of 64 terms, to a thread's sums. Rows are WORDS words of two numbers apart; the
+// addresses are those of row r of the pixels and of row 2q of the channels, for thread (r, q).
+template <int TILES_M, int TILES_N, int WORDS>
+__device__ __forceinline__ void plain_product(float* sums, const void* pixels, const void* channels) {
+  __syncthreads();
+  int r = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+  const unsigned* first = (const unsigned*)pixels + q;
+  const unsigned* second = (const unsigned*)channels + (r - 2 * q) * WORDS + q;
+  #pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    unsigned a[TILES_M][4], b[TILES_N][2];
+    #pragma unroll
+    for (int i = 0; i < TILES_M; ++i)
+      for (int l = 0; l < 4; ++l) a[i][l] = first[(i * 16 + l % 2 * 8) * WORDS + step * 8 + l / 2 * 4];
+    #pragma unroll
+    for (int j = 0; j < TILES_N; ++j)
+      for (int l = 0; l < 2; ++l) b[j][l] = second[j * 8 * WORDS + step * 8 + l * 4];
+    #pragma unroll
+    for (int i = 0; i < TILES_M; ++i)
+      for (int j = 0; j < TILES_N; ++j) mma<F16>(sums + (i * TILES_N + j) * 4, a[i], b[j]);
+  }
+  __syncthreads();
+}
+
+}  // namespace tvmconv
+"""
+)
 
 
-def product(workload: ConvWorkload) -> list[te.Tensor]:
-    """Return the convolution as a product of matrices, whose output has all pixels in one row: (1, 1, N * H * W, K)."""
-    (batch, height, width, channels), filters = workload.x_shape, workload.out_channels
-    pixels, terms = batch * height * width, 9 * channels
-    x = te.placeholder(workload.x_shape, "float16", name="x")
-    w = te.placeholder(workload.w_shape, "float16", name="w")
-
-    def column(p: tirx.Var, t: tirx.Var) -> tirx.PrimExpr:
-        row, col = p // width % height + t // channels // 3 - 1, p % width + t // channels % 3 - 1
-        inside = tirx.all(row >= 0, row < height, col >= 0, col < width)
-        return tirx.if_then_else(inside, x[p // width // height, row, col, t % channels], tirx.const(0, "float16"))
-
-    columns = te.compute((pixels, terms), column, name="columns")
-    weights = te.compute(
-        (filters, terms), lambda k, t: w[k, t // channels // 3, t // channels % 3, t % channels], name="weights"
-    )
-    t = te.reduce_axis((0, terms), name="t")
-    sums = te.compute(
-        (pixels, filters),
-        lambda p, k: te.sum(columns[p, t].astype("float32") * weights[k, t].astype("float32"), axis=t),
-        name="sums",
-    )
-    return [x, w, te.compute((1, 1, *sums.shape), lambda a, b, p, k: sums[p, k].astype("float16"), name="output")]
-
-
-def schedule(workload: ConvWorkload, tensorized: bool = True) -> Schedule:
-    """Schedule the product, for pixels in multiples of 128 and channels of 64; with tensor cores, or as plain loops."""
+def schedule(workload: ConvWorkload) -> Schedule:
+    """Schedule the product, for pixels in multiples of 128 and channels of 64."""
     sch = Schedule(te.create_prim_func(product(workload)))
-    columns, weights, sums, output = (sch.get_sblock(name) for name in ("columns", "weights", "sums", "output"))
+    columns, weights, sums, tile = (sch.get_sblock(name) for name in ("columns", "weights", "sums", "tile"))
 
-    # Step 1. Make the product of two 16x16 matrices a block, and tile what is around it: blocks, warps, chunks, steps
-    loops = [sch.split(loop, [None, 16]) for loop in sch.get_loops(sums)]
-    (p, k, t), inner = ([each[place] for each in loops] for place in (0, 1))
-    sch.reorder(p, k, t, *inner)
-    matrices = sch.blockize(inner[0])
-    bm, wm, im = sch.split(p, [None, WARPS_M, TILES_M])
-    bn, wn, jn = sch.split(k, [None, WARPS_N, TILES_N])
-    chunk, step = sch.split(t, [None, CHUNK // 16])
-    sch.reorder(bm, bn, wm, wn, chunk, step, im, jn)
-    sch.bind(sch.fuse(bm, bn), "blockIdx.x")
-    warp = sch.fuse(wm, wn)
-    sch.bind(warp, "threadIdx.y")
+    # Step 1. Blocks, threads, and what a thread stores: pairs of neighbouring channels
+    pt, kt, wm, i, h, r, wn, j, q, e = sch.get_loops(tile)
+    sch.reorder(pt, kt, wm, wn, r, q, i, j, h, e)
+    sch.bind(sch.fuse(pt, kt), "blockIdx.x")
+    thread = sch.fuse(wm, wn, r, q)
+    sch.bind(thread, "threadIdx.x")
+    for loop in (i, j, h):
+        sch.unroll(loop)
+    sch.vectorize(e)
 
-    # Step 2. Copy chunks to shared memory, in vectors; rows are 8 numbers longer, so that they begin in other banks
+    # Step 2. Sum up in registers, chunk by chunk
+    sch.compute_at(sums, thread, preserve_unit_loops=True)
+    sch.set_scope(sums, 0, "local")
+    *_, i, j, h, e, chunk, copy, lane = sch.get_loops(sums)
+    sch.reorder(chunk, copy, i, j, h, e, lane)
+
+    # Step 3. Copy chunks to shared memory, a vector for each thread at a time; rows begin in different banks
     for stage in (columns, weights):
         sch.set_scope(stage, 0, "shared")
-        sch.compute_at(stage, chunk)
-        vectors = sch.fuse(*sch.get_loops(stage)[-2:])
-        _, copying, lane, vector = sch.split(vectors, [None, WARPS_M * WARPS_N, WARP, VECTOR])
-        sch.bind(copying, "threadIdx.y")
-        sch.bind(lane, "threadIdx.x")
+        sch.compute_at(stage, chunk, preserve_unit_loops=True)
+        sch.storage_align(stage, 0, axis=-3, factor=64, offset=8)
+        *loops, vector = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
+        _, copying = sch.split(sch.fuse(*loops), [None, THREADS])
+        sch.bind(copying, "threadIdx.x")
         sch.vectorize(vector)
-        sch.storage_align(stage, 0, axis=-2, factor=CHUNK, offset=VECTOR)
 
-    # Step 3. Factors and sums are in the registers of a warp; its threads store the outputs that they have
-    fragments = [sch.cache_read(matrices, operand, "warp") for operand in (0, 1)]
-    for fragment in fragments:
-        sch.compute_at(fragment, step)
-    sch.set_scope(sums, 0, "warp")
-    sch.reverse_compute_at(output, warp)
-    i, j = sch.get_loops(output)[-2:]
-    i, h, r = sch.split(i, [None, 2, 8])
-    j, side, q, e = sch.split(j, [None, 2, 4, 2])
-    sch.reorder(r, q, i, j, side, h, e)
-    sch.bind(sch.fuse(r, q), "threadIdx.x")
-    init = sch.decompose_reduction(matrices, chunk)
-
-    # Step 4. Put the instructions in
-    layout = lambda i, j: (i // 16, j // 16, *shared_16x16_to_ldmatrix_32x8_layout(i % 16, j % 16))  # noqa: E731
-    for block in (*fragments, sums):
-        sch.transform_layout(block, ("write", 0), layout)
-    if tensorized:
-        for fragment, name in zip(fragments, ("mma_ldmatrix_f16_a", "mma_ldmatrix_f16_b_trans"), strict=True):
-            (i, ii), (j, ji) = (sch.split(loop, [None, 16]) for loop in sch.get_loops(fragment)[-2:])
-            sch.reorder(i, j, ii, ji)
-            sch.tensorize(ii, name)
-        sch.tensorize(sch.get_loops(sch.get_child_blocks(init)[0])[-2], "mma_fill_16x16_f32")
-        sch.tensorize(sch.get_loops(sums)[-3], "mma_f16f16f32_trans_b")
+    # Step 4. Name the function
+    init = sch.decompose_reduction(sums, chunk)
+    for loop in sch.get_loops(init)[-4:]:
+        sch.unroll(loop)
+    sch.annotate(sch.blockize(copy), PRODUCT, [function("plain_product", TILES_M, TILES_N, 36), SOURCE])
+    sch.reverse_compute_inline(sch.get_sblock("output"))
     return sch
 
 
-LEVEL = Level(5, "tensor cores", FLOAT16, SMALL16, schedule, partial(schedule, tensorized=False))
+LEVEL = Level(5, "tensor cores", FLOAT16, SMALL16, schedule)
 
 if __name__ == "__main__":
     LEVEL.run()

@@ -24,64 +24,16 @@ index v ^ (r % 8), so that 8 rows can be read at once without padding between th
 
 from __future__ import annotations
 
-from common import FLOAT16, SMALL16, Level
-from tvm import te, tirx
+from common import FLOAT16, SMALL16, THREADS, TILES_M, TILES_N, Level, product
+from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import ConvWorkload
 from tvmconv.compute.annotations import COPY, PRODUCT, RING
 from tvmconv.targets.device_code import function, included
 
-WARPS_M, WARPS_N, TILES_M, TILES_N, AHEAD = 2, 2, 4, 4, 2
-BLOCK_M, BLOCK_N, THREADS = WARPS_M * TILES_M * 16, WARPS_N * TILES_N * 8, WARPS_M * WARPS_N * 32
-CHUNK, VECTORS, LANES = 64, 8, 8
-
-
-def product(workload: ConvWorkload) -> list[te.Tensor]:
-    """Return the product of level 5 in tiles of a block, chunks of 64 channels of a tap, and registers of a thread."""
-    (batch, height, width, channels), filters = workload.x_shape, workload.out_channels
-    pixels, per_tap = batch * height * width, channels // CHUNK
-    tiles, chunks = (pixels // BLOCK_M, filters // BLOCK_N), 9 * per_tap
-    x = te.placeholder(workload.x_shape, "float16", name="x")
-    w = te.placeholder(workload.w_shape, "float16", name="w")
-
-    def column(*axes: tirx.Var) -> tirx.PrimExpr:
-        tile, chunk, wm, i, h, r, copy, lane = axes
-        p = tile * BLOCK_M + ((wm * TILES_M + i) * 2 + h) * 8 + r
-        tap, c = chunk // per_tap, chunk % per_tap * CHUNK + copy * LANES + lane
-        row, col = p // width % height + tap // 3 - 1, p % width + tap % 3 - 1
-        inside = tirx.all(row >= 0, row < height, col >= 0, col < width)
-        return tirx.if_then_else(inside, x[p // width // height, row, col, c], tirx.const(0, "float16"))
-
-    def weight(*axes: tirx.Var) -> tirx.PrimExpr:
-        tile, chunk, wn, j, r, copy, lane = axes
-        tap, c = chunk // per_tap, chunk % per_tap * CHUNK + copy * LANES + lane
-        return w[tile * BLOCK_N + (wn * TILES_N + j) * 8 + r, tap // 3, tap % 3, c]
-
-    columns = te.compute((tiles[0], chunks, WARPS_M, TILES_M, 2, 8, VECTORS, LANES), column, name="columns")
-    weights = te.compute((tiles[1], chunks, WARPS_N, TILES_N, 8, VECTORS, LANES), weight, name="weights")
-    extents = {"chunk": chunks, "copy": VECTORS, "lane": LANES}
-    chunk, copy, lane = (te.reduce_axis((0, extent), name=name) for name, extent in extents.items())
-
-    def summed(*axes: tirx.Var) -> tirx.PrimExpr:
-        pt, kt, wm, wn, r, q, i, j, h, e = axes
-        first, second = columns[pt, chunk, wm, i, h, r, copy, lane], weights[kt, chunk, wn, j, q * 2 + e, copy, lane]
-        return te.sum(first.astype("float32") * second.astype("float32"), axis=[chunk, copy, lane])
-
-    sums = te.compute((*tiles, WARPS_M, WARPS_N, 8, 4, TILES_M, TILES_N, 2, 2), summed, name="sums")
-
-    def rounded(*axes: tirx.Var) -> tirx.PrimExpr:
-        pt, kt, wm, i, h, r, wn, j, q, e = axes
-        return sums[pt, kt, wm, wn, r, q, i, j, h, e].astype("float16")
-
-    tile = te.compute((*tiles, WARPS_M, TILES_M, 2, 8, WARPS_N, TILES_N, 4, 2), rounded, name="tile")
-
-    def stored(a: tirx.Var, b: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        row = (p % BLOCK_M // (TILES_M * 16), p // 16 % TILES_M, p // 8 % 2, p % 8)
-        column = (k % BLOCK_N // (TILES_N * 8), k // 8 % TILES_N, k // 2 % 4, k % 2)
-        return tile[(p // BLOCK_M, k // BLOCK_N, *row, *column)]
-
-    return [x, w, te.compute((1, 1, pixels, filters), stored, name="output")]
+AHEAD = 2
+"""The chunks that are copied while one is multiplied."""
 
 
 def schedule(workload: ConvWorkload) -> Schedule:

@@ -57,6 +57,71 @@ def convolution(workload: ConvWorkload) -> list[te.Tensor]:
     return [x, w, output]
 
 
+WARPS_M, WARPS_N = 2, 2
+"""The warps of a block for tensor cores, along the pixels and along the output channels."""
+
+TILES_M, TILES_N = 4, 4
+"""The matrices of a warp: of 16 pixels each, and of 8 output channels each."""
+
+BLOCK_M, BLOCK_N, THREADS = WARPS_M * TILES_M * 16, WARPS_N * TILES_N * 8, WARPS_M * WARPS_N * 32
+"""The pixels, output channels and threads of a block."""
+
+CHUNK, VECTORS, LANES = 64, 8, 8
+"""The numbers of a row of a chunk, 128 bytes; a row is 8 vectors of 8 numbers, and a thread copies a vector at once."""
+
+
+def product(workload: ConvWorkload) -> list[te.Tensor]:
+    """Return the definition for tensor cores: x, w, and the output with all pixels in a row, (1, 1, N * H * W, K).
+
+    It is a product of matrices, of pixels by output channels. "columns" has the numbers that pixels read, and "weights"
+    those of channels, each for a chunk: 64 input channels of one tap. "sums" has the product in the order of registers:
+    thread (r, q) of a warp has, of each 16x8 matrix (i, j), columns 2q + e of rows r + 8h. "tile" has it as it is
+    stored.
+    """
+    (batch, height, width, channels), filters = workload.operands["x"][0], workload.out_channels
+    pixels, per_tap = batch * height * width, channels // CHUNK
+    tiles, chunks = (pixels // BLOCK_M, filters // BLOCK_N), 9 * per_tap
+    x, w = (te.placeholder(*workload.operands[name], name=name) for name in ("x", "w"))
+
+    def column(*axes: tirx.Var) -> tirx.PrimExpr:
+        tile, chunk, wm, i, h, r, copy, lane = axes
+        p = tile * BLOCK_M + ((wm * TILES_M + i) * 2 + h) * 8 + r
+        tap, c = chunk // per_tap, chunk % per_tap * CHUNK + copy * LANES + lane
+        row, col = p // width % height + tap // 3 - 1, p % width + tap % 3 - 1
+        inside = tirx.all(row >= 0, row < height, col >= 0, col < width)
+        return tirx.if_then_else(inside, x[p // width // height, row, col, c], tirx.const(0, "float16"))
+
+    def weight(*axes: tirx.Var) -> tirx.PrimExpr:
+        tile, chunk, wn, j, r, copy, lane = axes
+        tap, c = chunk // per_tap, chunk % per_tap * CHUNK + copy * LANES + lane
+        return w[tile * BLOCK_N + (wn * TILES_N + j) * 8 + r, tap // 3, tap % 3, c]
+
+    columns = te.compute((tiles[0], chunks, WARPS_M, TILES_M, 2, 8, VECTORS, LANES), column, name="columns")
+    weights = te.compute((tiles[1], chunks, WARPS_N, TILES_N, 8, VECTORS, LANES), weight, name="weights")
+    extents = {"chunk": chunks, "copy": VECTORS, "lane": LANES}
+    chunk, copy, lane = (te.reduce_axis((0, extent), name=name) for name, extent in extents.items())
+
+    def summed(*axes: tirx.Var) -> tirx.PrimExpr:
+        pt, kt, wm, wn, r, q, i, j, h, e = axes
+        first, second = columns[pt, chunk, wm, i, h, r, copy, lane], weights[kt, chunk, wn, j, q * 2 + e, copy, lane]
+        return te.sum(first.astype("float32") * second.astype("float32"), axis=[chunk, copy, lane])
+
+    sums = te.compute((*tiles, WARPS_M, WARPS_N, 8, 4, TILES_M, TILES_N, 2, 2), summed, name="sums")
+
+    def rounded(*axes: tirx.Var) -> tirx.PrimExpr:
+        pt, kt, wm, i, h, r, wn, j, q, e = axes
+        return sums[pt, kt, wm, wn, r, q, i, j, h, e].astype("float16")
+
+    tile = te.compute((*tiles, WARPS_M, TILES_M, 2, 8, WARPS_N, TILES_N, 4, 2), rounded, name="tile")
+
+    def stored(a: tirx.Var, b: tirx.Var, p: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
+        row = (p % BLOCK_M // (TILES_M * 16), p // 16 % TILES_M, p // 8 % 2, p % 8)
+        column = (k % BLOCK_N // (TILES_N * 8), k // 8 % TILES_N, k // 2 % 4, k % 2)
+        return tile[(p // BLOCK_M, k // BLOCK_N, *row, *column)]
+
+    return [x, w, te.compute((1, 1, pixels, filters), stored, name="output")]
+
+
 @dataclass(frozen=True)
 class Level:
     """A schedule of the convolution, with the problem that it is timed on and a small one that a CPU checks it on."""
@@ -66,8 +131,6 @@ class Level:
     workload: ConvWorkload
     small: ConvWorkload
     schedule: Callable[[ConvWorkload], Schedule]
-    plain_schedule: Callable[[ConvWorkload], Schedule] | None = None
-    """The schedule without instructions that a CPU lacks, where `schedule` has such."""
 
     @property
     def passed(self) -> tuple[str, ...]:
@@ -78,10 +141,9 @@ class Level:
         """Return random arrays for a problem by name, and an output full of NaN."""
         return random_operands(workload)
 
-    def function(self, workload: ConvWorkload, plain: bool = False) -> tirx.PrimFunc:
+    def function(self, workload: ConvWorkload) -> tirx.PrimFunc:
         """Return the scheduled function, with parameters in the shapes of the problem's operands."""
-        schedule = self.plain_schedule if plain and self.plain_schedule else self.schedule
-        func = with_operands(schedule(workload).mod["main"], workload.operands)
+        func = with_operands(self.schedule(workload).mod["main"], workload.operands)
         return with_alignment(as_scheduled(func, KERNEL_NAME), TARGET)
 
     def kernel(self, workload: ConvWorkload) -> Executable:
@@ -90,7 +152,7 @@ class Level:
 
     def twin(self, workload: ConvWorkload) -> Executable:
         """Build the kernel's serial twin: the same schedule for a CPU, with loops in the place of threads."""
-        return build_twin_function(self.function(workload, plain=True)).executable
+        return build_twin_function(self.function(workload)).executable
 
     def checked(
         self, kernel: Executable, workload: ConvWorkload, operands: Arrays, device: tvm.runtime.Device

@@ -6,23 +6,29 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tvm.runtime import Executable
 
 from tests.docs.levels import FILES, FOLDER, by_file, level
-from tests.emulated.twins_and_cubins import emulated
-from tvmconv.problem import Problem
+from tests.emulated.gpu import Emulator
+from tests.emulated.machine import VECTORS
+from tests.emulated.memory import VECTOR, HazardError, Pointer
+from tests.emulated.twins_and_cubins import device_kernels
 from tvmconv.targets import has_gpu
+from tvmconv.testing import check_result
 
 __all__ = ["level"]
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
-EMULATED = (1, 2, 3, 4, 6)
-"""The levels whose kernels the emulator of GPUs runs: without tensor intrinsics of TVM, roles, and a folded weight."""
+EMULATED = FILES[:6]
+"""The levels whose kernels the emulator of GPUs runs: without roles, and without a folded weight."""
 
 DOCSTRING, CODE = 25, 80
 """The most lines of a level's docstring, and of its code."""
@@ -57,9 +63,44 @@ def test_one_wrong_output_is_noticed(level: Any, monkeypatch: pytest.MonkeyPatch
         level.check_on_cpu()
 
 
-@pytest.mark.parametrize("path", [FILES[number - 1] for number in EMULATED], ids=lambda path: path.stem)
+class LevelEmulator(Emulator):
+    """An emulator with the function of level 5."""
+
+    def function(self, name: str) -> Callable[..., Any]:
+        if "plain_product" not in name:
+            return super().function(name)
+        return partial(self.multiply_plain, *map(int, re.findall(r"\d+", name)))
+
+    def multiply_plain(
+        self, tiles_m: int, tiles_n: int, words: int, sums: Pointer, rows: Pointer, columns: Pointer
+    ) -> None:
+        """Wait for all threads, add a product of rows that lie so many words apart, and wait again."""
+        pixels = np.arange(2 * tiles_m) * 8
+        channels = (np.arange(tiles_n)[:, None] * 8 + np.arange(2)).reshape(-1)
+        accesses = []
+        for pointer, row in ((rows, pixels), (columns, channels)):
+            place = (row[:, None] * 4 * words + np.arange(VECTORS) * VECTOR).reshape(1, -1)
+            accesses.append((pointer, pointer.address[:, :1] + place))
+        self.barrier()
+        self.add(sums, [tiles_m, tiles_n], accesses)
+        self.barrier()
+
+
+@pytest.mark.parametrize("path", EMULATED, ids=lambda path: path.stem)
 def test_threads_wait_for_each_other(level: Any) -> None:
-    emulated(level.function(level.small), Problem(level.small))
+    """What lowering makes for a GPU is right, too, and no access to shared memory passes another."""
+    operands = level.operands(level.small)
+    (kernel,) = device_kernels(level.function(level.small))
+    LevelEmulator(kernel, operands)
+    check_result(level.small, operands, operands["output"])
+
+
+@pytest.mark.parametrize("path", EMULATED[4:5], ids=lambda path: path.stem)
+def test_missing_barriers_are_noticed(level: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LevelEmulator, "barrier", lambda self: None)
+    (kernel,) = device_kernels(level.function(level.small))
+    with pytest.raises(HazardError):
+        LevelEmulator(kernel, level.operands(level.small))
 
 
 @by_file
