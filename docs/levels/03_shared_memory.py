@@ -10,13 +10,14 @@ columns around the tile that the taps reach, and its weights; then all threads m
         for c in 8, r, s:  multiply
         wait for all threads
 
-Beside level 2: "pad" is a stage in shared memory, so an element is tested against the edges once when it is copied, not
-at each of its multiply-adds. The loops of a copy are fused and dealt out, element i to thread i % 224, whatever tile of
-the output a thread has. TVM puts the barriers between.
+Beside level 2: "pad" moves from registers to shared memory, and the weight gets a stage, too, by `cache_read`. What a
+block reads it fetches once, not once for each thread. The loops of a copy are fused and dealt out, element i to thread
+i % 224, whatever tile of the output a thread has. TVM puts the barriers between.
 
 Look at: the layout in shared memory, which is not that in global memory. `transform_layout` puts the channels of a
-weight last, so that a thread reads its 8 as two vectors; `storage_align` makes rows a little longer, so that vectors are
-aligned and stores go to different banks. And `cuda.sources` shows two `__syncthreads()` in the loop.
+weight last, so that a thread reads its 8 as two vectors. `storage_align` makes rows a little longer: vectors are then
+aligned, and what a warp stores of the weight goes to 8 banks, not to a single one. The CUDA source, which `cuda.sources`
+returns, has two `__syncthreads()` in the loop.
 """
 
 from __future__ import annotations

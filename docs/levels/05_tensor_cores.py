@@ -1,8 +1,8 @@
 """Level 5: tensor cores, which multiply matrices in half precision.
 
 The convolution becomes a product of matrices: a row for each pixel of all images, a column for each output channel k,
-and terms t, which are taps and input channels. With channels last in memory, (N, H, W, C) and (K, R, S, C), neighbouring
-terms are neighbours in memory, and both factors are copied in vectors of 8 numbers:
+and terms t, which are taps and input channels. With channels last, (N, H, W, C) and (K, R, S, C), neighbouring terms
+are neighbours in memory, and both factors are copied in vectors of 8 numbers:
 
     columns (p, t)      weights (k, t)          sums (p, k)
     +----+----+--       +----+----+--           +---+---+--    for 16 pixels, 8 channels and 16 terms
@@ -14,7 +14,7 @@ terms are neighbours in memory, and both factors are copied in vectors of 8 numb
 Beside level 4: a warp multiplies, not a thread, and the instruction says which thread has which numbers. So these are
 axes of the definition (`product` in common.py): thread (r, q) has 2 neighbouring sums of row r and of row r + 8. The
 product of two chunks is made a block (`blockize`), and an annotation names the CUDA function that replaces its loops.
-This library tensorizes so; TVM's own `tensorize` with "mma" makes code that needs headers of the whole CUDA toolkit.
+This library tensorizes so; code of TVM's own "mma" intrinsics includes mma.h, which needs the whole CUDA toolkit.
 
 Look at: TVM does not look into the function, so the function itself waits for all threads, before and after. And rows
 of a chunk are 72 numbers apart, not 64, so that the 32 words that a warp loads at once lie in 32 banks.

@@ -9,17 +9,18 @@ has begun one goes on. Shared memory has room for 3 chunks, a ring: one is multi
                           [=========]              ring   | 0, 3, .. | 1, 4, .. | 2, 5, .. |
     multiply              [ 0  ] [ 1  ] [ 2  ]
 
-Beside level 5: the schedule is complete as plain loops, with the registers of each thread as axes of the definition,
-(r, q) for the thread and (i, j, h, e) inside it, and annotations say which CUDA functions replace blocks of it. That is
-the way of this library (`tvmconv/lowering/gpu/intrinsics.py`); a CPU runs the loops, and tests run the functions in an
-emulator (`tests/emulated`):
+Beside level 5: two more annotations, of this library (`tvmconv/lowering/gpu/intrinsics.py`), and its own function for
+the product. Tests run these functions in an emulator of GPUs (`tests/emulated`), a CPU runs the loops:
 
     COPY      a block that copies 16 bytes     tvmconv::copy<16>, zeros where the condition does not hold
     PRODUCT   the product of two chunks        tvmconv::mma_product, in schedules/cuda/tensor/mma.cuh
     RING      the loop over chunks             commit, wait and one barrier for each chunk, in a ring of buffers
 
-Look at: a row of a chunk has 128 bytes, all 32 banks. `True` of COPY permutes its eight vectors, vector v of row r to
-index v ^ (r % 8), so that 8 rows can be read at once without padding between them.
+The one barrier says that a chunk is there for all threads, and that all have done with the one before, whose buffer
+the copy that now begins may take.
+
+Look at: rows are 64 numbers apart again, 128 bytes, all 32 banks. `True` of COPY permutes the eight vectors of a row,
+vector v of row r to index v ^ (r % 8), so that `ldmatrix` reads 8 rows at once from different banks.
 """
 
 from __future__ import annotations
