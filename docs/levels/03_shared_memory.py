@@ -16,8 +16,8 @@ i % 224, whatever tile of the output a thread has. TVM puts the barriers between
 
 Look at: the layout in shared memory, which is not that in global memory. `transform_layout` puts the channels of a
 weight last, so that a thread reads its 8 as two vectors. `storage_align` makes rows a little longer: vectors are then
-aligned, and what a warp stores of the weight goes to 8 banks, not to a single one. The CUDA source, which `cuda.sources`
-returns, has two `__syncthreads()` in the loop.
+aligned, and what a warp stores of the weight goes to 8 banks, not to a single one. The CUDA source, which
+`cuda.sources` returns, has two `__syncthreads()` in the loop.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ all of them, one after the other, with the registers of all:
     vectors of 4 channels       | t0 | t1 | t2 | ... | t6 | t7  | t0 | t1 | t2 | ... | t6 | t7  |
 
 and likewise rows 0 to 3 and 4 to 7. A thread has 2 x 4 channels by 2 x 1 rows by 4 columns, 64 sums, twice those of
-level 3: 0.19 loads for each multiply-add instead of 0.31, as the same weights serve two rows. The vectors of
-neighbouring threads are neighbours in shared memory, in different banks.
+level 3: 0.19 loads for each multiply-add instead of 0.31, as the same weights serve two rows. The vectors of threads
+that are neighbours along the channels are neighbours in shared memory, in different banks.
 
 Beside level 3: two loops that are bound to "vthread.y" and "vthread.x", outside of the threads. They are no threads of
 the GPU: TVM writes their code into the thread, each statement for all virtual threads, so that independent

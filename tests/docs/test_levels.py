@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,16 @@ def test_script_says_what_it_found() -> None:
     assert re.fullmatch(
         r"level 1, .*: numbers right on the CPU; \d+ registers, 0 bytes spilled, .*; for the time it needs a GPU", line
     )
+
+
+@pytest.mark.parametrize("path", FILES[1:2], ids=lambda path: path.stem)
+def test_line_with_a_time(level: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a GPU, which is pretended here, the time is compared with that of level 1."""
+    monkeypatch.setattr(import_module("common"), "has_gpu", lambda: True)
+    monkeypatch.setattr(type(level), "seconds", lambda self: 4e-3 / self.number)
+    level.run()
+    said = "level 2, register tiles: 2000.0 us, 3699 GFLOP/s, 2.00 times as fast as level 1\n"
+    assert capsys.readouterr().out == said
 
 
 @by_file
