@@ -28,7 +28,7 @@ FLOORS = (
     ("checking", "network", "nn"),
     ("autotvm",),
     ("bench", "calibration", "contrib", "integrations", "relay", "testing"),
-    ("cli", "tvmconv"),
+    ("__main__", "cli", "tvmconv"),
 )
 """The rooms of each floor, from the ground up: a room may import those on its own floor and below.
 
