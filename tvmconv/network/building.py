@@ -92,7 +92,7 @@ def modules_behind_passes(
             lambda name, mod: modules.append((name, mod)),
         )
     except Refused as refusal:
-        raise UnsupportedModelError(f"{modules[-1][0]} is the last pass without an error: {refusal.problem}") from None
+        raise UnsupportedModelError(f"the pass after {modules[-1][0]} failed: {refusal.problem}") from None
     return modules
 
 
@@ -105,7 +105,7 @@ def _tell_of_slow_layers(layers: Sequence[Layer], kind: str) -> None:
         if not slow:
             continue
         reasons = "; ".join(dict.fromkeys(str(each.obstacle) for each in slow))
-        tell(f"{_share(slow, convolutions, kind)} on TVM's own loops, which are slow: {reasons}")
+        tell(f"{_share(slow, convolutions, kind)} run on TVM's own loops, which are slow: {reasons}")
 
 
 def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution], kind: str) -> str:

@@ -93,7 +93,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         dtype = self.workload.dtype
         if dtype in NARROW and self.precision == "strict" and self.sparsity is None:
             others = " or ".join(word for word in WORDS if word != "strict")
-            raise InvalidArgumentError("precision", self.precision, f"{others}: tensor cores may add up {dtype}")
+            raise InvalidArgumentError("precision", self.precision, f"{others} for x in {dtype}: strict is for float32")
         if not self._has_words:
             msgspec.structs.force_setattr(self, "precision", DEFAULT)
 

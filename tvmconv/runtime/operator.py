@@ -105,7 +105,7 @@ class Operator:
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
         if not self.takes(workload):
-            expected = f"open sizes with which no array has over {MOST_BYTES} bytes, or sizes that are not left open"
+            expected = f"sizes with which no array has over {MOST_BYTES} bytes; without open sizes it may have more"
             raise InvalidArgumentError("x", x.shape, expected)
         return workload
 

@@ -74,7 +74,7 @@ def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
     """
     shape = [size for size in spec.shape if isinstance(size, int)]
     if len(shape) < len(spec.shape):
-        expected = f"an .npz file with {spec}, some of whose sizes are open; --input-shapes gives them"
+        expected = f"an .npz file with {spec}, or its open sizes by --input-shapes"
         raise InvalidArgumentError("inputs", None, expected)
     if mode == "ones":
         return np.ones(shape, spec.dtype)
