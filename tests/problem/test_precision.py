@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -21,9 +21,11 @@ from tvmconv.cli.tune import Source
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
 from tvmconv.problem import Problem
+from tvmconv.problem.activations import ACTIVATIONS, Name
+from tvmconv.problem.dtypes import STORAGE_TYPES, OutDType
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.precision import HALVES, PRECISIONS, WORDS
+from tvmconv.problem.precision import HALVES, NETWORK_WORDS, PRECISIONS, WORDS, NetworkWord, Word
 from tvmconv.runtime.arrays import to_torch
 from tvmconv.targets import resolve_target
 from tvmconv.testing import Sample, check_result, random_operands
@@ -37,6 +39,12 @@ any_word = pytest.mark.parametrize("word", WORDS)
 
 
 # The word and the problem
+
+
+def test_types_have_the_words_of_the_rows() -> None:
+    """Type checkers take those words of options that the rows of the tables name, and no others."""
+    listed = {Word: WORDS, NetworkWord: NETWORK_WORDS, Name: ACTIVATIONS, OutDType: STORAGE_TYPES}
+    assert {kind: get_args(kind) for kind in listed} == {kind: tuple(names) for kind, names in listed.items()}
 
 
 def test_each_word_is_served_by_itself_and_stricter_ones() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import tvm
 
 from tvmconv.problem.errors import UnsupportedModelError
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.parameters import SparseMode
+from tvmconv.problem.precision import DEFAULT, NetworkWord
 from tvmconv.targets import backend_of, resolve_target
 
 from . import passes
@@ -28,7 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 def build(
-    model: Any, target: Any = "llvm", sparse: str = "auto", precision: str = DEFAULT, *, check_indices: bool = True
+    model: Any,
+    target: Any = "llvm",
+    sparse: SparseMode = "auto",
+    precision: NetworkWord = DEFAULT,
+    *,
+    check_indices: bool = True,
 ) -> Network:
     """Compile a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Literal, get_args
 
 import msgspec
 
@@ -13,7 +14,9 @@ from .fused import AnyFused
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload, Operands
 
-OPEN_SIZES = ("batch", "height", "width")
+OpenAxis = Literal["batch", "height", "width"]
+
+OPEN_SIZES: tuple[OpenAxis, ...] = get_args(OpenAxis)
 """The names of the sizes of a workload that can be open."""
 
 FORWARD = "forward"

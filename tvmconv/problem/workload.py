@@ -13,11 +13,20 @@ from math import prod
 
 import msgspec
 
-from .dtypes import STORAGE_TYPES, StorageType
+from .dtypes import STORAGE_TYPES, OutDType, StorageType
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
 from .layout import WEIGHT_LAYOUTS, Layout, data_layout, require_layout, weight_layout
-from .parameters import Activation, Padding, is_integer, pair, require_positive, require_rank, resolve_padding
+from .parameters import (
+    Activation,
+    Padding,
+    PlainLayout,
+    is_integer,
+    pair,
+    require_positive,
+    require_rank,
+    resolve_padding,
+)
 from .quantization import OutputType, ZeroPoint, resolve_quantization
 
 MAX_ELEMENTS = 2**30
@@ -140,8 +149,8 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         shift: bool = False,
         residual: bool = False,
         activation: Activation = None,
-        layout: str = "NCHW",
-        out_dtype: str | None = None,
+        layout: PlainLayout = "NCHW",
+        out_dtype: OutDType | None = None,
         x_zero_point: int = 0,
         out_zero_point: int = 0,
     ) -> ConvWorkload:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.precision import DEFAULT, NetworkWord
 
 from ..console import note, print_json, print_table, progress
 from ..options import (
@@ -72,7 +72,7 @@ def run(
     profile: bool = option(
         "Measure the time of each kernel, one after the other; on a GPU with its launch, and without CUDA graphs."
     ),
-    precision: str = NETWORK_PRECISION,
+    precision: NetworkWord = NETWORK_PRECISION,
     check_indices: bool = CHECK_INDICES,
     shapes: Shapes | None = INPUT_SHAPES,
     as_json: bool = JSON,
@@ -144,7 +144,7 @@ def load_network(
     file: Path,
     target: str | None,
     verify: str | None,
-    precision: str,
+    precision: NetworkWord,
     check_indices: bool,
     shapes: Shapes | None,
 ) -> Network | Operator:
