@@ -187,9 +187,7 @@ def test_sizes_that_are_left_open(model: Path, tmp_path: Path) -> None:
     assert "known only when the model runs are not in the total" in told
     assert "where sizes are open, FLOPs are those of batch 1, height 224" in told
     (refused,) = tvmconv("run", open_model).stderr.splitlines()
-    assert refused.endswith(
-        "with x: float32 (1, 8, height, 10), or its open sizes by --input-shapes"
-    )
+    assert refused.endswith("with x: float32 (1, 8, height, 10), or its open sizes by --input-shapes")
     shape = ("--input-shapes", "x:[1,8,12,10]")
     (first, _) = tvmconv_json("tasks", open_model, *shape)["tasks"]
     assert (first["description"], first["obstacle"]) == (str(DEPTHWISE), None)

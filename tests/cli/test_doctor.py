@@ -171,7 +171,11 @@ def test_rates_of_gpus(monkeypatch: pytest.MonkeyPatch, user_folder: Path) -> No
     assert [(check.name, check.status, check.found) for check in doctor.check_rates()] == [
         ("rates of GPU 0", doctor.OK, "measured on a GPU of the model H200"),
         ("rates of GPU 1", doctor.MISSING, "not measured for this GPU; those of the L40S's data sheet are used"),
-        ("rates of GPU 2", doctor.MISSING, "not measured for this GPU; those of the RTX 4090, which is most like it, are used"),
+        (
+            "rates of GPU 2",
+            doctor.MISSING,
+            "not measured for this GPU; those of the RTX 4090, which is most like it, are used",
+        ),
         ("rates of GPU 3", doctor.OK, "calibrated on NVIDIA L4"),
     ]
     assert {check.remedy for check in doctor.check_rates() if check.status == doctor.MISSING} == {"tvmconv calibrate"}

@@ -98,7 +98,9 @@ def test_show_says_that_there_is_nothing(log: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert tvmconv("log", "show", empty).stderr == f"{empty}: no records\n"
-    assert "none of 15 records has that workload and status" in tvmconv("log", "show", log, "--workload", "absent").stderr
+    assert (
+        "none of 15 records has that workload and status" in tvmconv("log", "show", log, "--workload", "absent").stderr
+    )
     assert tvmconv("log", "best", empty).stderr == "no records of trials that worked\n"
 
 

@@ -22,7 +22,7 @@ from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
 from tvmconv.problem import Problem
 from tvmconv.problem.activations import ACTIVATIONS, Name
-from tvmconv.problem.dtypes import STORAGE_TYPES, OutDType
+from tvmconv.problem.dtypes import DTYPES, STORAGE_TYPES, DType, OutDType
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.precision import HALVES, NETWORK_WORDS, PRECISIONS, WORDS, NetworkWord, Word
@@ -43,7 +43,7 @@ any_word = pytest.mark.parametrize("word", WORDS)
 
 def test_types_have_the_words_of_the_rows() -> None:
     """Type checkers take those words of options that the rows of the tables name, and no others."""
-    listed = {Word: WORDS, NetworkWord: NETWORK_WORDS, Name: ACTIVATIONS, OutDType: STORAGE_TYPES}
+    listed = {Word: WORDS, NetworkWord: NETWORK_WORDS, Name: ACTIVATIONS, DType: DTYPES, OutDType: STORAGE_TYPES}
     assert {kind: get_args(kind) for kind in listed} == {kind: tuple(names) for kind, names in listed.items()}
 
 

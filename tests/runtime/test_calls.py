@@ -60,7 +60,10 @@ def test_out_of_sparse_convolutions(kind: str) -> None:
         out = make(np.full(SPARSE.output_shape, np.nan, "float32"))
         assert call(x, residual, out=out) is out
         check_result(SPARSE, SPARSE_OPERANDS, to_numpy(out))
-        with pytest.raises(InvalidArgumentError, match="out is 'memory of residual'; expected an array that shares no memory with an operand"):
+        with pytest.raises(
+            InvalidArgumentError,
+            match="out is 'memory of residual'; expected an array that shares no memory with an operand",
+        ):
             call(x, residual, out=residual)
 
 

@@ -291,12 +291,16 @@ def test_what_is_refused(device: str) -> None:
         with pytest.raises(InvalidArgumentError, match="out is 'a tensor with .*one that is in channels_last, as x is"):
             call(workload, given, out=contiguous)
     if device == "cpu":
-        with pytest.raises(InvalidArgumentError, match="out is 'no tensor of torch'; expected a tensor of torch in channels_last"):
+        with pytest.raises(
+            InvalidArgumentError, match="out is 'no tensor of torch'; expected a tensor of torch in channels_last"
+        ):
             call(workload, given, out=contiguous.numpy())
     with pytest.raises(InvalidArgumentError, match=r"out is \(2, 8, 9, 9\); expected the shape \(2, 8, 9, 10\)"):
         call(workload, given, out=contiguous[..., :9].contiguous(memory_format=LAST))
     in_x = given["x"].as_strided(workload.output_shape, given["output"].stride())
-    with pytest.raises(InvalidArgumentError, match="out is 'memory of x'; expected an array that shares no memory with an operand"):
+    with pytest.raises(
+        InvalidArgumentError, match="out is 'memory of x'; expected an array that shares no memory with an operand"
+    ):
         call(workload, given, out=in_x)
     for bad in (contiguous[..., :9], contiguous[..., :9].contiguous(memory_format=LAST)):
         with pytest.raises(InvalidArgumentError, match=r"residual is \(2, 8, 9, 9\); .* the shape \(2, 8, 9, 10\)"):

@@ -111,7 +111,7 @@ def calibrate(
     log = require_user_file(f"calibration-{re.sub(r'[^a-z0-9]+', '-', device.name.lower())}.part.jsonl")
     require_records_of(log, device)
     if gauge.use >= BUSY:
-        raise TvmconvError(f"{device} is busy: other programs use it {gauge.use}% of the time. Nothing was measured: try again when they have ended")
+        raise TvmconvError(f"{device} is busy: other programs use it {gauge.use}% of the time. Nothing was measured")
     readings = _measure(option, gauge, reference, log, lambda: now() > end)
     if (why := disturbance(readings, gauge)) is not None:
         log.unlink()

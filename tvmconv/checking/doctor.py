@@ -152,7 +152,10 @@ def check_cpu_rates() -> Check:
     elif origin is Origin.MEASURED:
         status, found = OK, f"measured on a {cpu.model}"
     else:
-        status, found = MISSING, f"not measured for {cpu.model}; those of the {cpu.row}, which is most like it, are used"
+        status, found = (
+            MISSING,
+            f"not measured for {cpu.model}; those of the {cpu.row}, which is most like it, are used",
+        )
     return Check("cpu", "rates of the CPU", status, found, "choosing CPU kernels", "tvmconv calibrate --target llvm")
 
 

@@ -18,7 +18,9 @@ KIND = click.Choice(["cuda", "llvm"])
 
 @command()
 def calibrate(
-    target: str = option("What to calibrate: cuda, the GPU of this machine, or llvm, its CPU.", default="cuda", type=KIND),
+    target: str = option(
+        "What to calibrate: cuda, the GPU of this machine, or llvm, its CPU.", default="cuda", type=KIND
+    ),
     minutes: int = option("The most minutes that it takes.", default=5),
     as_json: bool = JSON,
 ) -> None:

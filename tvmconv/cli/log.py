@@ -81,7 +81,11 @@ def show(
         print_json({"records": records, "under_way": held.under_way, **summary})
         return
     if not records:
-        note(f"{path}: no records" if not held.records else f"{path}: none of {len(held.records)} records has that workload and status")
+        note(
+            f"{path}: no records"
+            if not held.records
+            else f"{path}: none of {len(held.records)} records has that workload and status"
+        )
         return
     print_table(
         ["#", "workload", "stage", "status", "µs", "configuration", "reason"],

@@ -29,7 +29,9 @@ QUIET_SECONDS = 10.0
 @command()
 def verify(
     target: str = TARGET,
-    count: int = option("The number of random convolutions; the first ones are the same for every number.", default=200),
+    count: int = option(
+        "The number of random convolutions; the first ones are the same for every number.", default=200
+    ),
     seed: int = SEED,
     twin: bool = option("Run CUDA kernels on the CPU, their threads one by one.", "--serial-twin"),
     bounds: bool = option("On a CPU: turn each access past an array into a crash."),

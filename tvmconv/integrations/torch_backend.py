@@ -20,8 +20,8 @@ from tvmconv.network.passes.products import is_slow_of_open_sizes
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import one_of
 from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
-from tvmconv.problem.parameters import SPARSE_MODES, SparseMode
-from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, NetworkWord
+from tvmconv.problem.parameters import SPARSE_MODES
+from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS
 from tvmconv.targets import backend_on, resolve_target
 
 from .torch_splitting import split_graph
@@ -109,8 +109,8 @@ def _compiled(
 class Choice(NamedTuple):
     """The options of the backend, as `compile_graph` describes them."""
 
-    precision: NetworkWord = DEFAULT
-    sparse: SparseMode = "auto"
+    precision: str = DEFAULT
+    sparse: str = "auto"
     records: tuple[Path, ...] = ()
 
     @classmethod

@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 def build(
     model: Any,
     target: Any = "llvm",
-    sparse: SparseMode = "auto",
-    precision: NetworkWord = DEFAULT,
+    sparse: SparseMode | str = "auto",
+    precision: NetworkWord | str = DEFAULT,
     *,
     check_indices: bool = True,
 ) -> Network:

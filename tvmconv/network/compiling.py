@@ -66,7 +66,10 @@ def operator_at_fault(
     found = [(block, var, value) for block in blocks_of(mod) for var, value in block.values.items()]
     for block, var, value in sorted(found, key=lambda each: _unlikelihood(mod, each[2])):
         if monotonic() > end:
-            return f"the model (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)", problem
+            return (
+                f"the model (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)",
+                problem,
+            )
         if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
             continue
         tried.add(key)

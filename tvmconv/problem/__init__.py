@@ -16,7 +16,7 @@ from .workload import ConvWorkload, Operands
 
 OpenAxis = Literal["batch", "height", "width"]
 
-OPEN_SIZES: tuple[OpenAxis, ...] = get_args(OpenAxis)
+OPEN_SIZES: tuple[str, ...] = get_args(OpenAxis)
 """The names of the sizes of a workload that can be open."""
 
 FORWARD = "forward"

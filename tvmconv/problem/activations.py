@@ -26,7 +26,7 @@ Name = Literal[
 ]  # fmt: skip
 """The names of the rows, for type checkers."""
 
-Argument = Name | tuple[Name, float | None] | tuple[Name, float | None, float | None] | None
+Argument = Name | str | Sequence[str | float | None] | None
 """An activation as callers give it: its name, or a sequence of its name and the values of its parameters."""
 
 

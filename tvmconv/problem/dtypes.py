@@ -64,7 +64,9 @@ QUANTIZED = tuple(row.name for row in _ROWS if row.itemsize == 1 and row.bounds 
 """The types of x whose products are summed exactly, to an output of any type."""
 DTYPES = FLOATS + QUANTIZED
 """The types that x may have."""
-OutDType = Literal["float32", "float16", "bfloat16", "int8", "uint8", "int32"]
+DType = Literal["float32", "float16", "bfloat16", "int8", "uint8"]
+"""The types that x may have, for type checkers."""
+OutDType = Literal[DType, "int32"]
 """The types that an output may have, for type checkers."""
 NARROW = tuple(name for name in FLOATS if name != STORAGE_TYPES[name].sums)
 """The types that a result is rounded to once more, from its sum in floating point, when it is stored."""

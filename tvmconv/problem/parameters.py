@@ -22,7 +22,7 @@ SPARSE_MODES: tuple[SparseMode, ...] = get_args(SparseMode)
 
 
 def resolve_padding(
-    padding: Padding,
+    padding: str | int | Sequence[int],
     size: tuple[int, int],
     kernel: tuple[int, int],
     stride: tuple[int, int],

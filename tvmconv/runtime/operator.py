@@ -246,7 +246,7 @@ def compile(  # noqa: A001
     target: Any = "llvm",
     config: Any = None,
     algorithm: str = "auto",
-    precision: Word = DEFAULT,
+    precision: Word | str = DEFAULT,
     open_sizes: Sequence[OpenAxis] = (),
 ) -> Operator:
     """Compile the operator for a workload on a target (anything that `resolve_target` takes).

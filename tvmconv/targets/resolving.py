@@ -59,7 +59,9 @@ def require_tvm_compiler() -> None:
     from tvm.base import _RUNTIME_ONLY
 
     if _RUNTIME_ONLY:
-        raise CompileError("this needs TVM's compiler: start the process without TVM_USE_RUNTIME_LIB, by which TVM loads its runtime alone")
+        raise CompileError(
+            "this needs TVM's compiler: start the process without TVM_USE_RUNTIME_LIB, which loads the runtime alone"
+        )
 
 
 def backend_of(target: tvm.target.Target) -> Backend:

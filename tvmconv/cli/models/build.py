@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvmconv.problem.parameters import SPARSE_MODES, SparseMode
-from tvmconv.problem.precision import NetworkWord
+from tvmconv.problem.parameters import SPARSE_MODES
 
 from ..console import print_json, print_table, progress
 from ..options import (
@@ -37,13 +36,13 @@ def build(
     output: Path = output("The file to write.", ".so", "FILE.so"),
     target: str = TARGET,
     shapes: Shapes | None = INPUT_SHAPES,
-    sparse: SparseMode = option(
+    sparse: str = option(
         "The weights to compile into the code, where zeros take no time: auto, those with at least 70% zeros that are "
         "estimated to become faster; always, all; never, none.",
         type=click.Choice(SPARSE_MODES),
         default="auto",
     ),
-    precision: NetworkWord = NETWORK_PRECISION,
+    precision: str = NETWORK_PRECISION,
     check_indices: bool = CHECK_INDICES,
     as_json: bool = JSON,
 ) -> None:

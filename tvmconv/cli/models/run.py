@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
-from tvmconv.problem.precision import DEFAULT, NetworkWord
+from tvmconv.problem.precision import DEFAULT
 
 from ..console import note, print_json, print_table, progress
 from ..options import (
@@ -72,7 +72,7 @@ def run(
     profile: bool = option(
         "Measure the time of each kernel, one after the other; on a GPU with its launch, and without CUDA graphs."
     ),
-    precision: NetworkWord = NETWORK_PRECISION,
+    precision: str = NETWORK_PRECISION,
     check_indices: bool = CHECK_INDICES,
     shapes: Shapes | None = INPUT_SHAPES,
     as_json: bool = JSON,
@@ -133,9 +133,7 @@ def run(
             click.echo(f"{verify}: {found.output} {differs}")
     for name, expected in reference.items():
         if expected.size > 1 and (expected == expected.flat[0]).all():
-            note(
-                f"every element of {name} is {expected.flat[0]} in {verify}'s result too, so that their agreement proves little"
-            )
+            note(f"every element of {name} is {expected.flat[0]} in {verify}'s result too: agreement proves little")
     if wrong := [found.output for found in comparisons if not found.agrees]:
         raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
 
@@ -144,7 +142,7 @@ def load_network(
     file: Path,
     target: str | None,
     verify: str | None,
-    precision: NetworkWord,
+    precision: str,
     check_indices: bool,
     shapes: Shapes | None,
 ) -> Network | Operator:

@@ -132,12 +132,16 @@ class Measuring:
     timeout: float = option("The seconds that a run may take.", type=Seconds(), default=10.0)
     parallel: int | None = option("The number of builds at once.  [default: one a core]")
     devices: tuple[int, ...] | None = option(
-        "The GPUs to measure on, at the same time.  [default: all of the model of the first]", type=NUMBERS, metavar="0,1"
+        "The GPUs to measure on, at the same time.  [default: all of the model of the first]",
+        type=NUMBERS,
+        metavar="0,1",
     )
     rpc_tracker: tuple[str, int] | None = option(
         "Measure on the servers of `tvmconv rpc tracker`.", type=ADDRESS, metavar="HOST:PORT"
     )
-    rpc_key: str | None = option("With --rpc-tracker: the name under which the servers are listed there.", metavar="KEY")
+    rpc_key: str | None = option(
+        "With --rpc-tracker: the name under which the servers are listed there.", metavar="KEY"
+    )
 
     def require_usable(self) -> None:
         """Raise an error for options that do not go together."""
@@ -169,14 +173,18 @@ def tune(
         "Tune only these tasks, as --dry-run numbers them.", "--tasks", type=NUMBERS, metavar="1,3-5"
     ),
     output: Path = output("The log to append to.", metavar="LOG"),
-    trials: int = option("The number of trials of all tasks together, including those that LOG has; shared equally.", default=1000),
+    trials: int = option(
+        "The number of trials of all tasks together, including those that LOG has; shared equally.", default=1000
+    ),
     time_budget: float | None = option(
         "The seconds that the searches of this run may take; shared equally.", type=Seconds(), metavar="SECONDS"
     ),
     tuner: str = option("The tuner that searches.", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb"),
     early_stopping: int | None = option("Leave a task after N trials without a better one.", metavar="N"),
     seed: int = SEED,
-    dry_run: bool = option("List the tasks, the number of configurations of each and the trials to do; measure nothing."),
+    dry_run: bool = option(
+        "List the tasks, the number of configurations of each and the trials to do; measure nothing."
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Find fast configurations for the convolutions of MODEL, an ONNX or .pt2 file, and log every trial.
@@ -227,4 +235,6 @@ def tune(
     raise_if_pressed(pressed)
     if broken := [number for number, summary in zip(chosen, summaries, strict=True) if never_worked(summary)]:
         numbers = ", ".join(map(str, broken))
-        raise NoValidConfigurationError(f"no trial of task {numbers} worked: `tvmconv log show {output}` lists the reasons")
+        raise NoValidConfigurationError(
+            f"no trial of task {numbers} worked: `tvmconv log show {output}` lists the reasons"
+        )
