@@ -101,7 +101,7 @@ def test_show_says_that_there_is_nothing(log: Path, tmp_path: Path) -> None:
     assert (
         "none of 15 records has that workload and status" in tvmconv("log", "show", log, "--workload", "absent").stderr
     )
-    assert tvmconv("log", "best", empty).stderr == "no records of trials that worked\n"
+    assert tvmconv("log", "best", empty).stderr == "no trial worked: `tvmconv log show` lists the trials\n"
 
 
 def test_plot(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def best(paths: tuple[Path, ...] = LOG_FILES, as_json: bool = JSON) -> None:
     elif rows:
         print_table(["workload", "schedule", "for", "device", "TVM", "µs", "times default", "configuration"], rows)
     else:
-        note("no trial in the log worked; `tvmconv log show` lists the reasons")
+        note("no trial worked: `tvmconv log show` lists the trials")
 
 
 @command()
