@@ -236,7 +236,10 @@ def test_run_an_operator_of_any_size(tmp_path: Path) -> None:
     compile(workload, open_sizes=("batch", "width")).save(library)
     shapes = ("--input-shapes", "x:[3,4,8,7]", "--input-shapes", "residual:[3,4,8,7]")
     assert tvmconv_json("run", library, *shapes)["outputs"][0]["shape"] == [3, 4, 8, 7]
-    assert "the shape of x is (1, 4, 8, 'width'); expected numbers: give them by --input-shapes" in tvmconv("run", library).stderr
+    assert (
+        "the shape of x is (1, 4, 8, 'width'); expected numbers: give them by --input-shapes"
+        in tvmconv("run", library).stderr
+    )
 
 
 def test_run_that_disagrees(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

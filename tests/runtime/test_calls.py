@@ -120,7 +120,9 @@ def test_out_on_an_operand(kind: str, name: str) -> None:
         out, operands = make(memory[:size].reshape(SHAPE)), {**OPERANDS, name: operand}
         operands = {name: make(array) for name, array in operands.items()}
         if shared:
-            with pytest.raises(InvalidArgumentError, match=f"out is 'memory of {name}'; expected an array that shares no memory"):
+            with pytest.raises(
+                InvalidArgumentError, match=f"out is 'memory of {name}'; expected an array that shares no memory"
+            ):
                 depthwise(operands, out=out)
             assert np.array_equal(operand, array)
         else:

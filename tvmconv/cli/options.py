@@ -249,6 +249,7 @@ CHECK_INDICES = option(
     "--no-check-indices",
     flag_value=False,
     default=True,
+    show_default=False,
 )
 
 SEED = option("The seed of random numbers.", type=click.IntRange(min=0), default=0)

@@ -65,10 +65,12 @@ class Source:
     """The options that say what is tuned."""
 
     model: Path | None = argument(type=INPUT_FILE, required=False)
-    suite: str | None = option("Tune the workloads of a suite instead of a model's.", metavar="NAME")
-    workload: str | None = option("Tune one workload instead.", metavar="JSON")
+    suite: str | None = option("Tune the convolutions of one of tvmconv's suites instead of a model's.", metavar="NAME")
+    workload: str | None = option(
+        "Tune one convolution instead, described as by `ConvWorkload.to_json`.", metavar="JSON"
+    )
     batch: int | None = option("With --suite: another batch size.")
-    dtype: str | None = option("With --suite.  [default: float32]", type=DTYPE)
+    dtype: str | None = option("With --suite: the type of elements.  [default: float32]", type=DTYPE)
     algorithm: str = algorithm(
         "The algorithm to tune, such as direct, where it can compute a convolution; elsewhere, and with auto, the one "
         "that is used without tuning."
@@ -179,7 +181,11 @@ def tune(
     time_budget: float | None = option(
         "The seconds that the searches of this run may take; shared equally.", type=Seconds(), metavar="SECONDS"
     ),
-    tuner: str = option("The tuner that searches.", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb"),
+    tuner: str = option(
+        "The search: xgb, by a model that learns from the trials; ga, a genetic algorithm; random; grid, in order.",
+        type=click.Choice(["xgb", "ga", "random", "grid"]),
+        default="xgb",
+    ),
     early_stopping: int | None = option("Leave a task after N trials without a better one.", metavar="N"),
     seed: int = SEED,
     dry_run: bool = option(
