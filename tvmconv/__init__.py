@@ -1,4 +1,4 @@
-"""Convolutions for TVM, with schedules for CUDA and CPU.
+"""Convolutions compiled for your model and your machine, by TVM.
 
 Public names are loaded on first use, so that `import tvmconv` brings in neither TVM nor any framework.
 """

@@ -117,7 +117,7 @@ def is_probe(trial: MeasureInput) -> bool:
 def test_too_short_a_time_keeps_the_trials(few: None, folder: Path) -> None:
     times = iter(range(10**6))
     gpu = Pretended(ACTUAL)
-    with pytest.raises(TvmconvError, match="kernels were measured in time, and rates take at least 20: the next call"):
+    with pytest.raises(TvmconvError, match="kernels were measured in time, of at least 20: the same command again"):
         calibrate(gpu, gpu, TARGET, LAST_SECONDS + 12, lambda: float(next(times)))
     assert load_from_file(folder / PART).records
     assert not (folder / "rates.json").exists()
@@ -136,7 +136,7 @@ def test_too_short_a_time_keeps_the_trials(few: None, folder: Path) -> None:
     ids=["slower", "throttled"],
 )
 def test_a_disturbed_gpu_keeps_nothing(gpu: Pretended, why: str, few: None, folder: Path) -> None:
-    with pytest.raises(TvmconvError, match=f"NVIDIA L40S is busy or throttled: {why}.*; nothing is kept"):
+    with pytest.raises(TvmconvError, match=f"NVIDIA L40S is busy or throttled: {why}.*. Nothing is kept"):
         run(gpu)
     assert [*folder.iterdir()] == []
     assert rates_of(GPU) == BEFORE
@@ -153,7 +153,7 @@ def test_a_disturbance_between_two_calls_is_seen(few: None, folder: Path) -> Non
 
 def test_a_busy_gpu_is_not_measured() -> None:
     gpu = Pretended(ACTUAL, use=30)
-    with pytest.raises(TvmconvError, match="NVIDIA L40S is busy: other programs use it 30% of the time; nothing was"):
+    with pytest.raises(TvmconvError, match="NVIDIA L40S is busy: other programs use it 30% of the time. Nothing was"):
         run(gpu)
     assert gpu.measured == []
 

@@ -152,7 +152,10 @@ def check_cpu_rates() -> Check:
     elif origin is Origin.MEASURED:
         status, found = OK, f"measured on a {cpu.model}"
     else:
-        status, found = MISSING, f"none of {cpu.model}; those of its nearest relative, the {cpu.row}"
+        status, found = (
+            MISSING,
+            f"not measured for {cpu.model}; those of the {cpu.row}, which is most like it, are used",
+        )
     return Check("cpu", "rates of the CPU", status, found, "choosing CPU kernels", "tvmconv calibrate --target llvm")
 
 
@@ -247,10 +250,10 @@ def rates_for(name: str, arch: str) -> tuple[str, str]:
     except InvalidArgumentError as error:
         return WRONG, str(error)
     if gpu_named(name) is None:
-        return MISSING, f"none of this GPU; those of its nearest relative, the {gpu.model}"
+        return MISSING, f"not measured for this GPU; those of the {gpu.model}, which is most like it, are used"
     if origin is Origin.MEASURED:
         return OK, f"measured on a GPU of the model {gpu.model}"
-    return MISSING, f"not measured; those of the {gpu.model}'s data sheet"
+    return MISSING, f"not measured for this GPU; those of the {gpu.model}'s data sheet are used"
 
 
 def check_cuda_runtime() -> Check:

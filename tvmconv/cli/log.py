@@ -49,15 +49,15 @@ def best(paths: tuple[Path, ...] = LOG_FILES, as_json: bool = JSON) -> None:
     elif rows:
         print_table(["workload", "schedule", "for", "device", "TVM", "µs", "times default", "configuration"], rows)
     else:
-        note("no records of trials that worked")
+        note("no trial worked: `tvmconv log show` lists the trials")
 
 
 @command()
 def show(
     path: Path = LOG_FILE,
     workload: str | None = option("Show only workloads with this in their description.", metavar="TEXT"),
-    status: str | None = option("Show only trials that ended so.", type=click.Choice(STATUSES)),
-    plot: Path | None = plot("Draw the best so far against the trials."),
+    status: str | None = option("Show only trials with this result.", type=click.Choice(STATUSES)),
+    plot: Path | None = plot("Draw the best time so far, trial by trial."),
     as_json: bool = JSON,
 ) -> None:
     """List trials, and count them.
@@ -81,7 +81,11 @@ def show(
         print_json({"records": records, "under_way": held.under_way, **summary})
         return
     if not records:
-        note(f"{path}: no records" if not held.records else f"{path}: none of {len(held.records)} records is meant")
+        note(
+            f"{path}: no records"
+            if not held.records
+            else f"{path}: none of {len(held.records)} records has that workload and status"
+        )
         return
     print_table(
         ["#", "workload", "stage", "status", "µs", "configuration", "reason"],
@@ -93,7 +97,7 @@ def show(
     for title, counted in (("records", counts), ("devices", devices), ("versions", versions)):
         click.echo(f"{title}: {'; '.join(f'{number} {what}' for what, number in counted.most_common())}")
     for record in held.under_way:
-        click.echo(f"without an end: {record.problem}, {knobs_text(record)}")
+        click.echo(f"never ended: {record.problem}, {knobs_text(record)}")
 
 
 @command()
@@ -121,7 +125,7 @@ def prune(path: Path = LOG_FILE, output: Path | None = ELSEWHERE, as_json: bool 
     from tvmconv.autotvm.tidy import pruned, unknown
 
     for name, number in unknown(tidy(path, output, pruned, as_json)).items():
-        note(f"{path}: kept {count(number, 'record')} of {name}, which is not known here")
+        note(f"{path}: kept {count(number, 'record')} of {name}, which is no schedule of tvmconv")
 
 
 @command()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import e, inf, log2, pi, sqrt
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from .errors import InvalidArgumentError
 
@@ -20,7 +20,13 @@ MAX_FLOAT32 = 3.4028235e38
 Values = tuple[float | None, ...]
 """The values of an activation's parameters, in the order of the row; None is for a missing bound."""
 
-Argument = str | Sequence[str | float | None] | None
+Name = Literal[
+    "relu", "relu6", "clip", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "leaky_relu",
+    "elu",
+]  # fmt: skip
+"""The names of the rows, for type checkers."""
+
+Argument = Name | str | Sequence[str | float | None] | None
 """An activation as callers give it: its name, or a sequence of its name and the values of its parameters."""
 
 

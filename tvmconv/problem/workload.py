@@ -13,11 +13,20 @@ from math import prod
 
 import msgspec
 
-from .dtypes import STORAGE_TYPES, StorageType
+from .dtypes import STORAGE_TYPES, DType, OutDType, StorageType
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
 from .layout import WEIGHT_LAYOUTS, Layout, data_layout, require_layout, weight_layout
-from .parameters import Activation, Padding, is_integer, pair, require_positive, require_rank, resolve_padding
+from .parameters import (
+    Activation,
+    Padding,
+    PlainLayout,
+    is_integer,
+    pair,
+    require_positive,
+    require_rank,
+    resolve_padding,
+)
 from .quantization import OutputType, ZeroPoint, resolve_quantization
 
 MAX_ELEMENTS = 2**30
@@ -86,7 +95,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         stride: int | Sequence[int] = 1,
         padding: Padding = "SAME",
         dilation: int | Sequence[int] = 1,
-        dtype: str = "float32",
+        dtype: DType | str = "float32",
         scale: bool = False,
         shift: bool = False,
         residual: bool = False,
@@ -135,13 +144,13 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         padding: Padding = "SAME",
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
-        dtype: str = "float32",
+        dtype: DType | str = "float32",
         scale: bool = False,
         shift: bool = False,
         residual: bool = False,
         activation: Activation = None,
-        layout: str = "NCHW",
-        out_dtype: str | None = None,
+        layout: PlainLayout = "NCHW",
+        out_dtype: OutDType | str | None = None,
         x_zero_point: int = 0,
         out_zero_point: int = 0,
     ) -> ConvWorkload:

@@ -116,7 +116,7 @@ class Launch:
         if target is None:
             target = self.new_output()
             if self.result is not None and type(target) is not self.result:
-                expected = "one with data: call outside of FakeTensorMode"
+                expected = "a tensor with data: call outside of FakeTensorMode"
                 raise InvalidArgumentError("output", "a tensor without data", expected)
         else:
             self.require_apart(target, arguments)
@@ -133,7 +133,7 @@ class Launch:
         for argument, (name, nbytes) in zip(arguments, self.extents, strict=True):
             start = argument.data_ptr()
             if start < last and first < start + nbytes:
-                raise InvalidArgumentError("out", f"memory of {name}", "memory that no operand is in")
+                raise InvalidArgumentError("out", f"memory of {name}", "an array that shares no memory with an operand")
 
 
 Prepare = Callable[[Any, list[Operand]], Launch]

@@ -8,8 +8,9 @@ from typing import Any
 
 from numpy import ndarray
 
-from tvmconv.problem.parameters import Activation, Padding
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.dtypes import OutDType
+from tvmconv.problem.parameters import Activation, Padding, PlainLayout
+from tvmconv.problem.precision import DEFAULT, Word
 
 from .arrays import NoDataError
 from .calls import given
@@ -29,7 +30,7 @@ def depthwise(
     activation: Activation = None,
     target: Any = None,
     *,
-    precision: str = DEFAULT,
+    precision: Word = DEFAULT,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) depthwise with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
@@ -71,9 +72,9 @@ def conv2d(
     algorithm: str = "auto",
     target: Any = None,
     *,
-    precision: str = DEFAULT,
-    layout: str = "NCHW",
-    out_dtype: str | None = None,
+    precision: Word = DEFAULT,
+    layout: PlainLayout = "NCHW",
+    out_dtype: OutDType | None = None,
     x_zero_point: int = 0,
     out_zero_point: int = 0,
     out: Any = None,

@@ -18,10 +18,10 @@ from tvm.runtime import Executable, Module
 from tvmconv.dispatch import Selection, registry, select, template_named
 from tvmconv.lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import FORWARD, OpenAxis, Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.precision import DEFAULT, Word
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, device_of, llvm, resolve_target
 
@@ -105,7 +105,7 @@ class Operator:
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
         if not self.takes(workload):
-            expected = f"open sizes with which no array has over {MOST_BYTES} bytes, or sizes that are not left open"
+            expected = f"sizes with which no array has over {MOST_BYTES} bytes; without open sizes it may have more"
             raise InvalidArgumentError("x", x.shape, expected)
         return workload
 
@@ -246,8 +246,8 @@ def compile(  # noqa: A001
     target: Any = "llvm",
     config: Any = None,
     algorithm: str = "auto",
-    precision: str = DEFAULT,
-    open_sizes: Sequence[str] = (),
+    precision: Word | str = DEFAULT,
+    open_sizes: Sequence[OpenAxis] = (),
 ) -> Operator:
     """Compile the operator for a workload on a target (anything that `resolve_target` takes).
 

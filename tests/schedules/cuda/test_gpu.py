@@ -146,7 +146,9 @@ def test_out() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, expected[1])
-    with pytest.raises(InvalidArgumentError, match="out is 'memory of x'; expected memory that no operand is in"):
+    with pytest.raises(
+        InvalidArgumentError, match="out is 'memory of x'; expected an array that shares no memory with an operand"
+    ):
         operator(*pairs[0], out=pairs[0][0])
     with pytest.raises(InvalidArgumentError, match="out is 'cpu:0'; expected an array on cuda:0"):
         operator(*pairs[0], out=out.cpu())

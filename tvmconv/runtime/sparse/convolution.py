@@ -128,7 +128,7 @@ class SparseConv2d:
     def _only(self) -> SparseOperator:
         if len(self._operators) != 1:
             shapes = [operator.workload.x_shape for operator in self.operators]
-            raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
+            raise InvalidArgumentError("x_shape", shapes, "one compiled shape; operator(x_shape) chooses among several")
         return self.operators[0]
 
     def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
