@@ -40,7 +40,8 @@ def depthwise(
     dilation and activation see `ConvWorkload.depthwise`, for precision `compile`. `target` is the device of x unless it
     is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Tensors of torch in
     channels_last are as for `conv2d`. Kernels are compiled on first use, tuned as `compile` says, and kept. For
-    gradients see `tvmconv.nn`.
+    gradients see `tvmconv.nn`. Raises `InvalidArgumentError` for an array or an option that is wrong, `NoDeviceError`
+    where the target's device is missing.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")

@@ -53,7 +53,7 @@ def inspect(
     shapes: Shapes | None = INPUT_SHAPES,
     as_json: bool = JSON,
 ) -> None:
-    """Show how one convolution is scheduled by itself, with operands in NCHW, and the code that comes out.
+    """Show how one convolution is scheduled alone, with operands in NCHW, and the code that comes out.
 
     In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those, and
     --passes shows what becomes of a whole model, pass by pass, up to its scheduled functions.

@@ -1,0 +1,88 @@
+"""The docstrings of the public names: that each has one, what it says of arrays, and that its examples run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tvmconv
+from tvmconv import autotvm, nn, relay
+from tvmconv.problem import errors
+
+pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
+
+PUBLIC = (tvmconv, autotvm, nn, nn.functional, relay)
+"""The modules whose `__all__` lists public names."""
+
+ARRAYS = {"x", "weight", "w"}
+"""The first parameters of functions that take arrays."""
+
+WITH_EXAMPLE = (
+    *("tvmconv.ConvWorkload", "tvmconv.build", "tvmconv.compile", "tvmconv.conv2d", "tvmconv.depthwise"),
+    *("tvmconv.import_model", "tvmconv.load", "tvmconv.sparse_conv2d"),
+    *("tvmconv.autotvm.XGBTuner", "tvmconv.autotvm.apply_history_best", "tvmconv.autotvm.create"),
+    *("tvmconv.nn.DepthwiseConv1d", "tvmconv.nn.DepthwiseConv2d", "tvmconv.nn.DepthwiseConv2dSame"),
+    *("tvmconv.nn.causal_conv1d_fn", "tvmconv.nn.replace"),
+)
+"""The names that users meet first."""
+
+
+def public_names() -> dict[str, Any]:
+    """Return the public objects by their names, and the errors."""
+    found = {f"{module.__name__}.{name}": getattr(module, name) for module in PUBLIC for name in module.__all__}
+    of_errors = {name: each for name, each in vars(errors).items() if inspect.isclass(each)}
+    return found | {f"{errors.__name__}.{name}": each for name, each in of_errors.items() if each.__module__ == errors.__name__}
+
+
+NAMES = public_names()
+
+
+def calls() -> Iterator[tuple[str, Any]]:
+    """Yield the functions whose first parameter is an array, `__call__` of public classes among them."""
+    for name, each in NAMES.items():
+        function = getattr(each, "__call__") if inspect.isclass(each) and "__call__" in vars(each) else each
+        if inspect.isfunction(function):
+            parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
+            if parameters and parameters[0] in ARRAYS:
+                yield name, function
+
+
+CALLS = dict(calls())
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    assert len(NAMES) > 80
+    assert [name for name, each in NAMES.items() if not isinstance(each, str) and not inspect.getdoc(each)] == []
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_on_arrays_tell_shapes_and_errors(name: str) -> None:
+    text = inspect.getdoc(CALLS[name]) or ""
+    assert re.search(r"\([A-Z]\w*, ", text), "a shape"
+    assert re.search(r"\bRaises\s+`\w+Error`", text), "an error"
+
+
+def test_all_ways_to_convolve_are_among_them() -> None:
+    assert {"tvmconv.depthwise", "tvmconv.conv2d", "tvmconv.sparse_conv2d", "tvmconv.Operator"} <= CALLS.keys()
+    assert {"tvmconv.SparseConv2d", "tvmconv.SparseOperator", "tvmconv.nn.causal_conv1d_update"} <= CALLS.keys()
+
+
+def test_names_that_users_meet_first_have_examples() -> None:
+    assert [name for name in WITH_EXAMPLE if ">>>" not in (inspect.getdoc(NAMES[name]) or "")] == []
+
+
+@pytest.mark.parametrize("name", [name for name, each in NAMES.items() if ">>>" in (inspect.getdoc(each) or "")])
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = inspect.getdoc(NAMES[name])
+    assert text is not None
+    example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    told: list[str] = []
+    doctest.DocTestRunner().run(example, out=told.append)
+    assert told == [], "".join(told)
