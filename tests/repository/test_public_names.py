@@ -5,20 +5,19 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+import runpy
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tvmconv
-from tvmconv import autotvm, nn, relay
-from tvmconv.problem import errors
-
+pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 
-PUBLIC = (tvmconv, autotvm, nn, nn.functional, relay)
-"""The modules whose `__all__` lists public names."""
+REFERENCE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reference.py"))
+"""The names in the script of `make docs`."""
 
 ARRAYS = {"x", "weight", "w"}
 """The first parameters of functions that take arrays."""
@@ -33,20 +32,15 @@ WITH_EXAMPLE = (
 """The names that users meet first."""
 
 
-def public_names() -> dict[str, Any]:
-    """Return the public objects by their names, and the errors."""
-    found = {f"{module.__name__}.{name}": getattr(module, name) for module in PUBLIC for name in module.__all__}
-    of_errors = {name: each for name, each in vars(errors).items() if inspect.isclass(each)}
-    return found | {f"{errors.__name__}.{name}": each for name, each in of_errors.items() if each.__module__ == errors.__name__}
-
-
-NAMES = public_names()
+MODULES = [import_module(name) for name in REFERENCE["MODULES"]]
+NAMES = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
+"""The public objects by their names."""
 
 
 def calls() -> Iterator[tuple[str, Any]]:
     """Yield the functions whose first parameter is an array, `__call__` of public classes among them."""
     for name, each in NAMES.items():
-        function = getattr(each, "__call__") if inspect.isclass(each) and "__call__" in vars(each) else each
+        function = each.__call__ if inspect.isclass(each) and "__call__" in vars(each) else each
         if inspect.isfunction(function):
             parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "self"]
             if parameters and parameters[0] in ARRAYS:

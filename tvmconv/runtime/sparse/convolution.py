@@ -83,8 +83,8 @@ class SparseConv2d:
         x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array
         with DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead
         of a new one, as for `tvmconv.Operator`. The first call with a shape compiles for it, the first with another
-        batch of such images for any batch. Raises `InvalidArgumentError` for an array that does not fit the weight and the
-        options, `CodeSizeError` for a weight with too many non-zeros.
+        batch of such images for any batch. Raises `InvalidArgumentError` for an array that does not fit the weight,
+        `CodeSizeError` for a weight with too many non-zeros.
         """
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self._prepare, (), arrays, out)
