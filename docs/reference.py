@@ -1,4 +1,4 @@
-"""Write the reference of the public names, made from their docstrings, to a folder: python docs/reference.py build/docs"""
+"""Write the reference of the public names, from their docstrings, to a folder: python docs/reference.py build/docs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ MODULES = (
     "tvmconv",
     "tvmconv.autotvm",
     "tvmconv.nn",
-    "tvmconv.nn.functional",
     "tvmconv.relay",
     "tvmconv.problem.errors",
 )
@@ -26,6 +25,9 @@ def main() -> None:
         for name in module.__all__:
             setattr(module, name, getattr(module, name))  # pdoc sees only what has been loaded
     warnings.simplefilter("error")
+    # pdoc knows no module for constructors of named tuples and inherited ones of dataclasses: types stay as written.
+    warnings.filterwarnings("ignore", r"Error parsing type annotation .*\.__init__\.")
+    pdoc.render.configure(show_source=False, footer_text=f"tvmconv {import_module('tvmconv').__version__}")
     pdoc.pdoc(*MODULES, output_directory=Path(sys.argv[1]))
 
 

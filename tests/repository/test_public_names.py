@@ -59,7 +59,7 @@ def test_every_public_name_has_a_docstring() -> None:
 def test_functions_on_arrays_tell_shapes_and_errors(name: str) -> None:
     text = inspect.getdoc(CALLS[name]) or ""
     assert re.search(r"\([A-Z]\w*, ", text), "a shape"
-    assert re.search(r"\bRaises\s+`\w+Error`", text), "an error"
+    assert re.search(r"\bRaises\b[^.]*`\w+Error`", text), "an error"
 
 
 def test_all_ways_to_convolve_are_among_them() -> None:
@@ -71,7 +71,13 @@ def test_names_that_users_meet_first_have_examples() -> None:
     assert [name for name in WITH_EXAMPLE if ">>>" not in (inspect.getdoc(NAMES[name]) or "")] == []
 
 
-@pytest.mark.parametrize("name", [name for name, each in NAMES.items() if ">>>" in (inspect.getdoc(each) or "")])
+def with_examples() -> list[str]:
+    """Return the names whose docstrings have examples, one of each object."""
+    names = {id(each): name for name, each in NAMES.items() if ">>>" in (inspect.getdoc(each) or "")}
+    return list(names.values())
+
+
+@pytest.mark.parametrize("name", with_examples())
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = inspect.getdoc(NAMES[name])

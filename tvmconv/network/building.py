@@ -54,8 +54,8 @@ def build(
     >>> network = tvmconv.build(model, "llvm")
     >>> network(x).shape
     torch.Size([1, 8, 14, 14])
-    >>> print(network.layers[0].convolution.description)
-    ?
+    >>> print(network.layers[0].kernel)
+    tvmconv cpu/direct
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)

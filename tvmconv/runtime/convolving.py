@@ -97,7 +97,8 @@ def conv2d(
     On a CPU or tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding
     adds nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too,
     what the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`,
-    saturated. Of float16 and bfloat16 the result may be in the `out_dtype` "float32".
+    saturated. Of float16 and bfloat16 the result may be in the `out_dtype` "float32". Raises what `depthwise` raises:
+    `InvalidArgumentError` and `NoDeviceError`.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")
