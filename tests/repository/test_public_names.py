@@ -9,6 +9,7 @@ import runpy
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -32,8 +33,17 @@ WITH_EXAMPLE = (
 """The names that users meet first."""
 
 
-MODULES = [import_module(name) for name in REFERENCE["MODULES"]]
-NAMES = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
+def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the public objects of a module by their names: those in `__all__`, or all that it defines, and theirs."""
+    defined = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+    for name in getattr(module, "__all__", [name for name in defined if not name.startswith("_")]):
+        each = getattr(module, name)
+        yield f"{module.__name__}.{name}", each
+        if isinstance(each, ModuleType):
+            yield from public(each)
+
+
+NAMES = dict(pair for name in REFERENCE["MODULES"] for pair in public(import_module(name)))
 """The public objects by their names."""
 
 
@@ -52,7 +62,8 @@ CALLS = dict(calls())
 
 def test_every_public_name_has_a_docstring() -> None:
     assert len(NAMES) > 80
-    assert [name for name, each in NAMES.items() if not isinstance(each, str) and not inspect.getdoc(each)] == []
+    described = {name: each for name, each in NAMES.items() if inspect.isclass(each) or inspect.isroutine(each)}
+    assert [name for name, each in described.items() if not inspect.getdoc(each)] == []
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -65,6 +76,7 @@ def test_functions_on_arrays_tell_shapes_and_errors(name: str) -> None:
 def test_all_ways_to_convolve_are_among_them() -> None:
     assert {"tvmconv.depthwise", "tvmconv.conv2d", "tvmconv.sparse_conv2d", "tvmconv.Operator"} <= CALLS.keys()
     assert {"tvmconv.SparseConv2d", "tvmconv.SparseOperator", "tvmconv.nn.causal_conv1d_update"} <= CALLS.keys()
+    assert "tvmconv.nn.functional.depthwise_conv2d_same" in CALLS
 
 
 def test_names_that_users_meet_first_have_examples() -> None:
