@@ -12,6 +12,9 @@ multiply, each a different tile, and store it meanwhile: see `tvmconv.lowering.g
 bytes go to the output from registers, also those of parts of a reduction, which a second kernel adds up. The rows of
 `wgmma`'s product are pixels, or output channels, so that tiles may have any multiple of eight pixels.
 
+While one chunk is multiplied `num_stages - 1` chunks are on their way, and one fewer where a product continues during
+the next one. One barrier a chunk says that it has come, and that all threads are done with the one to be overwritten.
+
 Blocks that share a reduction are a cluster where they are two, and mostly write their sums for a second kernel where
 they are more: in a CUDA graph that takes less time than clusters of four or eight, which have room on 120 of an H100's
 132 multiprocessors, where pairs have room on all (cuOccupancyMaxActiveClusters).
