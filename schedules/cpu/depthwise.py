@@ -131,7 +131,7 @@ def _tiles_in_planes(problem: Problem, target: tvm.target.Target) -> Iterator[Co
 
 
 def _tiles(problem: Problem, rows: int, channels: int) -> int:
-    """Return the tiles of so many rows in a task, such that it stages not too much of so many channels."""
+    """Return the number of tiles, of `rows` rows each, of a task that stages `channels` channels in `STAGED_BYTES`."""
     workload = problem.workload
     height, width = workload.output_size
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels

@@ -54,7 +54,7 @@ def test_each_word_is_served_by_itself_and_stricter_ones() -> None:
 
 
 def test_guide_has_the_promises() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "operands.md").read_text()
     for row in PRECISIONS.values():
         default = ", the default" * (row.name == "float32")
         promise = row.promise[0].lower() + row.promise.rstrip(".")[1:]

@@ -47,7 +47,7 @@ class Check:
     status: str
     """The state: "ok", "missing", or "wrong" for a thing that is there but not as it has to be."""
     found: str
-    """Its version or place, or the fault with it."""
+    """The version or the path that was found, or the fault with it."""
     purpose: str
     """The purpose that it is needed for."""
     remedy: str

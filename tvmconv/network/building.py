@@ -53,6 +53,15 @@ def build(
 
     Convolutions and matrix products that are left to TVM because of sizes that are known only when the network runs
     are told in a warning, with their share of the FLOPs; `Network.layers` says what computes each.
+
+    >>> import torch, tvmconv
+    >>> x = torch.zeros(1, 3, 16, 16)
+    >>> model = tvmconv.import_model(torch.nn.Conv2d(3, 8, 3), (x,))
+    >>> network = tvmconv.build(model, "llvm")
+    >>> network(x).shape
+    torch.Size([1, 8, 14, 14])
+    >>> print(network.layers[0].kernel)
+    tvmconv cpu/direct
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)

@@ -74,7 +74,7 @@ class Activation:
     operations: int = 0
     """The approximate number of instructions of the float32 expression."""
     to_half: Callable[..., Any] | None = None
-    """The same function to 2**-18, of what a GPU has in hardware, for results that are rounded to half precision."""
+    """The function to 2**-18 by a GPU's hardware functions, for results that are rounded to half precision."""
     half_operations: int = 0
     """The approximate number of instructions of a GPU where results are rounded to half precision; 0 for
     `operations`."""
@@ -85,7 +85,7 @@ class Activation:
     relax: str = ""
     """The name of Relax's operator, whose only number is called alpha; "" where Relax has none."""
     forms: tuple[Callable[..., Any], ...] = ()
-    """The same function as importers write it, where that is a different formula."""
+    """The formulas that importers write for the function, where they differ from it."""
     is_homogeneous: bool = False
     """True if f(c * y) = c * f(y) for every c above 0; bounds are not asked."""
 

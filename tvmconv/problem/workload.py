@@ -55,6 +55,15 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Build one with `ConvWorkload.depthwise` or `conv2d`, or from JSON; the constructor takes the stored form. A workload
     that makes no sense raises `InvalidArgumentError`.
+
+    >>> from tvmconv import ConvWorkload
+    >>> workload = ConvWorkload.conv2d((1, 64, 56, 56), (128, 64, 3, 3), stride=2, padding=1, activation="relu")
+    >>> print(workload)
+    conv2d 1x64x56x56 -> 128, 3x3 stride 2x2 padding 1,1,1,1 + relu
+    >>> workload.output_shape, workload.flops
+    ((1, 128, 28, 28), 115605504)
+    >>> ConvWorkload.from_json(workload.to_json()) == workload
+    True
     """
 
     batch: int

@@ -33,7 +33,7 @@ KEPT = 4096
 """The number of kinds of calls that are remembered at once, and of kernels, of some 100 kB each, that calls keep."""
 
 PLAIN = frozenset({int, str, type(None)})
-"""The types whose values equal only values of their own type among these."""
+"""The types whose values equal, among values of these types, only values of one type."""
 
 Spec = tuple[tuple[int, ...], str]
 """The shape and dtype of an array."""

@@ -41,7 +41,8 @@ def depthwise(
     dilation and activation see `ConvWorkload.depthwise`, for precision `compile`. `target` is the device of x unless it
     is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Tensors of torch in
     channels_last are as for `conv2d`. Kernels are compiled on first use, tuned as `compile` says, and kept. For
-    gradients see `tvmconv.nn`.
+    gradients see `tvmconv.nn`. Raises `InvalidArgumentError` for an array or an option that is wrong, `NoDeviceError`
+    where the target's device is missing.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -97,7 +98,8 @@ def conv2d(
     On a CPU or tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding
     adds nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too,
     what the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`,
-    saturated. Of float16 and bfloat16 the result may be in the `out_dtype` "float32".
+    saturated. Of float16 and bfloat16 the result may be in the `out_dtype` "float32". Raises what `depthwise` raises:
+    `InvalidArgumentError` and `NoDeviceError`.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")

@@ -71,7 +71,7 @@ class Operator:
     def __call__(
         self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None, *, out: Any = None
     ) -> Any:
-        """Convolve x with w; return an array of the kind of x on the device of x.
+        """Convolve x (N, C, H, W) with w (`workload.w_shape`); return an array of the kind of x on the device of x.
 
         `out` is an array to write to and return instead of a new one: of NumPy, torch or TVM, contiguous, where no
         operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
@@ -260,7 +260,15 @@ def compile(  # noqa: A001
     `Problem.precision` and the rows of `problem.precision`. With the `open_sizes` "batch" it is for any batch, and the
     one in the workload is what the configuration is chosen for; so with "height" and "width", where a template takes
     these.
-    Building for "cuda" needs no GPU, running does.
+
+    Building for "cuda" needs no GPU, running does. Raises `InvalidArgumentError` for a workload that no template takes
+    on the target, and for a configuration that breaks a constraint.
+
+    >>> import tvmconv
+    >>> workload = tvmconv.ConvWorkload.depthwise((1, 32, 56, 56), (32, 1, 3, 3), activation="relu")
+    >>> operator = tvmconv.compile(workload, "llvm")
+    >>> print(operator.selection.name)
+    cpu/depthwise
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")

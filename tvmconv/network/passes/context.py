@@ -47,7 +47,7 @@ class Found:
     operands: Callable[[], list[relax.Expr]]
     """The function that returns the kernel's operands, in their shapes, without the output."""
     output: relax.Var
-    """The variable that the kernel computes, in its own shape or another one."""
+    """The variable that the kernel computes, in the variable's shape or another one."""
     layers: Mapping[relax.Var, Convolution]
     """The descriptions of the layers, by the variables that they compute."""
     words: str
@@ -136,7 +136,11 @@ class Context:
     precision: str = DEFAULT
     """The network's precision, one of `NETWORK_WORDS`; after `with_precision` that of the kernels, one of `WORDS`."""
     sparse: str = "auto"
+<<<<<<< HEAD
     """One of `SPARSE_MODES`; `carry_channels` sets it to "never"."""
+=======
+    """The mode of sparse layers, one of `MODES`; `carry_channels` sets it to "never"."""
+>>>>>>> 9da3b96b019e8cc2f0e7d0d20f8b9a439f72f834
     check_indices: bool = True
     """True if a call is to look for indices out of range."""
     facts: SizeFacts = field(default_factory=SizeFacts)
