@@ -53,11 +53,7 @@ def inspect(
     shapes: Shapes | None = INPUT_SHAPES,
     as_json: bool = JSON,
 ) -> None:
-<<<<<<< HEAD
     """Show the kernel of one convolution: its configuration, its loops, or the code made of them.
-=======
-    """Show how one convolution is scheduled alone, with operands in NCHW, and the code that comes out.
->>>>>>> 9da3b96b019e8cc2f0e7d0d20f8b9a439f72f834
 
     WORKLOAD describes a convolution in JSON, as `ConvWorkload.to_json` does, or is a file with that; MODEL is an ONNX
     or .pt2 file, of which --layer chooses a convolution. A CUDA target needs no GPU.

@@ -136,11 +136,7 @@ class Context:
     precision: str = DEFAULT
     """The network's precision, one of `NETWORK_WORDS`; after `with_precision` that of the kernels, one of `WORDS`."""
     sparse: str = "auto"
-<<<<<<< HEAD
-    """One of `SPARSE_MODES`; `carry_channels` sets it to "never"."""
-=======
-    """The mode of sparse layers, one of `MODES`; `carry_channels` sets it to "never"."""
->>>>>>> 9da3b96b019e8cc2f0e7d0d20f8b9a439f72f834
+    """The mode of sparse layers, one of `SPARSE_MODES`; `carry_channels` sets it to "never"."""
     check_indices: bool = True
     """True if a call is to look for indices out of range."""
     facts: SizeFacts = field(default_factory=SizeFacts)
