@@ -45,8 +45,8 @@ def figures() -> Markup:
     scale = (WIDTH - LEFT - RIGHT) / end
     parts = [
         tag("rect", width=WIDTH, height=height, rx=8, fill=GROUND),
-        text(20, 30, f"Times as fast as {PEER_NAME}", font_size=18, font_weight="bold"),
-        text(20, 52, f"tvmconv on networks in float16, {document['device']['name']}, one run of {DATE}", fill=QUIET),
+        text(20, 30, f"tvmconv is this many times as fast as {PEER_NAME}", font_size=18, font_weight="bold"),
+        text(20, 52, f"Whole networks in float16, {document['device']['name']}, one run of {DATE}", fill=QUIET),
     ]
     for tick in range(end + 1):
         parts.append(text(LEFT + scale * tick, bottom + 18, f"{tick}", fill=QUIET, text_anchor="middle"))

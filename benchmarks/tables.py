@@ -27,7 +27,7 @@ PEERS = {
     "cuBLAS": ("gemm", "gemm-channels-last"),
     "cuBLAS, TF32": ("gemm-tf32",),
     "PyTorch, cuBLAS": ("pytorch-channels-last", "gemm-channels-last"),
-    "both, TF32": ("pytorch-tf32-channels-last", "gemm-tf32"),
+    "both in TF32": ("pytorch-tf32-channels-last", "gemm-tf32"),
     "ONNX Runtime": ("onnxruntime", "onnxruntime qdq"),
     "a copy": ("copy", "copy-kernel"),
     "Triton": ("triton",),
@@ -110,14 +110,19 @@ def span(values: Sequence[float], form: Callable[[Any], str] = hundredths) -> st
 def suites(*runs: Run) -> str:
     """Return a table with a row for each run of a whole suite beside each of its peers.
 
-    The types and the devices are left out where there is only one.
+    The types, the devices and the dates are left out where there is one.
     """
     headers = ["suite", "layers", "type", "batch", "peer", "ratio", "slower on", "device", "measured"]
-    columns = list(zip(*(suite(run, peer) for run in runs for peer in run.peers), strict=True))
-    for column in (headers.index("type"), headers.index("device")):
-        if len(set(columns[column])) == 1:
-            columns[column] = ("",) * len(columns[column])
-    return markdown(headers, list(zip(*columns, strict=True)))
+    return markdown(headers, without_constants(headers, [suite(run, peer) for run in runs for peer in run.peers]))
+
+
+def without_constants(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return rows in which the types, the devices and the dates are empty where there is only one."""
+    columns = list(zip(*rows, strict=True))
+    for number, title in enumerate(headers):
+        if title in ("type", "device", "measured") and len(set(columns[number])) == 1:
+            columns[number] = ("",) * len(rows)
+    return list(zip(*columns, strict=True))
 
 
 def suite(run: Run, peer: str) -> list[str]:
@@ -149,7 +154,7 @@ def batch(run: Run, row: Row) -> int:
 def networks(batches: Sequence[int], *runs: Run) -> str:
     """Return a table with a row for each network and type, from the first run that has it.
 
-    The date is left out where there is one run.
+    The types and the dates are left out where there is one.
     """
     peers = list(dict.fromkeys(peer for run in runs for peer in run.peers))
     found: dict[tuple[str, str], list[str]] = {}
@@ -157,10 +162,10 @@ def networks(batches: Sequence[int], *runs: Run) -> str:
         rows = {(row["name"], row.get("batch", 1)): row for row in run.rows}
         for name in dict.fromkeys(name for name, _ in rows):
             cells = [cell for size in batches for cell in network(run, rows[name, size], peers)]
-            found.setdefault((name, run.type), [name, run.type, *cells, run.link if len(runs) > 1 else ""])
+            found.setdefault((name, run.type), [name, run.type, *cells, run.link])
     head = [f"batch {size}, ms" if len(batches) > 1 else "ms" for size in batches]
-    headers = [title for first in head for title in (first, *peers)]
-    return markdown(["network", "type", *headers, "measured"], list(found.values()))
+    headers = ["network", "type", *(title for first in head for title in (first, *peers)), "measured"]
+    return markdown(headers, without_constants(headers, list(found.values())))
 
 
 def network(run: Run, row: Row, peers: Sequence[str]) -> list[str]:
@@ -243,7 +248,7 @@ TABLES: dict[str, Callable[[], str]] = {
         Run("tensor-h100-batch-128-tf32", "2026-11-27", "TF32", TF32),
         Run("tensor-h100-batch-128-float16", "2026-11-27", "float16"),
         Run("grouped-h100-float16", "2026-11-26", "float16"),
-        Run("pointwise-h100-tf32", "2026-11-27", "TF32", ("both, TF32",)),
+        Run("pointwise-h100-tf32", "2026-11-27", "TF32", ("both in TF32",)),
         Run("pointwise-h100-float16", "2026-11-27", "float16", ("PyTorch, cuBLAS",)),
         Run("pointwise-h100-int8", "2026-11-27", "int8", ("cuBLAS",)),
         Run("linear-h100-float32", "2026-11-26", "float32", ("cuBLAS",)),
@@ -296,15 +301,15 @@ TABLES: dict[str, Callable[[], str]] = {
         Run("sparse-h200-batch-1", "2026-11-22"),
         Run("sparse-cpu-zen4", "2026-11-22", peers=ON_CPU),
     ),
-    "sequences": partial(
-        suites,
-        Run("sequences-h200", "2026-11-24", "all", ("PyTorch", "a copy"), "sequences"),
-        Run("sequences-h100-others", "2026-11-26", "float32, bfloat16", ("`causal_conv1d`", "Triton"), "sequences"),
-    ),
     "open-sizes": partial(
         suites,
         Run("open-sizes-h200", "2026-11-23", "both", ("one size", "PyTorch"), ours=("open",)),
         Run("open-sizes-cpu-zen4", "2026-11-23", "float32", ("one size", "ONNX Runtime"), ours=("open",)),
+    ),
+    "sequences": partial(
+        suites,
+        Run("sequences-h200", "2026-11-24", "all", ("PyTorch", "a copy"), "sequences"),
+        Run("sequences-h100-others", "2026-11-26", "float32, bfloat16", ("`causal_conv1d`", "Triton"), "sequences"),
     ),
     "gradients": partial(
         gradients,
@@ -314,11 +319,12 @@ TABLES: dict[str, Callable[[], str]] = {
             "float32, channels_last": Run("gradients-h100-channels-last", "2026-11-26"),
             "float16": Run("gradients-h100-float16", "2026-11-26"),
             "float16, channels_last": Run("gradients-h100-float16-channels-last", "2026-11-26"),
-            "Zen 5: float32": Run("gradients-cpu-zen5-float32", "2026-11-26"),
+            "Zen 5, batch 4: float32": Run("gradients-cpu-zen5-float32", "2026-11-26"),
         },
     ),
     "training": partial(training, Run("training-h100-channels-last", "2026-11-26")),
     "accuracy": partial(accuracy, "accuracy-cpu-zen4", "accuracy-h200"),
+    "calls": partial(calls, "overhead-cpu-zen5"),
     "tuners": partial(tuners, "tuners-h100"),
 }
 """The functions that make the tables, by the names that the page has for them."""

@@ -1,5 +1,7 @@
 """Sparse kernels, cuDNN and cuSPARSE under Nsight Compute: table 5 and figure 10 of the sparse code-generation paper.
 
+Three commands make the table:
+
     PROFILE="python benchmarks/nsight/sparse.py"
     ncu --csv --clock-control base --profile-from-start off --metrics $($PROFILE metrics) $PROFILE run > sparse.csv
     $PROFILE table sparse.csv
