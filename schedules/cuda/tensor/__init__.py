@@ -31,8 +31,8 @@ below 1e-34 lose bits, so that "strict" is left to other templates.
 
 On an H100 the layers of the im2win thesis with whole chunks of channels reach 386 to 728 TFLOP/s in float16 at batch
 128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.57 times as long in the geometric
-mean (benchmarks/tensor-h100-batch-128-float16.json). At batch 1 it is 2.02 times
-(benchmarks/tensor-h100-batch-1-float16.json), in float32 2.81 times (benchmarks/tensor-h100-batch-1-float32.json).
+mean (benchmarks/tensor-h100-batch-128-float16.json). In float32 it is 2.75 times at batch 1 on an H200
+(benchmarks/tensor-h200-batch-1.json).
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
 that replace parts of it: see `tvmconv.lowering.gpu.intrinsics`. A serial twin copies at once and needs no barriers:

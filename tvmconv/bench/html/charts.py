@@ -34,28 +34,9 @@ class Chart:
 
     def figure(self) -> Markup:
         """Return the chart above its key, as HTML."""
-        keys = [tag("span", tag("i", class_=_colour(number)), name) for number, name in self.keys]
+        keys = [tag("span", tag("i", class_=_colour(i)), name) for i, name in enumerate(self.names, self.first)]
         chart = tag("svg", *self.parts, viewBox=f"0 0 {WIDTH} {self.height:.0f}", role="img")
         return tag("figure", chart, tag("figcaption", *keys))
-
-    def file(self, notes: Sequence[str]) -> Markup:
-        """Return the chart above its key and lines of notes, as a separate SVG file."""
-        parts, y, step = list(self.parts), self.height + 12, 14
-        for place, (number, name) in enumerate(self.keys):
-            x, line = 12 + 125 * (place % 3), y + step * (place // 3)
-            parts.append(tag("rect", x=x, y=line - 8, width=9, height=9, class_=f"f {_colour(number)}"))
-            parts.append(_text(x + 13, line, name, "start"))
-        y += step * ceil(len(self.names) / 3)
-        for number, note in enumerate(notes):
-            parts.append(_text(12, y + step * number, note, "start", "tiny"))
-        height = y + step * len(notes)
-        ground = tag("rect", width=WIDTH, height=height, class_="ground")
-        size = {"viewBox": f"0 0 {WIDTH} {height:.0f}", "width": 1.6 * WIDTH, "height": f"{1.6 * height:.0f}"}
-        return tag("svg", tag("style", STYLE), ground, *parts, xmlns="http://www.w3.org/2000/svg", **size)
-
-    @property
-    def keys(self) -> list[tuple[int, str]]:
-        return list(enumerate(self.names, self.first))
 
 
 class LogAxis:
