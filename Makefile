@@ -22,7 +22,7 @@ LOWEST_TESTS := $(addprefix tests/,autotvm/test_measure.py autotvm/test_record.p
   cli/test_commands.py network/runtime/test_network.py runtime/test_calls.py runtime/test_operators.py \
   runtime/test_storage.py)
 
-.PHONY: demo test lowest coverage guard release-check sanitize $(SANITIZERS) lint format clean
+.PHONY: demo test lowest coverage guard release-check sanitize $(SANITIZERS) lint format docs clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/python examples/shufflenet.py
@@ -57,6 +57,9 @@ format: $(VENV)/test-installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/docs-installed
+	$(BIN)/python docs/reference.py build/docs
+
 clean:
 	rm -rf $(VENV) $(VENV)-lowest build dist *.egg-info
 
@@ -69,6 +72,10 @@ $(VENV)/demo-installed: $(BIN)/python pyproject.toml
 
 $(VENV)/test-installed: $(BIN)/python pyproject.toml
 	$(BIN)/python $(INSTALL) '.[cuda,dev,onnx,torch]' $(COMPILER)
+	touch $@
+
+$(VENV)/docs-installed: $(BIN)/python pyproject.toml
+	$(BIN)/python $(INSTALL) '.[docs,torch,tune]'
 	touch $@
 
 $(VENV)-lowest/installed: pyproject.toml

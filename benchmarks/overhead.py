@@ -5,7 +5,7 @@
 
 A depthwise convolution of 64 outputs takes a fraction of a microsecond. It is called as a function, as a compiled
 operator and as a network, with and without `out`; "the kernel itself" is a call of TVM's function with nothing around
-it. Results are compared with float64 first; a row is a kind of arrays, with all of its calls in turn.
+it. Results are compared with float64 first; all calls with arrays of a kind take turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from script import Row, main
+from script import Row, main, spans
 
 from tvmconv.bench.timing import Call, Timer, interleave, timer, use_threads_of_tvm
 from tvmconv.checking.operands import check_result, random_operands
@@ -36,21 +36,21 @@ SECONDS = 0.02
 
 
 def calls_of(kind: str, arrays: dict[str, Any], target: Any) -> dict[str, Call]:
-    """Return the ways to call with arrays of a kind, each of which returns its result; PyTorch takes tensors."""
+    """Return the ways to call with arrays of a kind, each of which returns its result."""
     tensors = {
         name: torch.from_numpy(array).to(backend_of(target).device_type, copy=True) for name, array in arrays.items()
     }
     given = tensors if kind == "torch" else arrays
-    operands, output = (given["x"], given["w"]), given["output"]
+    operands, output, how = (given["x"], given["w"]), given["output"], {"padding": 1, "groups": WORKLOAD.groups}
     module = torch.nn.Conv2d(4, 4, WORKLOAD.kernel, padding=1, groups=WORKLOAD.groups, bias=False).eval()
     module.load_state_dict({"weight": tensors["w"].cpu()})
     network = build(import_model(module, (tensors["x"].cpu(),)), target)
     operator, depthwise = operators.compile(WORKLOAD, target), partial(convolving.depthwise, *operands, padding=1)
     kernel = build_kernel(Problem(WORKLOAD), select(Problem(WORKLOAD), target), target).executable[KERNEL_NAME]
     return {
-        "torch.conv2d": partial(torch.conv2d, tensors["x"], tensors["w"], padding=1, groups=WORKLOAD.groups),
-        "tvmconv": depthwise,
-        "tvmconv, out=": partial(depthwise, out=output),
+        **({"torch.conv2d": partial(torch.conv2d, *operands, **how)} if kind == "torch" else {}),
+        "tvmconv.depthwise": depthwise,
+        "tvmconv.depthwise, out=": partial(depthwise, out=output),
         "operator": partial(operator, *operands),
         "operator, out=": partial(operator, *operands, out=output),
         "network": partial(network, given["x"]),
@@ -75,7 +75,7 @@ def timer_of(call: Call, on_gpu: bool) -> Timer:
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each kind of arrays."""
+    """Yield a row for each way to call and each kind of arrays; PyTorch takes tensors alone."""
     target = resolve_target(given.target)
     use_threads_of_tvm(target)
     torch.backends.cudnn.allow_tf32 = False
@@ -86,8 +86,14 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
             result: Any = call()
             check_result(WORKLOAD, arrays, result if isinstance(result, np.ndarray) else result.cpu().numpy())
         timers = {name: timer_of(call, on_gpu) for name, call in calls.items()}
-        yield {"kind": kind, "times": msgspec.to_builtins(interleave(timers, given.rounds))}
+        for name, timing in interleave(timers, given.rounds).items():
+            yield {"name": name, "arrays": kind, "time": msgspec.to_builtins(timing)}
+
+
+def text(row: Row) -> str:
+    """Return a row in words."""
+    return f"{row['name']} of arrays of {row['arrays']}: {spans({'': row['time']})[0].lstrip()}"
 
 
 if __name__ == "__main__":
-    main(__doc__, rows, target="llvm", rounds=25)
+    main(__doc__, rows, text, target="llvm", rounds=25)

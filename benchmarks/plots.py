@@ -1,131 +1,74 @@
-"""Drawing of docs/figures.svg and docs/roofline.svg from the JSON beside this file: python benchmarks/plots.py"""
+"""Drawing of docs/figures.svg, the picture of the README, from the JSON beside this file: python benchmarks/plots.py
+
+The picture has bars of whole networks beside one peer, of one run on one card.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from statistics import geometric_mean
+from math import ceil
 
-from measured import BETTER, COPY, OURS, ROOT, Row, median, read
+from measured import ROOT, ratio, read, statistic
 
-from tvmconv.bench.html.charts import bars, points
+from tvmconv.bench.html.markup import Markup, tag
 
-PEERS = {
-    "PyTorch": ("pytorch",),
-    "its better layout": BETTER,
-    "PyTorch in TF32": ("pytorch-tf32",),
-    "torch.compile": ("torch-compile",),
-    "torch.compile in half": ("torch-compile-half",),
-    "ONNX Runtime": ("onnxruntime",),
-    "our dense kernels": ("tvmconv-dense",),
+RUN, DATE = "networks-h200-float16-compile", "2026-11-30"
+"""The file that is drawn, and the day on which it was measured."""
+
+PEER, PEER_NAME = "torch-compile-half", "torch.compile"
+
+NETWORKS = {
+    "resnet50": "ResNet-50",
+    "mobilenet_v2": "MobileNetV2",
+    "regnet_y_400mf": "RegNetY-400MF",
+    "convnext_tiny": "ConvNeXt-T",
 }
+"""The titles of the networks, in the order of their bars."""
+
+WIDTH, LEFT, RIGHT, TOP, STEP, THICK = 720, 220, 60, 86, 30, 20
+"""The width of the picture, its margins, and the distance and the thickness of bars, in pixels."""
+
+GROUND, TEXT, QUIET, BAR = "#f6f8fa", "#1f2328", "#57606a", "#0969da"
+"""Colours as plain values; the light ground makes dark text readable on light and on dark pages."""
 
 
-@dataclass(frozen=True)
-class Group:
-    """Results measured together: the rows of files in benchmarks/, or those of a network or a batch size."""
-
-    files: str
-    """The names of files, joined by "+"; rows of later files replace earlier ones of the same name."""
-    only: tuple[str | None, int] | None = None
-    """The network, None for all, and the batch size."""
-
-    def rows(self) -> list[Row]:
-        """Return the rows."""
-        found = read("+".join(f"benchmarks/{file}.json" for file in self.files.split("+")))
-        rows = {(row["name"], row.get("batch")): row for row in found}
-        return [row for (name, batch), row in rows.items() if self.only in (None, (name, batch), (None, batch))]
-
-
-DEPTHWISE = Group("depthwise-h200")
-DENSE = Group("conv2d-h200-batch-128")
-
-FLOAT16 = (
-    "networks-h100-float16+networks-h100-float16-joined+networks-h100-float16-channel-rows"
-    "+networks-h100-float16-early-launches"
-)
-
-GROUPS = {
-    "H200: depthwise": DEPTHWISE,
-    "H200: dense, batch 1": Group("conv2d-h200-batch-1"),
-    "H200: dense, batch 128": DENSE,
-    "H200: 90% zeros, batch 64": Group("sparse-h200-batch-64"),
-    "H200: networks, batch 1": Group("networks-h200-records-batch-1"),
-    "H200: networks, batch 32": Group("networks-h200-records-batch-32"),
-    **{f"H100: float16, batch {batch}": Group(FLOAT16, (None, batch)) for batch in (1, 32, 128)},
-    "H200: VGG-16, batch 1": Group("networks-h200", ("vgg16", 1)),
-    "H200: VGG-16, batch 32": Group("networks-h200", ("vgg16", 32)),
-    "H200: ResNet-50, 90% zeros": Group("networks-h200", ("resnet50", 32)),
-    "CPU: depthwise, 1 thread": Group("depthwise-cpu-zen4-1-thread"),
-    "CPU: depthwise": Group("depthwise-cpu-zen4"),
-    "CPU: dense, batch 1": Group("conv2d-cpu-zen5-batch-1"),
-    "CPU: dense, batch 8": Group("conv2d-cpu-zen5-batch-8"),
-    "CPU: 90% zeros": Group("sparse-cpu-zen4"),
-    "CPU: networks": Group("networks-cpu-zen5"),
-    "CPU: ResNet-50, 90% zeros": Group("networks-cpu-zen4-pruned"),
-}
-"""The groups of rows in docs/figures.svg, by title."""
-
-H200_FLOPS = 132 * 128 * 2 * 1.98e9
-"""The most floating-point operations per second of an H200 SXM in float32.
-
-Its 132 multiprocessors have 128 units each that multiply and add, at a highest clock of 1.98 GHz.
-"""
-
-
-def means(rows: list[Row]) -> dict[str, float]:
-    """Return the geometric mean of times relative to tvmconv's for each peer that has run on all rows."""
-    return {
-        peer: geometric_mean([median(row, *names) / median(row, OURS) for row in rows])
-        for peer, names in PEERS.items()
-        if all(name in row["times"] for name in names for row in rows)
+def figures() -> Markup:
+    """Draw how many times as fast as the peer tvmconv is on each network and batch."""
+    document = read(RUN)
+    found = {(row["name"], row["batch"]): ratio(row, [PEER], statistic(document)) or 0 for row in document["rows"]}
+    bars = {
+        f"{title}, batch {batch}": found[name, batch]
+        for name, title in NETWORKS.items()
+        for batch in sorted(batch for known, batch in found if known == name)
     }
-
-
-def figures() -> str:
-    """Draw the geometric mean of each group, beside each peer."""
-    chart = bars({name: means(group.rows()) for name, group in GROUPS.items()}, "times as long as tvmconv takes", 1)
-    return chart.file(
-        [
-            "Geometric means; left of 1 tvmconv loses. float32, strict on GPUs but for TF32, where not float16.",
-            "CPU: two cores of an EPYC, of Zen 5 for dense and networks, else Zen 4; nothing set, batch 1 unless said.",
-            "ResNet-50 with 90% zeros on the H200 is at batch 32; those in float16 are 15 networks.",
-        ]
-    )
-
-
-def roofline() -> str:
-    """Draw the rates of convolutions on an H200 below its roofs."""
-    rows = [*DEPTHWISE.rows(), *DENSE.rows()]
-    series = {
-        name: [(row["name"], intensity(row), row["flops"] / median(row, *contenders) / 1e9) for row in rows]
-        for name, contenders in ((OURS, (OURS,)), ("PyTorch", ("pytorch",)))
-    }
-    largest = max(rows, key=lambda row: row["bytes"])
-    memory = bandwidth(largest)
-    cache = max(map(bandwidth, rows))
-    ends = min(map(intensity, rows)) / 1.5, max(map(intensity, rows)) * 1.5
-    roofs = [
-        [(x, min(x * speed, H200_FLOPS) / 1e9) for x in (ends[0], H200_FLOPS / speed, ends[1])]
-        for speed in (memory, cache)
+    bottom = TOP + STEP * len(bars)
+    height, end = bottom + 48, ceil(max(bars.values()))
+    scale = (WIDTH - LEFT - RIGHT) / end
+    parts = [
+        tag("rect", width=WIDTH, height=height, rx=8, fill=GROUND),
+        text(20, 30, f"tvmconv is this many times as fast as {PEER_NAME}", font_size=18, font_weight="bold"),
+        text(20, 52, f"Whole networks in float16, {document['device']['name']}, one run of {DATE}", fill=QUIET),
     ]
-    return points(series, roofs, ("FLOP for each byte of input, weight and output", "GFLOP/s")).file(
-        [
-            f"Lines: a copy in memory, {memory / 1e12:.1f} TB/s, and in the L2, {cache / 1e12:.1f} TB/s, where small",
-            f"workloads are; {H200_FLOPS / 1e12:.0f} TFLOP/s. PyTorch's points above them are FFTs of cuDNN.",
-        ]
-    )
+    for tick in range(end + 1):
+        parts.append(text(LEFT + scale * tick, bottom + 18, f"{tick}", fill=QUIET, text_anchor="middle"))
+    for number, (title, value) in enumerate(bars.items()):
+        y, length = TOP + STEP * number, round(scale * value, 1)
+        parts.append(text(LEFT - 10, y + 15, title, text_anchor="end"))
+        parts.append(tag("rect", x=LEFT, y=y, width=length, height=THICK, fill=BAR))
+        parts.append(text(LEFT + length + 8, y + 15, f"{value:.2f}", font_weight="bold"))
+    one = LEFT + round(scale, 1)
+    parts.append(tag("line", x1=one, x2=one, y1=TOP - 8, y2=bottom, stroke=TEXT, stroke_width=2))
+    parts.append(text(one, bottom + 38, f"1: as fast as {PEER_NAME}", text_anchor="middle"))
+    size = {"width": WIDTH, "height": height, "viewBox": f"0 0 {WIDTH} {height}"}
+    font = {"font_family": "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif", "font_size": 14}
+    return tag("svg", *parts, xmlns="http://www.w3.org/2000/svg", **size, **font)
 
 
-def intensity(row: Row) -> float:
-    return float(row["flops"] / row["bytes"])
+def text(x: float, y: float, content: str, fill: str = TEXT, **more: object) -> Markup:
+    """Return text, whose line begins at the point where nothing else is said."""
+    return tag("text", content, x=round(x, 1), y=y, fill=fill, **more)
 
 
-def bandwidth(row: Row) -> float:
-    """Return the bytes per second of the faster copy, which reads and writes as many bytes as the convolution."""
-    return float(row["bytes"] / median(row, *COPY))
-
-
-PLOTS = {"figures.svg": figures, "roofline.svg": roofline}
+PLOTS = {"figures.svg": figures}
 """The functions that draw each file of docs/."""
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ turns, with warm caches. Behind the rows is the share of zeros from which tvmcon
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
-from columns import SPARSITIES, crossover
 from script import Row, main
 
 from tvmconv.bench import choose
@@ -23,6 +22,8 @@ from tvmconv.checking.suites import load_suite
 from tvmconv.targets import resolve_target
 
 SUITE = "sparse-paper"
+SPARSITIES = [f"{step / 10}" for step in range(10)]
+"""The shares of zeros in figure 11 of the sparse code-generation paper."""
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
@@ -38,10 +39,22 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
             found[share] = msgspec.to_builtins(row)
             yield found[share]
         for peer in given.peers:
-            share = crossover(found, peer)
+            share = crossover([*found.values()], peer)
             print(f"{name}: faster than {peer} {'nowhere' if share is None else f'from {share:.0%} zeros on'}")
 
 
+def crossover(rows: Sequence[Row], peer: str) -> float | None:
+    """Return the share of zeros from which tvmconv is faster than a peer; None where it is slower at the largest."""
+    found = None
+    for row in sorted(rows, key=lambda row: -row["sparsity"]):
+        if not {"tvmconv", peer} <= row["times"].keys():
+            return found
+        if row["times"][peer]["median"] <= row["times"]["tvmconv"]["median"]:
+            return found
+        found = row["sparsity"]
+    return found
+
+
 if __name__ == "__main__":
-    options = {"operators": (), "target": "llvm", "batch": int, "sparsities": [str(each) for each in SPARSITIES]}
+    options = {"operators": (), "target": "llvm", "batch": int, "sparsities": SPARSITIES}
     main(__doc__, rows, **options, peers=["pytorch", "pytorch-tf32"], rounds=5)

@@ -1,4 +1,7 @@
-"""Convolutions for TVM, with schedules for CUDA and CPU.
+"""Convolutions compiled for your model and your machine, by TVM.
+
+Other modules with public names are `tvmconv.autotvm`, which tunes; `tvmconv.nn`, layers of torch with gradients;
+`tvmconv.relay`, the names of Relay; and `tvmconv.problem.errors`, all errors.
 
 Public names are loaded on first use, so that `import tvmconv` brings in neither TVM nor any framework.
 """

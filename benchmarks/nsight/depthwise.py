@@ -1,6 +1,10 @@
 """The bounds of the depthwise kernels that are furthest from a copy: Nsight Compute profiles them, then a table tells.
 
-docs/benchmarks.md has the commands, and the table that comes of them.
+Three commands make the table:
+
+    PROFILE="python benchmarks/nsight/depthwise.py"
+    ncu --csv --clock-control base -k regex:tvmconv --metrics $($PROFILE metrics) $PROFILE run > depthwise.csv
+    $PROFILE table depthwise.csv
 """
 
 from __future__ import annotations

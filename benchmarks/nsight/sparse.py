@@ -1,6 +1,10 @@
 """Sparse kernels, cuDNN and cuSPARSE under Nsight Compute: table 5 and figure 10 of the sparse code-generation paper.
 
-docs/benchmarks.md has the commands, and the table that comes of them.
+Three commands make the table:
+
+    PROFILE="python benchmarks/nsight/sparse.py"
+    ncu --csv --clock-control base --profile-from-start off --metrics $($PROFILE metrics) $PROFILE run > sparse.csv
+    $PROFILE table sparse.csv
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Pointwise(CpuTemplate[Config]):
     )
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        """Take 1x1 convolutions that read the pixel at an output's place, of planes with a vector of pixels or more."""
+        """Take 1x1 convolutions without strides and padding, of planes with a vector of pixels or more."""
         workload = problem.workload
         if not problem.is_dense:
             return "is for dense convolutions"

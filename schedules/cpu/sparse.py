@@ -235,7 +235,7 @@ class Sparse(CpuTemplate[Config]):
         weight_bytes: int,
         dense_cycles: Callable[[], float],
     ) -> bool:
-        """Return whether the kernel should be faster than the dense one, in a network with weights of so many bytes.
+        """Return whether the kernel should be faster than the dense one, in a network with weights of `weight_bytes`.
 
         The sparse kernel has no model of its cycles, so that those of the dense one are not asked for. In a small
         network, what counts is the arithmetic. In a large one code and weights come from memory in each call: where

@@ -16,7 +16,7 @@ Bind = Callable[["tirx.PrimExpr"], tirx.Var]
 
 
 Element = Callable[..., tuple[Sequence[Any], "tirx.PrimExpr"]]
-"""A function of the values of loops that returns the place of an element of the result, and its value."""
+"""A function of the values of loops that returns the indices of an element of the result, and its value."""
 
 
 def description(operands: Sequence[tirx.Buffer], extents: Sequence[int], kinds: str, element: Element) -> PrimFunc:
@@ -59,12 +59,12 @@ class VectorCode:
         return vector
 
     def implementing(self, description: PrimFunc) -> PrimFunc:
-        """Return the function with the statements in the place of its loops."""
+        """Return the function with the statements instead of its loops."""
         return implementation(description, tirx.SeqStmt(self.statements))
 
 
 def implementation(description: PrimFunc, code: tirx.Stmt) -> PrimFunc:
-    """Return the description of an intrinsic with its code in the place of its loops."""
+    """Return the description of an intrinsic with its code instead of its loops."""
     root = description.body.block
     body = SBlock([], root.reads, root.writes, root.name_hint, code)
     return PrimFunc(description.params, SBlockRealize([], True, body))

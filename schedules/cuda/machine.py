@@ -9,7 +9,7 @@ SHARED_ALIGNMENT = 64
 """The bytes to which TVM aligns each buffer in shared memory."""
 
 REUSED = 16
-"""The largest size of a buffer in shared memory, as a multiple of that of a later one, for which TVM reuses its
+"""The largest size of a buffer in shared memory, as a multiple of a later buffer's size, for which TVM reuses its
 memory."""
 
 QUARTERS = 4

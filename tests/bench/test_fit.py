@@ -84,19 +84,20 @@ def test_one_problem_alone_is_not_held_out(scripts: tuple[ModuleType, ModuleType
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "like"),
+    ("names", "row", "like"),
     [
-        ("kernels-h200", "H200", ""),
-        ("kernels-cpu-zen4", "Zen 4", ""),
-        ("kernels-cpu-zen4-avx2", "AVX2", "Zen 4"),
+        (["kernels-h200"], "H200", ""),
+        (["kernels-cpu-zen4"], "Zen 4", ""),
+        (["kernels-cpu-zen4-avx2"], "Zen 4, AVX2", "Zen 4"),
+        (["kernels-cpu-zen5", "choices-cpu-zen5"], "Zen 5", "Zen 4"),
     ],
 )
 def test_the_rates_are_those_of_the_records(
-    scripts: tuple[ModuleType, ModuleType], name: str, row: str, like: str
+    scripts: tuple[ModuleType, ModuleType], names: list[str], row: str, like: str
 ) -> None:
     """A machine with records of all templates gives their factors; another keeps them."""
     _, fit = scripts
-    problems = measured([ROOT / "benchmarks" / f"{name}.jsonl.gz"])
+    problems = measured([ROOT / "benchmarks" / f"{name}.jsonl.gz" for name in names])
     again = fit.fit_like(like, problems) if like else Fit(problems)
     assert again.machine.row == row
     package = again.model.table()
@@ -110,5 +111,5 @@ def test_the_rates_are_those_of_the_records(
 def test_the_machine_that_a_fit_begins_with_is_one_of_the_table(scripts: tuple[ModuleType, ModuleType]) -> None:
     _, fit = scripts
     problems = measured([ROOT / "benchmarks" / "kernels-cpu-zen4-avx2.jsonl.gz"])
-    with pytest.raises(InvalidArgumentError, match="like is 'Zen 9'; expected one of Zen 4, AVX2"):
+    with pytest.raises(InvalidArgumentError, match="like is 'Zen 9'; expected one of Zen 5, Zen 4, Zen 4, AVX2"):
         fit.fit_like("Zen 9", problems)

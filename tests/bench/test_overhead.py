@@ -17,11 +17,12 @@ from tvmconv.runtime import operators
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("brief")
 
-OURS = ["tvmconv", "tvmconv, out=", "operator", "operator, out=", "network", "the kernel itself"]
+OURS = ["tvmconv.depthwise", "tvmconv.depthwise, out=", "operator", "operator, out=", "network", "the kernel itself"]
+ROWS = [("torch.conv2d", "torch"), *((name, kind) for kind in ("torch", "numpy") for name in OURS)]
 
 
 def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints a line for each row, then means, and writes both rows with the device, the versions and the options."""
+    """It prints a line for each row, and writes all rows with the device, the versions and the options."""
     path = tmp_path / "overhead.json"
     monkeypatch.setattr(sys, "argv", ["overhead.py", "--rounds", "1", "-o", str(path)])
     with script("overhead"):
@@ -29,13 +30,12 @@ def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     document = json.loads(path.read_bytes())
     assert {"device", "versions", "rows"} < document.keys()
     assert (document["rounds"], document["target"]) == (1, "llvm")
-    assert [row["kind"] for row in document["rows"]] == ["torch", "numpy"]
-    for row in document["rows"]:
-        assert list(row["times"]) == ["torch.conv2d", *OURS]
-        assert all(0 < each["low"] <= each["median"] <= each["high"] < 0.1 for each in row["times"].values())
+    assert [(row["name"], row["arrays"]) for row in document["rows"]] == ROWS
+    assert all(0 < row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"] < 0.1 for row in document["rows"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("kind torch: torch.conv2d ")
-    assert any(line.startswith("numpy operator: ") and line.endswith("geometric mean of 1") for line in lines[2:])
+    assert len(lines) == len(ROWS)
+    assert lines[0].startswith("torch.conv2d of arrays of torch: ")
+    assert " µs (" in lines[0]
 
 
 def test_a_row_is_a_line() -> None:

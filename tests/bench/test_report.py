@@ -17,7 +17,7 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm import record
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.task import create
-from tvmconv.bench.html.charts import PALETTE, LogAxis, bars, colours_of
+from tvmconv.bench.html.charts import PALETTE, LogAxis, bars, below_each_other, colours_of
 from tvmconv.bench.html.markup import tag
 from tvmconv.bench.peers import known_peers
 from tvmconv.bench.report import Report, Roofs, Row
@@ -60,7 +60,7 @@ def test_a_contender_has_one_colour_in_all_charts() -> None:
 
 
 def test_a_picture_has_plain_colours() -> None:
-    text = bars({"row": {"pytorch": 2.0, "somebody": 0.5}}, "times as long").file(["a note"])
+    text = below_each_other([bars({"row": {"pytorch": 2.0, "somebody": 0.5}}, "times as long")], ["a note"])
     assert "var(" not in text
     bars_and_key = [each for each in ElementTree.fromstring(text).iter() if each.get("fill") not in (None, "#ffffff")]
     colours = [*colours_of(["pytorch", "somebody"]).values()]
@@ -153,7 +153,7 @@ def test_every_file_of_the_repository(tmp_path: Path) -> None:
     for path in files:
         assert path.name in page.text
     assert page.count("svg") >= 2 * len([*(ROOT / "benchmarks").glob("conv2d-*.json")]) + len(logs)
-    for shown in ("mb-512x14", "tuned", "xgb", "tune_tir", "cudnn-fp32", "NVIDIA H100 80GB HBM3"):
+    for shown in ("mb-512x14", "tuned", "xgb", "tune_tir", "cudnn fp32", "NVIDIA H100 80GB HBM3"):
         assert any(shown in text for text in page.text), shown
 
 

@@ -130,11 +130,11 @@ def test_weight_that_is_too_much_code(
     ("ours", "expected"), [((3, 1, 0.5), 0.9), ((3, 0.9, 0.5), 0.5), ((0.5, 2, 0.5), 0.9), ((1, 1, 2), None)]
 )
 def test_crossover(ours: tuple[float, ...], expected: float | None) -> None:
-    rows = {
-        share: {"times": {"tvmconv": {"median": each}, "pytorch": {"median": 1.0}}}
+    rows = [
+        {"sparsity": share, "times": {"tvmconv": {"median": each}, "pytorch": {"median": 1.0}}}
         for share, each in zip((0.0, 0.5, 0.9), ours, strict=True)
-    }
-    with script("columns") as columns:
-        assert columns.crossover(rows, "pytorch") == expected
-        del rows[0.9]["times"]["tvmconv"]  # too much code, for one
-        assert columns.crossover(rows, "pytorch") is None
+    ]
+    with script("sparsity") as sparsity:
+        assert sparsity.crossover(rows, "pytorch") == expected
+        rows[-1]["times"] = {"pytorch": {"median": 1.0}}  # too much code, for one
+        assert sparsity.crossover(rows, "pytorch") is None

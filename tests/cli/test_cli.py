@@ -70,6 +70,17 @@ def test_version() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout == f"tvmconv {__version__}\n"
 
 
+def test_module_is_the_command_line() -> None:
+    command = [sys.executable, "-m", "tvmconv", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"tvmconv {__version__}\n"
+
+
+def test_completion_of_a_shell() -> None:
+    environment = {"_TVMCONV_COMPLETE": "zsh_complete", "COMP_WORDS": "tvmconv bui", "COMP_CWORD": "1"}
+    found = CliRunner().invoke(main, prog_name="tvmconv", env=environment).stdout
+    assert found.splitlines()[:2] == ["plain", "build"]
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_json(name: str) -> None:
     assert any("--json" in option.opts for option in COMMANDS[name].params)

@@ -187,9 +187,7 @@ def test_sizes_that_are_left_open(model: Path, tmp_path: Path) -> None:
     assert "known only when the model runs are not in the total" in told
     assert "where sizes are open, FLOPs are those of batch 1, height 224" in told
     (refused,) = tvmconv("run", open_model).stderr.splitlines()
-    assert refused.endswith(
-        "with x: float32 (1, 8, height, 10), some of whose sizes are open; --input-shapes gives them"
-    )
+    assert "the shape of x is (1, 8, 'height', 10); expected numbers: give them by --input-shapes" in refused
     shape = ("--input-shapes", "x:[1,8,12,10]")
     (first, _) = tvmconv_json("tasks", open_model, *shape)["tasks"]
     assert (first["description"], first["obstacle"]) == (str(DEPTHWISE), None)
@@ -238,7 +236,10 @@ def test_run_an_operator_of_any_size(tmp_path: Path) -> None:
     compile(workload, open_sizes=("batch", "width")).save(library)
     shapes = ("--input-shapes", "x:[3,4,8,7]", "--input-shapes", "residual:[3,4,8,7]")
     assert tvmconv_json("run", library, *shapes)["outputs"][0]["shape"] == [3, 4, 8, 7]
-    assert "x: float32 (1, 4, 8, width), some of whose sizes are open" in tvmconv("run", library).stderr
+    assert (
+        "the shape of x is (1, 4, 8, 'width'); expected numbers: give them by --input-shapes"
+        in tvmconv("run", library).stderr
+    )
 
 
 def test_run_that_disagrees(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +330,8 @@ USAGE = [
     (["run", "MODEL", "--verify", "torch"], "'torch' is not 'onnxruntime'"),
     (["inspect", WORKLOAD, "--show", "sass"], "'sass' is not one of"),
     (["inspect", "MODEL", "--layer", "0"], "0 is not in the range"),
+    (["inspect", "MODEL"], "give --layer N with a model; `tvmconv tasks` lists the numbers"),
+    (["build", "MODEL", "-o", "/proc/net.so"], "'/proc/net.so' cannot be written: "),
     (["absent"], "No such command 'absent'"),
 ]
 FAILURES = [
@@ -336,21 +339,20 @@ FAILURES = [
     (["build", "NOT_ONNX", "-o", "net.so"], 2, "an ONNX file; this is another format"),
     (["build", "MODEL", "-o", "net.so", "--target", "vulkan"], 2, "target is 'vulkan'"),
     (["run", "NOT_ONNX"], 2, "an ONNX file; this is another format"),
-    (["run", "NOT_OURS"], 2, "a file that tvmconv exported"),
+    (["run", "NOT_OURS"], 2, "a file that `tvmconv build`, export or save wrote"),
     (["run", "MODEL", "--target", "cudax"], 2, "target is 'cudax'"),
     (["run", "MODEL", "-i", "NOT_ONNX"], 2, "an .npz file of arrays"),
     (["run", "MODEL", "-i", "NPY"], 2, "an .npz file of arrays, as numpy.savez writes it"),
     (["run", "MODEL", "-i", "NPZ"], 2, "inputs is 'z'; expected names among x: float32 (1, 8, 12, 10)"),
-    (["run", "LIBRARY", "--verify", "onnxruntime"], 2, "verify is 'onnxruntime'; expected none with a library"),
-    (["run", "LIBRARY", "--target", "llvm"], 2, "target is 'llvm'; expected none with a library"),
+    (["run", "LIBRARY", "--verify", "onnxruntime"], 2, "verify is 'onnxruntime'; expected none for a library"),
+    (["run", "LIBRARY", "--target", "llvm"], 2, "target is 'llvm'; expected none for a library"),
     (["inspect", "absent.json"], 2, "a workload as JSON"),
     (["inspect", '{"batch": 1}'], 2, "Object missing required field"),
     (["inspect", "{"], 2, "a ConvWorkload in JSON"),
     (["inspect", WORKLOAD, "--target", "{"], 2, "valid JSON"),
-    (["inspect", WORKLOAD, "--layer", "1"], 2, "none with a single workload"),
+    (["inspect", WORKLOAD, "--layer", "1"], 2, "layer is 1; expected none for a single workload"),
     (["inspect", WORKLOAD, "--show", "resources"], 2, "show is 'resources'; expected one of config, "),
     (["inspect", WORKLOAD, "--show", "asm", "--target", "cuda"], 2, "show is 'asm'; expected one of config, "),
-    (["inspect", "MODEL"], 2, "layer is None; expected a number from 1 to 2"),
     (["inspect", "MODEL", "--layer", "3"], 2, "layer is 3; expected a number from 1 to 2"),
     (["inspect", "MODEL", "--layer", "2"], 3, f"layer 2, {TRANSPOSED}: "),
 ]

@@ -153,7 +153,7 @@ def test_rates_of_the_cpu(monkeypatch: pytest.MonkeyPatch, user_folder: Path) ->
     row = AVX512
     found = doctor.check_cpu_rates()
     assert (found.status, found.remedy) == (doctor.MISSING, "tvmconv calibrate --target llvm")
-    assert found.found == "none of AVX-512; those of its nearest relative, the Zen 5"
+    assert found.found == "not measured for AVX-512; those of the Zen 5, which is most like it, are used"
     cpu_rates.USER.keep(row.model, "some CPU", cpu_rates.shipped_rates(row))
     assert doctor.check_cpu_rates().found == "calibrated on some CPU"
     (user_folder / "rates-cpu.json").write_text('{"AVX-512": {}}')
@@ -170,8 +170,12 @@ def test_rates_of_gpus(monkeypatch: pytest.MonkeyPatch, user_folder: Path) -> No
     rates.USER.keep("L4", "NVIDIA L4", rates.rates_of(H200))
     assert [(check.name, check.status, check.found) for check in doctor.check_rates()] == [
         ("rates of GPU 0", doctor.OK, "measured on a GPU of the model H200"),
-        ("rates of GPU 1", doctor.MISSING, "not measured; those of the L40S's data sheet"),
-        ("rates of GPU 2", doctor.MISSING, "none of this GPU; those of its nearest relative, the RTX 4090"),
+        ("rates of GPU 1", doctor.MISSING, "not measured for this GPU; those of the L40S's data sheet are used"),
+        (
+            "rates of GPU 2",
+            doctor.MISSING,
+            "not measured for this GPU; those of the RTX 4090, which is most like it, are used",
+        ),
         ("rates of GPU 3", doctor.OK, "calibrated on NVIDIA L4"),
     ]
     assert {check.remedy for check in doctor.check_rates() if check.status == doctor.MISSING} == {"tvmconv calibrate"}

@@ -73,7 +73,7 @@ def test_best(log: Path) -> None:
     assert " 3.5 " in first
     assert first.split()[first.split().index("3.5") + 1] == "2"  # 7 µs / 3.5 µs
     assert "tiles=" in second
-    assert table.stderr == f"{log}: 1 foreign and 1 torn lines left out\n"
+    assert table.stderr == f"{log}: lines left out: 1 of another format, 1 cut off\n"
 
 
 def test_show(log: Path) -> None:
@@ -91,15 +91,17 @@ def test_show(log: Path) -> None:
     assert trials == "records: 14 ok; 1 crash"
     assert devices.startswith("devices: 14 a CPU")
     assert versions.startswith(f"versions: 15 cpu/depthwise {SMALL.template.VERSION}, tvmconv ")
-    assert begun.startswith("without an end: depthwise 1x4x6x6")
+    assert begun.startswith("never ended: depthwise 1x4x6x6")
 
 
 def test_show_says_that_there_is_nothing(log: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert tvmconv("log", "show", empty).stderr == f"{empty}: no records\n"
-    assert "none of 15 records is meant" in tvmconv("log", "show", log, "--workload", "absent").stderr
-    assert tvmconv("log", "best", empty).stderr == "no records of trials that worked\n"
+    assert (
+        "none of 15 records has that workload and status" in tvmconv("log", "show", log, "--workload", "absent").stderr
+    )
+    assert tvmconv("log", "best", empty).stderr == "no trial worked: `tvmconv log show` lists the trials\n"
 
 
 def test_plot(log: Path, tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_prune_keeps_records_of_templates_that_it_does_not_know(log: Path) -> No
     record.append(log, [absent, msgspec.structs.replace(absent, tvm_version="0.1"), failed])
     result = tvmconv("log", "prune", log)
     assert result.stdout == f"{log}: 15 records of 18\n"
-    assert result.stderr.endswith(f"{log}: kept 1 record of cpu/absent, which is not known here\n")
+    assert result.stderr.endswith(f"{log}: kept 1 record of cpu/absent, which is no schedule of tvmconv\n")
     assert [one for one in record.load_from_file(log) if one.template == "cpu/absent"] == [absent]
 
 

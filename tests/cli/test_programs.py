@@ -61,7 +61,7 @@ def test_what_is_refused(program: Path, tmp_path: Path) -> None:
         (("run", cut), "expected a .pt2 file of torch.export.save that exists"),
         (("run", other), "expected a .pt2 file that this torch"),
         (("run", renamed), "expected an ONNX file"),
-        (("run", program, "--verify", "onnxruntime"), "verify is 'onnxruntime'; expected none with a .pt2 file"),
+        (("run", program, "--verify", "onnxruntime"), "verify is 'onnxruntime'; expected none for a .pt2 file"),
         (("build", program, "-o", tmp_path / "n.so", "--input-shapes", "x:[1,4,8,8]"), "shapes is "),
     ):
         done = tvmconv(*arguments)

@@ -180,8 +180,8 @@ def test_what_the_log_has_beside_is_told(tmp_path: Path, instant: Instant) -> No
     result = tvmconv("tune", *ONE, "-o", log, "--trials", 3)
     assert len(instant.measured) == 3 + 3 * 3
     lines = result.stderr.splitlines()
-    assert lines[0] == f"{log}: 2 foreign and 1 torn lines left out"
-    assert lines[1].startswith(f"under way when an earlier run ended: {WORKLOAD}, tiles=")
+    assert lines[0] == f"{log}: lines left out: 2 of another format, 1 cut off"
+    assert lines[1].startswith(f"never ended in an earlier run: {WORKLOAD}, tiles=")
     assert lines[2] == f"{log}: {len(there)} records are not used: measured on another CPU, 1 thread"
 
 

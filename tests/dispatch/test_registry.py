@@ -240,7 +240,7 @@ def test_refused_layout_says_which_conditions_fail(problem: Problem, target: tvm
     with pytest.raises(InvalidArgumentError) as error:
         dispatch.templates_for(problem, target)
     told, _, reasons = str(error.value).partition(f" on {target.kind.name}: ")
-    assert told.startswith(f"layout is {problem.workload.layouts!r}; expected NCHW to NCHW, or others ")
+    assert told.startswith(f"layout is {problem.workload.layouts!r}; expected NCHW to NCHW, as the others have no ")
     have_layouts = [
         f"{backend_of(target).templates}/{algorithm}"
         for algorithm in dispatch.algorithms_on(target)
@@ -255,7 +255,7 @@ def test_refused_workload_says_which_conditions_fail(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(registry, "_registered", {"cpu/toy": toy_template})
     with pytest.raises(InvalidArgumentError) as error:
         dispatch.templates_for(Problem(DENSE), CPU)
-    why = "expected one that a template takes on llvm: cpu/toy is for depthwise 1x1 kernels"
+    why = "expected one with a kernel on llvm: cpu/toy is for depthwise 1x1 kernels"
     assert str(error.value) == f"workload is '{DENSE}'; {why}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -20,9 +20,11 @@ from tvmconv.cli.tune import Source
 from tvmconv.compute import conv2d_reference
 from tvmconv.dispatch.call import problem_from
 from tvmconv.problem import Problem
+from tvmconv.problem.activations import ACTIVATIONS, Name
+from tvmconv.problem.dtypes import DTYPES, STORAGE_TYPES, DType, OutDType
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.precision import HALVES, PRECISIONS, WORDS
+from tvmconv.problem.precision import HALVES, NETWORK_WORDS, PRECISIONS, WORDS, NetworkWord, Word
 from tvmconv.runtime.arrays import to_torch
 from tvmconv.targets import resolve_target
 from tvmconv.testing import Sample, check_result, random_operands
@@ -39,6 +41,12 @@ any_word = pytest.mark.parametrize("word", WORDS)
 # The word and the problem
 
 
+def test_types_have_the_words_of_the_rows() -> None:
+    """Type checkers take those words of options that the rows of the tables name, and no others."""
+    listed = {Word: WORDS, NetworkWord: NETWORK_WORDS, Name: ACTIVATIONS, DType: DTYPES, OutDType: STORAGE_TYPES}
+    assert {kind: get_args(kind) for kind in listed} == {kind: tuple(names) for kind, names in listed.items()}
+
+
 def test_each_word_is_served_by_itself_and_stricter_ones() -> None:
     assert WORDS == ("strict", "float32", "tf32")
     for place, row in enumerate(PRECISIONS.values()):
@@ -46,7 +54,7 @@ def test_each_word_is_served_by_itself_and_stricter_ones() -> None:
 
 
 def test_guide_has_the_promises() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
+    guide = (Path(__file__).parents[2] / "docs" / "operands.md").read_text()
     for row in PRECISIONS.values():
         default = ", the default" * (row.name == "float32")
         promise = row.promise[0].lower() + row.promise.rstrip(".")[1:]
@@ -96,7 +104,7 @@ def test_one_computation_has_one_problem() -> None:
     for word in WORDS:
         assert Problem(WORKLOAD, 0.5, word) == Problem(WORKLOAD, 0.5)
     with pytest.raises(
-        InvalidArgumentError, match="'strict'; expected float32 or tf32: tensor cores may add up float16"
+        InvalidArgumentError, match="'strict'; expected float32 or tf32 for x in float16: strict is for float32"
     ):
         Problem(HALF, precision="strict")
 
@@ -182,7 +190,7 @@ def test_calls_in_half_precision_share_a_kernel() -> None:
     kept = {library.conv2d(operands["x"], operands["w"], precision=word).tobytes() for word in ("float32", "tf32")}
     assert len(kept) == 1
     assert len([problem for problem, *_ in operators._operators if problem.workload == HALF]) == 1
-    with pytest.raises(InvalidArgumentError, match="tensor cores may add up float16"):
+    with pytest.raises(InvalidArgumentError, match="for x in float16"):
         library.conv2d(operands["x"], operands["w"], precision="strict")
 
 
@@ -237,7 +245,7 @@ def test_network_has_it_in_each_convolution(word: str) -> None:
 def test_network_in_half_precision() -> None:
     network = library.build(two_layers("float16"), precision="tf32")
     assert not any("precision" in layer.reason for layer in network.layers)
-    with pytest.raises(InvalidArgumentError, match="tensor cores may add up float16"):
+    with pytest.raises(InvalidArgumentError, match="for x in float16"):
         library.build(two_layers("float16"), precision="strict")
 
 
@@ -268,7 +276,7 @@ def test_command_line_refuses_it(tmp_path: Path) -> None:
         refused = tvmconv(*command, *sparse)
         assert (refused.exit_code, "--precision goes with dense weights" in refused.stderr) == (2, True)
     narrow = tvmconv("inspect", HALF.to_json(), "--precision", "strict")
-    assert (narrow.exit_code, "tensor cores may add up float16" in narrow.stderr) == (2, True)
+    assert (narrow.exit_code, "for x in float16" in narrow.stderr) == (2, True)
 
 
 def test_benchmark_takes_it(brief: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,17 +1,16 @@
-"""The snippets of the pages in docs/, as a reader would run them, the parts made from benchmarks/, and docstrings."""
+"""The snippets of the pages in docs/, as a reader would run them, the parts made from benchmarks/, and their lists."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
 
+from tvmconv.dispatch.registry import TEMPLATES
 from tvmconv.problem.activations import ACTIVATIONS
 
 pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
@@ -64,11 +63,24 @@ def script(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> M
 @pytest.mark.parametrize("script", ["tables"], indirect=True)
 def test_tables_are_those_of_the_data(script: ModuleType) -> None:
     page = (DOCS / "benchmarks.md").read_text()
-    assert page.count("<!-- table:") == page.count("<!-- end -->") >= 18
+    assert re.findall(r"<!-- table: (.+?) -->", page) == list(script.TABLES)
     assert script.renewed(page) == page, "python benchmarks/tables.py"
-    wrong = page.replace("**4.32**", "**4.33**")
+    wrong = page.replace("| 2.40 (", "| 2.41 (")
     assert wrong != page
     assert script.renewed(wrong) == page
+
+
+def test_losses_that_the_page_tells_are_in_its_tables() -> None:
+    page = (DOCS / "benchmarks.md").read_text()
+    lines = page.splitlines()
+    prose, tables = ([line for line in lines if line.startswith("|") == table] for table in (False, True))
+    told = re.findall(r"\((0\.\d\d)\b", "\n".join(prose))
+    assert len(told) > 10
+    assert set(told) <= set(re.findall(r"0\.\d\d\b", "\n".join(tables)))
+
+
+def test_figures_are_few() -> None:
+    assert len((DOCS / "benchmarks.md").read_text().split()) <= 3000
 
 
 def test_activations_are_listed() -> None:
@@ -91,19 +103,8 @@ def test_pictures_are_small_and_whole(path: Path) -> None:
     assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-RIDDLES = {"How", "Of", "That", "Those", "What", "Where", "Whether", "Which"}
-"""The first words of docstrings that only their author understands."""
-
-
-def docstrings(tree: ast.Module) -> Iterator[str]:
-    """Yield the texts that stand alone as statements: docstrings of modules, classes, functions and attributes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.value.value
-
-
-def test_docstrings_name_their_subject() -> None:
-    paths = [path for room in ("tvmconv", "schedules") for path in sorted((ROOT / room).rglob("*.py"))]
-    assert len(paths) > 200
-    texts = [(path.name, text.split()) for path in paths for text in docstrings(ast.parse(path.read_text()))]
-    assert [(name, " ".join(words[:8])) for name, words in texts if words[0] in RIDDLES] == []
+def test_templates_are_listed() -> None:
+    page = (DOCS / "concepts.md").read_text()
+    listed = dict(re.findall(r"\[`(\w+/\w+)`\]\(([\w./]+)\)", page))
+    assert listed.keys() == TEMPLATES.keys()
+    assert all((DOCS / link).exists() for link in listed.values())

@@ -1,6 +1,6 @@
 """The order of rooms of tvmconv: each imports rooms on its own floor and below, without a circle.
 
-A room is a folder of `tvmconv/` or a file beside them; `schedules/` is one of them.
+A room is a folder of `tvmconv/` or a file beside them; `schedules/` and `tuning_logs/` are two of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("problem", "support"),
+    ("problem", "support", "tuning_logs"),
     ("targets",),
     ("compute",),
     ("schedules",),
@@ -28,7 +28,7 @@ FLOORS = (
     ("checking", "network", "nn"),
     ("autotvm",),
     ("bench", "calibration", "contrib", "integrations", "relay", "testing"),
-    ("cli", "tvmconv"),
+    ("__main__", "cli", "tvmconv"),
 )
 """The rooms of each floor, from the ground up: a room may import those on its own floor and below.
 

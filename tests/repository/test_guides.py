@@ -13,8 +13,11 @@ from tvmconv.cli import main
 pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("concepts", "tuning", "troubleshooting")
-PAGES = [*(f"docs/{name}.md" for name in GUIDES), "docs/networks.md", "docs/benchmarks.md", "CONTRIBUTING.md"]
+GUIDES = ("concepts", "operands", "tuning", "troubleshooting")
+PAGES = [
+    *(f"docs/{name}.md" for name in (*GUIDES, "estimates", "glossary", "networks", "benchmarks")),
+    "CONTRIBUTING.md",
+]
 by_guide = pytest.mark.parametrize("name", GUIDES)
 
 
@@ -55,3 +58,17 @@ def test_commands_and_options_exist(path: str) -> None:
 def test_links_lead_somewhere(path: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / path).read_text()):
         assert link.startswith("https://") or ((ROOT / path).parent / link).exists(), link
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the names by which GitHub links to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", [*GUIDES, "estimates", "glossary", "networks"])
+def test_links_lead_to_headings(name: str) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    links = re.findall(r"\]\(([\w./-]*)#([^)]+)\)", page.read_text())
+    for target, anchor in links:
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -38,19 +39,56 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build an sdist from a copy of the files that git knows, as from a clean checkout, and a wheel from the sdist."""
-    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the files that git knows, as in a clean checkout."""
+    source = tmp_path_factory.mktemp("source")
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in files.split("\0"):
-        if name and (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
+        copy = source / name
+        if name and (ROOT / name).is_symlink():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.symlink_to((ROOT / name).readlink())
+        elif name and (ROOT / name).is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes((ROOT / name).read_bytes())
+    return source
+
+
+@pytest.fixture(scope="module")
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an sdist of the source, and a wheel that was built from the sdist."""
+    output = tmp_path_factory.mktemp("built")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output), str(source)]
     subprocess.run(command, capture_output=True, check=True)
-    (built,) = output.glob("*.whl")
-    return built
+    return output
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """Return the wheel."""
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+def test_sdist_holds_the_packages_and_what_readers_need(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    packages = {"tvmconv/__init__.py", "tvmconv/schedules/space.py", "tvmconv/tuning_logs/README.md"}
+    pages = {path.relative_to(ROOT).as_posix() for room in ("docs", "examples") for path in (ROOT / room).glob("*.*")}
+    assert names >= packages | pages | {"CHANGELOG.md", "LICENSE", "Makefile", "README.md"}
+
+
+def test_editable_install_is_a_folder_on_the_path(source: Path, tmp_path: Path) -> None:
+    """Type checkers and editors read such a .pth file, and do not run the import hook that setuptools has otherwise."""
+    code = "import sys; from setuptools.build_meta import build_editable; build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=source, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if "/" not in name)
+        assert Path(archive.read(name).decode().strip()).resolve() == source.resolve()
+    assert (source / "tvmconv/py.typed").is_file()
 
 
 def test_wheel_holds_every_module_and_the_data(wheel: Path) -> None:

@@ -32,8 +32,9 @@ def with_few_trials(text: str) -> str:
 
 def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    pytest.importorskip("torch")
     snippets = blocks("python")
-    assert len(snippets) == 3
+    assert len(snippets) == 5
     names: dict[str, object] = {}
     for snippet in snippets:
         exec(compile(with_few_trials(snippet), "README.md", "exec"), names)
@@ -46,7 +47,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second = graph.conv(dense, (8, 8, 1, 1))
     onnx.save(graph.model(graph.conv(second, (8, 1, 3, 3), group=8)), "model.onnx")
     (commands,) = blocks("sh")
-    assert len(commands.splitlines()) == 11
+    assert len(commands.splitlines()) == 7
     for line in commands.splitlines():
         program, *arguments = shlex.split(with_few_trials(line), comments=True)
         result = CliRunner().invoke(main, arguments)
@@ -60,8 +61,8 @@ def test_its_trials_are_those_that_are_made_fewer() -> None:
 
 def test_it_is_short_and_begins_with_what_to_run() -> None:
     lines = README.splitlines()
-    assert len(lines) <= 150
-    first_screen = "\n".join(lines[:25])
+    assert len(lines) <= 120
+    first_screen = "\n".join(lines[:30])
     assert all(text in first_screen for text in ("    make demo", "    make test", "tvmconv.depthwise("))
 
 

@@ -60,7 +60,10 @@ def test_out_of_sparse_convolutions(kind: str) -> None:
         out = make(np.full(SPARSE.output_shape, np.nan, "float32"))
         assert call(x, residual, out=out) is out
         check_result(SPARSE, SPARSE_OPERANDS, to_numpy(out))
-        with pytest.raises(InvalidArgumentError, match="out is 'memory of residual'; expected memory that no operand"):
+        with pytest.raises(
+            InvalidArgumentError,
+            match="out is 'memory of residual'; expected an array that shares no memory with an operand",
+        ):
             call(x, residual, out=residual)
 
 
@@ -117,7 +120,9 @@ def test_out_on_an_operand(kind: str, name: str) -> None:
         out, operands = make(memory[:size].reshape(SHAPE)), {**OPERANDS, name: operand}
         operands = {name: make(array) for name, array in operands.items()}
         if shared:
-            with pytest.raises(InvalidArgumentError, match=f"out is 'memory of {name}'; expected memory that no"):
+            with pytest.raises(
+                InvalidArgumentError, match=f"out is 'memory of {name}'; expected an array that shares no memory"
+            ):
                 depthwise(operands, out=out)
             assert np.array_equal(operand, array)
         else:

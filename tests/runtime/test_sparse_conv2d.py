@@ -65,7 +65,7 @@ def test_each_shape_is_compiled_once() -> None:
         unit = STORAGE_TYPES[str(x.dtype)].unit
         assert np.allclose(conv(x).astype("float32"), plain(x.astype("float32"), W), rtol=unit, atol=1e-5)
     assert [operator.workload.x_shape for operator in conv.operators] == [X.shape, (1, 4, 5, 8), X.shape, X.shape]
-    with pytest.raises(InvalidArgumentError, match=r"x_shape is \[.*; expected one shape compiled"):
+    with pytest.raises(InvalidArgumentError, match=r"x_shape is \[.*; expected one compiled shape"):
         conv.source()
 
 

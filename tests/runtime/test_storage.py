@@ -59,14 +59,14 @@ def test_save_and_load(saved: Path) -> None:
 def test_damaged_file_is_refused_before_it_is_run(saved: Path, tmp_path: Path, keep: int) -> None:
     damaged = tmp_path / "damaged.so"
     damaged.write_bytes(saved.read_bytes()[:keep])
-    with pytest.raises(InvalidArgumentError, match="a file that tvmconv exported"):
+    with pytest.raises(InvalidArgumentError, match="a file that `tvmconv build`, export or save wrote"):
         tvmconv.load(damaged)
 
 
 def test_file_cut_in_the_middle_is_refused_before_it_is_run(saved: Path, tmp_path: Path) -> None:
     damaged, whole = tmp_path / "damaged.so", saved.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2] + whole[-2000:])
-    with pytest.raises(InvalidArgumentError, match="exported, whole"):
+    with pytest.raises(InvalidArgumentError, match="or save wrote; this one is cut off"):
         tvmconv.load(damaged)
 
 

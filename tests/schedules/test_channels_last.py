@@ -291,12 +291,16 @@ def test_what_is_refused(device: str) -> None:
         with pytest.raises(InvalidArgumentError, match="out is 'a tensor with .*one that is in channels_last, as x is"):
             call(workload, given, out=contiguous)
     if device == "cpu":
-        with pytest.raises(InvalidArgumentError, match="out is 'no tensor of torch'; expected one in channels_last"):
+        with pytest.raises(
+            InvalidArgumentError, match="out is 'no tensor of torch'; expected a tensor of torch in channels_last"
+        ):
             call(workload, given, out=contiguous.numpy())
     with pytest.raises(InvalidArgumentError, match=r"out is \(2, 8, 9, 9\); expected the shape \(2, 8, 9, 10\)"):
         call(workload, given, out=contiguous[..., :9].contiguous(memory_format=LAST))
     in_x = given["x"].as_strided(workload.output_shape, given["output"].stride())
-    with pytest.raises(InvalidArgumentError, match="out is 'memory of x'; expected memory that no operand is in"):
+    with pytest.raises(
+        InvalidArgumentError, match="out is 'memory of x'; expected an array that shares no memory with an operand"
+    ):
         call(workload, given, out=in_x)
     for bad in (contiguous[..., :9], contiguous[..., :9].contiguous(memory_format=LAST)):
         with pytest.raises(InvalidArgumentError, match=r"residual is \(2, 8, 9, 9\); .* the shape \(2, 8, 9, 10\)"):
@@ -336,7 +340,7 @@ def test_the_layout_nhwc(case: str, device: str) -> None:
 
 def test_the_layout_nhwc_is_refused_where_no_template_takes_it(device: str) -> None:
     x, w = torch.ones(2, 9, 10, 16, device=device), torch.ones(24, 3, 3, 16, device=device)
-    expected = "layout is 'NHWC with KRSC to NHWC'; expected NCHW to NCHW, or others that a template takes for conv2d"
+    expected = "layout is 'NHWC with KRSC to NHWC'; expected NCHW to NCHW, as the others have no kernel for conv2d"
     with pytest.raises(InvalidArgumentError, match=expected):
         tvmconv.conv2d(x, w[:22], layout="NHWC")
     half = x.half(), w.half()

@@ -120,10 +120,10 @@ def test_blocks_are_for_templates_that_take_them(kind: str, groups: int) -> None
     blocked = msgspec.structs.replace(workload, layout="NCHW8c", out_layout="NCHW8c")
     assert algorithms_for(Problem(blocked), target) == ()
     with pytest.raises(
-        InvalidArgumentError, match=f"layout is 'NCHW8c to NCHW8c'; expected NCHW to NCHW, or .* on {kind}"
+        InvalidArgumentError, match=f"layout is 'NCHW8c to NCHW8c'; expected NCHW to NCHW, as .* on {kind}"
     ):
         select(Problem(blocked), target)
-    with pytest.raises(InvalidArgumentError, match="expected NCHW to NCHW, or .* 90% zeros"):
+    with pytest.raises(InvalidArgumentError, match="expected NCHW to NCHW, as .* 90% zeros"):
         select(Problem(blocked, 0.9), target)
 
 

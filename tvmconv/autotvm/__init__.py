@@ -1,10 +1,12 @@
 """Tuning under AutoTVM's names: tasks, tuners, measuring, records, and the use of the best records.
 
-task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 512, 96, 96), (512, 1, 3, 3)), "cuda")
-option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
-autotvm.XGBTuner(task).tune(200, option, callbacks=[autotvm.callback.log_to_file("conv.jsonl")])
-with autotvm.apply_history_best("conv.jsonl"):
-    operator = tvmconv.compile(task.workload, "cuda")
+A task is tuned, and its best record applied, as with AutoTVM:
+
+    task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 512, 96, 96), (512, 1, 3, 3)), "cuda")
+    option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
+    autotvm.XGBTuner(task).tune(200, option, callbacks=[autotvm.callback.log_to_file("conv.jsonl")])
+    with autotvm.apply_history_best("conv.jsonl"):
+        operator = tvmconv.compile(task.workload, "cuda")
 """
 
 from __future__ import annotations

@@ -51,7 +51,18 @@ class ApplyHistoryBest(DispatchContext):
 
     They have to come from the device that is there, and from this version of TVM and of the template; those that do not
     are left out with a warning. Where a CUDA kernel is built on a machine without a GPU, records of any GPU of the
-    target's architecture are used.
+    target's architecture are used. Raises `InvalidArgumentError` for a path without a log.
+
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 32, 14, 14), (32, 1, 3, 3)), "llvm")
+    >>> option = autotvm.measure_option("local", "local")
+    >>> log = autotvm.callback.log_to_file("best.jsonl")
+    >>> autotvm.GridSearchTuner(task).tune(n_trial=2, measure_option=option, callbacks=[log])
+    >>> option.close()
+    >>> with autotvm.apply_history_best("best.jsonl"):
+    ...     tvmconv.compile(task.workload, "llvm").selection.reason.startswith("tuned")
+    True
     """
 
     def __init__(self, records: str | PathLike[str] | Sequence[str | PathLike[str]]) -> None:

@@ -132,6 +132,12 @@ def create(*what: Any, **options: Any) -> Task:
 
     `create(task_name, args, target)`: the task of the user-defined template that has that name, called with `args`:
     numbers, strings, True, False, None, and tuples of them.
+
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 32, 14, 14), (32, 1, 3, 3)), "llvm")
+    >>> print(task)
+    depthwise 1x32x14x14 -> 32, 3x3 padding 1,1,1,1 by cpu/depthwise
     """
     named = options.get("task_name", what[0] if what else None)
     task: Task = (create_task if isinstance(named, str) else _create)(*what, **options)

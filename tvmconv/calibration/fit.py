@@ -71,7 +71,7 @@ class Model:
     """A model of machines of one kind."""
 
     counts: type[Any]
-    """Its class `Counts`."""
+    """The class `Counts` of the model."""
     clocks: Callable[[Any, Any, Any, Any], Any]
     start: Any
     """The rates that a fit begins with."""

@@ -111,16 +111,16 @@ def calibrate(
     log = require_user_file(f"calibration-{re.sub(r'[^a-z0-9]+', '-', device.name.lower())}.part.jsonl")
     require_records_of(log, device)
     if gauge.use >= BUSY:
-        raise TvmconvError(f"{device} is busy: other programs use it {gauge.use}% of the time; nothing was measured")
+        raise TvmconvError(f"{device} is busy: other programs use it {gauge.use}% of the time. Nothing was measured")
     readings = _measure(option, gauge, reference, log, lambda: now() > end)
     if (why := disturbance(readings, gauge)) is not None:
         log.unlink()
-        raise TvmconvError(f"{device} is busy or throttled: {why}; nothing is kept")
+        raise TvmconvError(f"{device} is busy or throttled: {why}. Nothing is kept: try again when it is idle")
     problems = measured([log])
     kernels = sum(len(each.seconds) for each in problems)
     if kernels < LEAST:
         raise TvmconvError(
-            f"{kernels} kernels were measured in time, and rates take at least {LEAST}: the next call goes on"
+            f"{kernels} kernels were measured in time, of at least {LEAST}: the same command again measures the rest"
         )
     before, after = model.rates_of(row), fitted(problems, model.shipped_rates(row))
     regrets = regrets_of(problems, after)

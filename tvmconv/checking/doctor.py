@@ -46,7 +46,7 @@ class Check:
     status: str
     """The state: "ok", "missing", or "wrong" for a thing that is there but not as it has to be."""
     found: str
-    """Its version or place, or the fault with it."""
+    """The version or the path that was found, or the fault with it."""
     purpose: str
     """The purpose that it is needed for."""
     remedy: str
@@ -151,7 +151,10 @@ def check_cpu_rates() -> Check:
     elif origin is Origin.MEASURED:
         status, found = OK, f"measured on a {cpu.model}"
     else:
-        status, found = MISSING, f"none of {cpu.model}; those of its nearest relative, the {cpu.row}"
+        status, found = (
+            MISSING,
+            f"not measured for {cpu.model}; those of the {cpu.row}, which is most like it, are used",
+        )
     return Check("cpu", "rates of the CPU", status, found, "choosing CPU kernels", "tvmconv calibrate --target llvm")
 
 
@@ -246,10 +249,10 @@ def rates_for(name: str, arch: str) -> tuple[str, str]:
     except InvalidArgumentError as error:
         return WRONG, str(error)
     if gpu_named(name) is None:
-        return MISSING, f"none of this GPU; those of its nearest relative, the {gpu.model}"
+        return MISSING, f"not measured for this GPU; those of the {gpu.model}, which is most like it, are used"
     if origin is Origin.MEASURED:
         return OK, f"measured on a GPU of the model {gpu.model}"
-    return MISSING, f"not measured; those of the {gpu.model}'s data sheet"
+    return MISSING, f"not measured for this GPU; those of the {gpu.model}'s data sheet are used"
 
 
 def check_cuda_runtime() -> Check:

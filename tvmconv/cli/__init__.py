@@ -84,7 +84,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="tvmconv", message="%(prog)s %(version)s")
 def main() -> None:
-    """Convolutions for TVM: what a model needs, building and running it, reading and tuning the kernels.
+    """Compile convolutions, and networks from ONNX and PyTorch, with TVM; run, inspect and tune them.
 
     Data goes to stdout, progress and notes to stderr. Every command takes --json.
     """

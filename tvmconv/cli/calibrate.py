@@ -18,15 +18,17 @@ KIND = click.Choice(["cuda", "llvm"])
 
 @command()
 def calibrate(
-    target: str = option("The kind of the machine: cuda, its GPU, or llvm, its CPU.", default="cuda", type=KIND),
+    target: str = option(
+        "What to calibrate: cuda, the GPU of this machine, or llvm, its CPU.", default="cuda", type=KIND
+    ),
     minutes: int = option("The most minutes that it takes.", default=5),
     as_json: bool = JSON,
 ) -> None:
-    """Measure some 200 kernels on this machine, and fit the rates that configurations are chosen by to them.
+    """Measure some 200 kernels on this machine, and fit to them the rates by which tvmconv chooses configurations.
 
-    The rates are kept in the user's folder, and serve from then on. Kernels that were measured stay beside them: a call
-    that was ended goes on with the next one. Nothing is kept where other programs use the GPU or the CPU, or its clock
-    falls.
+    The rates are kept in your cache folder, and are used from then on. Kernels that were measured are kept too: the
+    same command goes on after it was ended. Nothing is kept while other programs use the GPU or the CPU, or where its
+    clock falls.
     """
     from tvmconv.autotvm.measure import measure_option
     from tvmconv.autotvm.measure.builder import LocalBuilder
@@ -40,10 +42,11 @@ def calibrate(
 
     device_for(target)  # without a GPU this fails, before processes are started
     resolved = resolve_target(target)
-    runner = LocalRunner(number=5, repeat=3, min_repeat_ms=4, devices=[0])
+    on_gpu = backend_of(resolved).on_gpu
+    runner = LocalRunner(number=5, repeat=3, min_repeat_ms=4, devices=[0] if on_gpu else None)
     with (
         closing(measure_option(LocalBuilder(), runner)) as how,
-        closing(Clock() if backend_of(resolved).on_gpu else Processors()) as gauge,
+        closing(Clock() if on_gpu else Processors()) as gauge,
         progress(f"measuring kernels, {minutes} minutes at most"),
     ):
         found = session.calibrate(how, gauge, resolved, 60.0 * minutes)
@@ -67,6 +70,6 @@ def print_calibration(found: Calibration) -> None:
     )
     note(f"fitted to {found.kernels} kernels on {found.device}: {found.trials}")
     if found.kept is None:
-        note("the rates before choose better on these kernels, and stay")
+        note("the former rates choose better on these kernels, and stay in use")
     else:
         note(f"kept in {found.kept}, for targets of the model {found.model}")

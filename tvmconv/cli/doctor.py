@@ -18,7 +18,7 @@ def doctor(as_json: bool = JSON) -> None:
     """
     from tvmconv.checking.doctor import OK, diagnose, is_healthy
 
-    with progress("looking around"):
+    with progress("checking this machine"):
         checks = diagnose()
     if as_json:
         print_json({"ok": is_healthy(checks), "checks": checks})

@@ -51,15 +51,15 @@ def best(paths: tuple[Path, ...] = LOG_FILES, as_json: bool = JSON) -> None:
     elif rows:
         print_table(["workload", "schedule", "for", "device", "TVM", "µs", "times default", "configuration"], rows)
     else:
-        note("no records of trials that worked")
+        note("no trial worked: `tvmconv log show` lists the trials")
 
 
 @command()
 def show(
     path: Path = LOG_FILE,
     workload: str | None = option("Show only workloads with this in their description.", metavar="TEXT"),
-    status: str | None = option("Show only trials that ended so.", type=click.Choice(STATUSES)),
-    plot: Path | None = plot("Draw the best so far against the trials."),
+    status: str | None = option("Show only trials with this result.", type=click.Choice(STATUSES)),
+    plot: Path | None = plot("Draw the best time so far, trial by trial."),
     as_json: bool = JSON,
 ) -> None:
     """List trials, and count them.
@@ -67,6 +67,7 @@ def show(
     The counts are of how the trials ended, of devices, and of versions.
     """
     from tvmconv.autotvm.tidy import best_so_far, by_making
+    from tvmconv.bench.html.charts import below_each_other
     from tvmconv.bench.html.logs import convergence
 
     held = opened(path)
@@ -74,7 +75,7 @@ def show(
     if plot is not None:
         runs = {", ".join(map(str, making(made))): best_so_far(same) for made, same in by_making(records).items()}
         if chart := convergence(runs):
-            write_whole(plot, chart.file([]).encode())
+            write_whole(plot, below_each_other([chart], []).encode())
     records = [record for record in records if status is None or record.status.value == status]
     counts = Counter(record.status.value for record in records)
     devices = Counter(str(record.device) for record in records)
@@ -84,7 +85,11 @@ def show(
         print_json({"records": records, "under_way": held.under_way, **summary})
         return
     if not records:
-        note(f"{path}: no records" if not held.records else f"{path}: none of {len(held.records)} records is meant")
+        note(
+            f"{path}: no records"
+            if not held.records
+            else f"{path}: none of {len(held.records)} records has that workload and status"
+        )
         return
     print_table(
         ["#", "workload", "stage", "status", "µs", "configuration", "reason"],
@@ -96,7 +101,7 @@ def show(
     for title, counted in (("records", counts), ("devices", devices), ("versions", versions)):
         click.echo(f"{title}: {'; '.join(f'{number} {what}' for what, number in counted.most_common())}")
     for record in held.under_way:
-        click.echo(f"without an end: {record.problem}, {knobs_text(record)}")
+        click.echo(f"never ended: {record.problem}, {knobs_text(record)}")
 
 
 @command()
@@ -124,7 +129,7 @@ def prune(path: Path = LOG_FILE, output: Path | None = ELSEWHERE, as_json: bool 
     from tvmconv.autotvm.tidy import pruned, unknown
 
     for name, number in unknown(tidy(path, output, pruned, as_json)).items():
-        note(f"{path}: kept {count(number, 'record')} of {name}, which is not known here")
+        note(f"{path}: kept {count(number, 'record')} of {name}, which is no schedule of tvmconv")
 
 
 @command()

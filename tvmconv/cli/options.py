@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import signature
 from math import isnan
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import NoneType
 from typing import Any, cast, get_args, get_type_hints
 
@@ -92,7 +93,7 @@ def _parameters(of: Callable[..., Any]) -> Iterator[click.Parameter]:
 
 
 class OutputFile(click.Path):
-    """A file to write: its folder and how its name ends are checked before any work, not after a long build."""
+    """A file to write: the end of its name, and that its folder can be written to, are checked before a long build."""
 
     def __init__(self, suffix: str | None = None) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
@@ -104,6 +105,11 @@ class OutputFile(click.Path):
             self.fail(f"{str(path)!r} does not end in {self.suffix}", param, ctx)
         if not path.parent.is_dir():
             self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
+        if not path.exists():
+            try:
+                TemporaryFile(dir=path.parent).close()
+            except OSError as error:
+                self.fail(f"{str(path)!r} cannot be written: {error.strerror}", param, ctx)
         return path
 
 
@@ -195,7 +201,11 @@ SHARE = click.FloatRange(0, 1, max_open=True)
 
 JSON = option("Print data as JSON on stdout, and nothing else.", "--json")
 
-TARGET = option("The target: llvm, cuda, a tag of TVM such as nvidia/nvidia-h100, or a target as JSON.", default="llvm")
+TARGET = option(
+    "The machine to compile for: llvm, this CPU; cuda, this GPU; a name that TVM knows, such as nvidia/nvidia-h100; or "
+    "a target of TVM as JSON.",
+    default="llvm",
+)
 
 MODEL = argument(type=INPUT_FILE)
 
@@ -203,8 +213,8 @@ Shapes = dict[str, list[int | str]]
 """The shapes of inputs, by name, with text for open sizes."""
 
 INPUT_SHAPES = option(
-    "The shape of an input of MODEL, for sizes that it leaves open, or to leave some open, as in "
-    "x:[n,3,224,224] or x:[n<=64,3,224,224]; once for each such input.",
+    "The shape of an input of MODEL: a number fixes a size that MODEL leaves open, and a name leaves one open, as in "
+    "x:[n,3,224,224] or x:[n<=64,3,224,224]. Give it once for each such input.",
     "--input-shapes",
     multiple=True,
     metavar="NAME:[N,...]",
@@ -213,33 +223,36 @@ INPUT_SHAPES = option(
 )
 
 PRECISION = option(
-    "What is promised of results with float32 operands: strict, as sums of fused multiply-adds; float32, as "
-    "frameworks have it; tf32, with factors rounded to TF32.",
+    "How exact results in float32 are: strict, each as exact as a sum in float32; float32, about as exact as those of "
+    "other frameworks; tf32, less exact and faster on a GPU, with factors of 11 significant bits.",
     type=click.Choice(WORDS),
     default=DEFAULT,
 )
 
 NETWORK_PRECISION = option(
-    "What is promised of a network in float32: that of `tvmconv inspect` for its convolutions and linear layers; "
-    "float16 or bfloat16, with their factors, and tensors between them, in half precision, and sums in float32.",
+    "How exact a network in float32 is: strict, each sum as exact as one in float32; float32, about as exact as in "
+    "other frameworks; tf32, less exact and faster on a GPU, with factors of 11 significant bits; float16 or bfloat16, "
+    "with weights, and tensors between layers, in 16 bits, and sums in float32.",
     type=click.Choice(NETWORK_WORDS),
     default=DEFAULT,
 )
 
 DIRECTION = option(
-    "What is computed: a convolution, or the gradient of a depthwise one by its input or by its weight.",
+    "The result to compute: that of a convolution, or the gradient of a depthwise one by its input or by its weight.",
     type=click.Choice(DIRECTIONS),
     default=FORWARD,
 )
 
 CHECK_INDICES = option(
-    "Bring indices that are out of range into range, and do not look for them: a call takes a little less.",
+    "Do not check the indices of operators such as Gather: one out of range is moved into range, without an error, and "
+    "a call takes a little less time.",
     "--no-check-indices",
     flag_value=False,
     default=True,
+    show_default=False,
 )
 
-SEED = option("The seed of what is random.", type=click.IntRange(min=0), default=0)
+SEED = option("The seed of random numbers.", type=click.IntRange(min=0), default=0)
 
 DTYPE = click.Choice(DTYPES)
 
@@ -248,7 +261,7 @@ threads_option = click.Option(
     type=POSITIVE,
     expose_value=False,
     callback=use_threads,
-    help="The number of threads on a CPU, for all contenders alike.  [default: one for each physical core]",
+    help="The number of threads on a CPU, for tvmconv and for others.  [default: one for each physical core]",
 )
 
 records_option = click.Option(
@@ -257,7 +270,7 @@ records_option = click.Option(
     metavar="LOG",
     expose_value=False,
     callback=apply_records,
-    help="Use the best configurations of a log of `tvmconv tune`, before those that tvmconv has.",
+    help="Use the best configurations in a log of `tvmconv tune`, and where it has none those that tvmconv comes with.",
 )
 
 

@@ -26,7 +26,7 @@ HOST = option(
 def tracker(
     host: str = HOST, port: int = option("The port to listen on.", type=PORT, default=9190), as_json: bool = JSON
 ) -> None:
-    """Keep the list of servers, and hand them out."""
+    """List the servers of `tvmconv rpc server`, and lend them to `tvmconv tune`."""
     from tvmconv.autotvm.rpc import tracker
 
     serve({"tracker": tracker(host, port)}, host, as_json)
@@ -35,12 +35,12 @@ def tracker(
 @command()
 def server(
     tracker: tuple[str, int] = option("The address of `tvmconv rpc tracker`.", type=ADDRESS, metavar="HOST:PORT"),
-    key: str = option("The name of devices of this kind, such as h100."),
+    key: str = option("A name for devices of this kind, such as h100, by which `tvmconv tune` asks for them."),
     host: str = HOST,
     port: int = option("The first port to try.", type=PORT, default=9091),
-    port_end: int | None = option("The first port not to try.  [default: 100 after the first to try]", type=PORT),
+    port_end: int | None = option("The port before which to stop trying.  [default: 100 ports are tried]", type=PORT),
     devices: tuple[int, ...] = option(
-        "The number of a GPU; give it several times for a server each.  [default: the first]",
+        "The number of a GPU; given several times, each GPU has a server.  [default: the first]",
         "--device",
         type=click.IntRange(min=0),
         multiple=True,

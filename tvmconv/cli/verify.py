@@ -29,27 +29,31 @@ QUIET_SECONDS = 10.0
 @command()
 def verify(
     target: str = TARGET,
-    count: int = option("The number of random ones; a longer list begins with the same.", default=200),
+    count: int = option(
+        "The number of random convolutions; the first ones are the same for every number.", default=200
+    ),
     seed: int = SEED,
     twin: bool = option("Run CUDA kernels on the CPU, their threads one by one.", "--serial-twin"),
     bounds: bool = option("On a CPU: turn each access past an array into a crash."),
-    opened: bool = option("Leave sizes open in all convolutions, not in some.", "--open"),
-    algorithm: str = algorithm("The algorithm of all convolutions, such as winograd; auto: any, and sparse weights."),
+    opened: bool = option("Leave batch, height or width open in all convolutions, not only in some.", "--open"),
+    algorithm: str = algorithm("The algorithm of all convolutions, such as winograd; auto: all, and pruned weights."),
     case: str | None = option("Try this case alone, from the line that a failure prints.", metavar="JSON"),
     timeout: float = option(
-        "The seconds that one convolution may take: twins are slow.", type=Seconds(), default=300.0
+        "The seconds that one convolution may take; with --serial-twin it takes long.", type=Seconds(), default=300.0
     ),
     parallel: int | None = option("The number of worker processes.  [default: one a core]"),
     as_json: bool = JSON,
 ) -> None:
-    """Compare kernels of random convolutions, and of templates' examples, with the float64 reference.
+    """Compare the results of kernels, of examples and of random convolutions, with a reference in float64.
 
-    The examples that each template names come first. The random ones are depthwise, grouped and dense, of any stride,
-    dilation, padding, dtype and epilogue, by each algorithm that the target has, and with sparse weights compiled in,
-    in default and in random configurations. Some kernels are for any batch, height or width, and tried with three: the
-    least there is, one more than the kernel is chosen for, and three more. Kernels for another kind of CPU than this
-    machine's run in QEMU. Each failure prints the command that tries it alone. A kernel that crashes or hangs is one,
-    and ends nothing. The exit code is 5 if there are any.
+    The examples of each way to compute a convolution come first. The random ones are depthwise, grouped and dense, of
+    any stride, dilation, padding, dtype and epilogue, by each algorithm that the target has, and with pruned weights
+    compiled in, in default and in random configurations. Some kernels are for any batch, height or width, and tried
+    with three: the least that is allowed, one more than the kernel is chosen for, and three more. Kernels for another
+    kind of CPU than this machine's run in QEMU.
+
+    A kernel that is wrong, crashes or hangs is a failure. Each failure prints the command that tries it alone, and the
+    others go on. The exit code is 5 if there is one.
     """
     from tvmconv.targets import backend_of, cross_triple, device_of, resolve_target
     from tvmconv.testing.conformance import How, conformance, described
@@ -64,7 +68,7 @@ def verify(
         raise InvalidArgumentError("target", target, "this machine's own kind of CPU, with --bounds")
     if bounds and on_gpu and not twin:
         raise InvalidArgumentError(
-            "target", target, "a CPU, or --serial-twin, with --bounds: a GPU's code has no checks"
+            "target", target, "a CPU, or --serial-twin, with --bounds: accesses of a GPU are not checked"
         )
     if not twin and (triple := cross_triple(str(resolved))):
         require_emulator(triple)

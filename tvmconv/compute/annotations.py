@@ -130,7 +130,7 @@ else 0.
 """
 
 SPECIALIZED = "tvmconv.specialized"
-"""The annotation, in place of `RING`, of the loop over chunks of a block whose warps have roles.
+"""The annotation, instead of `RING`, of the loop over chunks of a block whose warps have roles.
 
 Its value is the number of chunks in shared memory, the number of blocks that stay on a GPU, the number of teams that
 multiply a tile each, the number of threads of a team, the registers of a thread that copies and of one that multiplies,
@@ -155,14 +155,14 @@ It keeps the compiler from using sums before they are complete.
 """
 
 COPYING_THREADS = 128
-"""The number of threads that copy in such a block: four warps, which change their registers together."""
+"""The number of threads that copy in a block whose warps have roles: four warps, whose registers change together."""
 
 BARRIER_BYTES = 1024
-"""The bytes of shared memory for the barriers of such a block; the chunks behind the barriers are then aligned."""
+"""The bytes of shared memory for the barriers of a block whose warps have roles; the chunks behind them are aligned."""
 
 TILE_ROWS = 64
-"""The pixels of a tile that goes through shared memory in such a block are rounded up to a multiple of this number, so
-that the chunks behind it are aligned, too."""
+"""The number to whose multiples the pixels of a tile are rounded up that goes through shared memory in a block whose
+warps have roles, so that the chunks behind the tile are aligned, too."""
 
 BULK = "tvmconv.bulk"
 """The annotation of a block with `COPY` in such a loop: the copy engine of sm_90 brings the whole chunk.

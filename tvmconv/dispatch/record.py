@@ -263,10 +263,13 @@ def load_from_file(path: str | PathLike[str]) -> Log:
     return log
 
 
+SKIPPED = {"foreign": "of another format", "torn": "cut off"}
+"""The words for the kinds of lines that are no records."""
+
+
 def skipped_text(skipped: Mapping[str, int]) -> str:
     """Say how many lines of a log are no records."""
-    kinds = " and ".join(f"{count} {kind}" for kind, count in skipped.items())
-    return f"{kinds} line{'s' * (sum(skipped.values()) > 1)} left out"
+    return f"lines left out: {', '.join(f'{count} {SKIPPED[kind]}' for kind, count in skipped.items())}"
 
 
 def append(path: str | PathLike[str], records: Iterable[Record]) -> None:

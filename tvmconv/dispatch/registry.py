@@ -153,7 +153,7 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     """Return the templates that take a problem on a target: all, or an algorithm's.
 
     Raises `InvalidArgumentError` where there is none, with the first condition that fails: of the algorithm's template,
-    or of those that have the layouts, or of all where none has.
+    or of those that have the layouts, or of all for a problem in NCHW.
     """
     _require_dtype(problem, target)
     templates, obstacles, kind = _templates_on(target), _obstacles(problem, target), target.kind.name
@@ -161,7 +161,8 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
     if not known:
         in_direction = [each for each in templates if problem.direction in directions_of(templates[each])]
         has_layouts = [each for each in in_direction if templates[each].LAYOUTS.obstacle(problem.workload) is None]
-        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in has_layouts or in_direction])
+        fitting = has_layouts or (in_direction if problem.workload.is_in_nchw else [])
+        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in fitting])
     if algorithm not in ("auto", *known):
         why = f": {_told(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}{why}"
@@ -173,10 +174,10 @@ def _refused(problem: Problem, kind: str, reasons: Sequence[str]) -> InvalidArgu
     """Return the error of a problem that no template takes on a kind of target."""
     why = "; ".join(reasons)
     if problem.workload.is_in_nchw:
-        return InvalidArgumentError("workload", str(problem), f"one that a template takes on {kind}: {why}")
+        return InvalidArgumentError("workload", str(problem), f"one with a kernel on {kind}: {why}")
     plain = msgspec.structs.replace(problem, workload=problem.workload.in_nchw())
-    expected = f"NCHW to NCHW, or others that a template takes for {plain} on {kind}: {why}"
-    return InvalidArgumentError("layout", problem.workload.layouts, expected)
+    expected = f"NCHW to NCHW, as the others have no kernel for {plain} on {kind}"
+    return InvalidArgumentError("layout", problem.workload.layouts, f"{expected}: {why}" if why else expected)
 
 
 def _told(template: Template, obstacle: str | None) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import tvm
 
 
-MUCH_FASTER = 1.5
+MUCH_FASTER = 1.25
 """The least ratio of estimates for which a template without records in our log is taken instead of the tuned one.
 
 It is more than a configuration gains by tuning, in most cases.

@@ -66,7 +66,7 @@ class Stage(str, Enum):
     SEARCH = "search"
     """The tuner asked for it."""
     CONFIRM = "confirm"
-    """It was among the best, or is the default, and is measured again: these records decide."""
+    """The configuration was among the best, or is the default, and is measured again: these records decide."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class MeasureResult:
     """The seconds of one call, averaged over each repeat; empty unless the status is OK."""
     status: Status
     reason: str | None
-    """One bounded line for a trial that failed."""
+    """The cause, in one line of bounded length, where the trial failed."""
     all_cost: float
     """The seconds that the trial took, building included."""
     timestamp: float

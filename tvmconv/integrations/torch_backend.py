@@ -16,11 +16,11 @@ from tvmconv.autotvm.history import apply_history_best
 from tvmconv.dispatch import algorithms_for
 from tvmconv.network import Model, Network, build, import_model
 from tvmconv.network.frontends.torch.importer import export_module
-from tvmconv.network.passes.context import MODES
 from tvmconv.network.passes.products import is_slow_of_open_sizes
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import one_of
 from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
+from tvmconv.problem.parameters import SPARSE_MODES
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS
 from tvmconv.targets import backend_on, resolve_target
 
@@ -124,7 +124,7 @@ class Choice(NamedTuple):
         given = dict(options or {})
         if unknown := sorted(set(given) - set(cls._fields)):
             raise InvalidArgumentError("options", unknown[0], f"options among {', '.join(cls._fields)}")
-        for name, words in (("precision", NETWORK_WORDS), ("sparse", MODES)):
+        for name, words in (("precision", NETWORK_WORDS), ("sparse", SPARSE_MODES)):
             if name in given and given[name] not in words:
                 raise InvalidArgumentError(f"options[{name!r}]", given[name], one_of(words))
         paths = given.pop("records", ())

@@ -11,7 +11,8 @@ from typing import Any
 import tvm
 
 from tvmconv.problem.errors import UnsupportedModelError
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.parameters import SparseMode
+from tvmconv.problem.precision import DEFAULT, NetworkWord
 from tvmconv.targets import backend_of, resolve_target
 
 from . import passes
@@ -28,7 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 def build(
-    model: Any, target: Any = "llvm", sparse: str = "auto", precision: str = DEFAULT, *, check_indices: bool = True
+    model: Any,
+    target: Any = "llvm",
+    sparse: SparseMode | str = "auto",
+    precision: NetworkWord | str = DEFAULT,
+    *,
+    check_indices: bool = True,
 ) -> Network:
     """Compile a model for a target: its convolutions with the kernels of tvmconv, the rest with TVM's.
 
@@ -47,6 +53,15 @@ def build(
 
     Convolutions and matrix products that are left to TVM because of sizes that are known only when the network runs
     are told in a warning, with their share of the FLOPs; `Network.layers` says what computes each.
+
+    >>> import torch, tvmconv
+    >>> x = torch.zeros(1, 3, 16, 16)
+    >>> model = tvmconv.import_model(torch.nn.Conv2d(3, 8, 3), (x,))
+    >>> network = tvmconv.build(model, "llvm")
+    >>> network(x).shape
+    torch.Size([1, 8, 14, 14])
+    >>> print(network.layers[0].kernel)
+    tvmconv cpu/direct
     """
     resolved = resolve_target(target)
     source = model if isinstance(model, Model) else import_model(model)
@@ -92,7 +107,7 @@ def modules_behind_passes(
             lambda name, mod: modules.append((name, mod)),
         )
     except Refused as refusal:
-        raise UnsupportedModelError(f"{modules[-1][0]} is the last pass without an error: {refusal.problem}") from None
+        raise UnsupportedModelError(f"the pass after {modules[-1][0]} failed: {refusal.problem}") from None
     return modules
 
 
@@ -105,7 +120,7 @@ def _tell_of_slow_layers(layers: Sequence[Layer], kind: str) -> None:
         if not slow:
             continue
         reasons = "; ".join(dict.fromkeys(str(each.obstacle) for each in slow))
-        tell(f"{_share(slow, convolutions, kind)} on TVM's own loops, which are slow: {reasons}")
+        tell(f"{_share(slow, convolutions, kind)} run on TVM's own loops, which are slow: {reasons}")
 
 
 def _share(some: Sequence[Convolution], convolutions: Sequence[Convolution], kind: str) -> str:

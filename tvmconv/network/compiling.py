@@ -66,7 +66,10 @@ def operator_at_fault(
     found = [(block, var, value) for block in blocks_of(mod) for var, value in block.values.items()]
     for block, var, value in sorted(found, key=lambda each: _unlikelihood(mod, each[2])):
         if monotonic() > end:
-            return f"it (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)", problem
+            return (
+                f"the model (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)",
+                problem,
+            )
         if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
             continue
         tried.add(key)
@@ -78,7 +81,7 @@ def operator_at_fault(
             behind = variables[variables.index(var) :]
             named = next((each for each in behind if not UNNAMED.fullmatch(each.name)), var)
             return f"{_called(value)} (node {named.name!r})", refusal.problem
-    return "it", problem
+    return "the model", problem
 
 
 def _unlikelihood(mod: tvm.IRModule, value: relax.Expr) -> int:

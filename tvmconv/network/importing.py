@@ -39,6 +39,14 @@ def import_model(
 
     Raises `InvalidArgumentError` for a source that is none of these or is damaged, `UnsupportedModelError` for a
     model that Relax cannot import, with the operator, `MissingPackageError` where onnx is needed and not installed.
+
+    >>> import tvmconv
+    >>> from onnx import parser
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]>
+    ... relu (float[n, 3, 8, 8] x) => (float[n, 3, 8, 8] y) { y = Relu (x) }'''
+    >>> model = tvmconv.import_model(parser.parse_model(text), shapes={"x": ("n<=64", 3, 8, 8)})
+    >>> model.inputs[0].shape
+    ('n', 3, 8, 8)
     """
     # A framework's object can only be here if the framework is loaded.
     onnx, torch = sys.modules.get("onnx"), sys.modules.get("torch")

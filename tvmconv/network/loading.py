@@ -24,6 +24,13 @@ def load(path: str | PathLike[str]) -> Operator | Network:
     Loading runs the code in the file: load only what you trust. Raises `InvalidArgumentError` for a file that is
     missing, damaged, of another kind or made with another version of TVM, and `NoDeviceError` where the device that it
     was made for is missing.
+
+    >>> import numpy as np, tvmconv
+    >>> workload = tvmconv.ConvWorkload.depthwise((1, 32, 56, 56), (32, 1, 3, 3))
+    >>> tvmconv.compile(workload, "llvm").save("depthwise.so")
+    >>> x, w = np.ones((1, 32, 56, 56), "float32"), np.ones((32, 1, 3, 3), "float32")
+    >>> tvmconv.load("depthwise.so")(x, w).shape
+    (1, 32, 56, 56)
     """
     module, description = storage.read(path)
     content = storage.Content(path)

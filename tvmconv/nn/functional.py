@@ -66,7 +66,7 @@ def depthwise_conv1d(
     """Convolve each channel of x (N, C, L) or (C, L) separately with weight (C * M, 1, S), plus bias (C * M,).
 
     `padding` is "valid", "same" for a stride of 1, a number, or a pair (before, after); the rest is as for
-    `depthwise_conv2d`.
+    `depthwise_conv2d`. Raises `TensorError` for an argument that is wrong.
     """
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, padding, dilation
@@ -86,7 +86,8 @@ def depthwise_conv2d_same(
 ) -> Tensor:
     """Return `depthwise_conv2d` padded as TensorFlow's SAME: ceil(size / stride) rows and columns of results.
 
-    The odd row or column of padding is at the bottom or at the right.
+    x is (N, C, H, W) or (C, H, W), weight (C * M, 1, R, S) and bias (C * M,). The odd row or column of padding is at
+    the bottom or at the right. Raises `TensorError` for an argument that is wrong.
     """
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, dilation
@@ -109,5 +110,8 @@ def causal_conv1d(
     initial_states: Tensor | None = None,
     return_final_states: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Return `causal_conv1d_fn` of these arguments, which are in another order there."""
+    """Return `causal_conv1d_fn` of these arguments, which are in another order there.
+
+    x and the result are (B, D, L), weight is (D, K), bias (D,). Raises `TensorError` for an argument that is wrong.
+    """
     return causal_conv1d_fn(x, weight, bias, None, initial_states, return_final_states, None, activation)

@@ -41,6 +41,14 @@ class DepthwiseConv2d(_Depthwise, torch.nn.Conv2d):  # type: ignore[misc]
     """A `torch.nn.Conv2d` with one group for each input channel, computed by `functional.depthwise_conv2d`.
 
     Its parameters and its state dict are those of torch's. It pads with zeros.
+
+    >>> import torch
+    >>> from tvmconv import nn
+    >>> layer = nn.DepthwiseConv2d(32, 32, 3, padding=1)
+    >>> y = layer(torch.randn(1, 32, 14, 14))
+    >>> y.sum().backward()
+    >>> y.shape, layer.weight.grad.shape
+    (torch.Size([1, 32, 14, 14]), torch.Size([32, 1, 3, 3]))
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
@@ -52,6 +60,11 @@ class DepthwiseConv1d(_Depthwise, torch.nn.Conv1d):  # type: ignore[misc]
     """A `torch.nn.Conv1d` with one group for each input channel, computed by `functional.depthwise_conv1d`.
 
     Its parameters and its state dict are those of torch's. It pads with zeros.
+
+    >>> import torch
+    >>> from tvmconv import nn
+    >>> nn.DepthwiseConv1d(32, 32, 3, padding=1)(torch.randn(1, 32, 100)).shape
+    torch.Size([1, 32, 100])
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
@@ -63,6 +76,11 @@ class DepthwiseConv2dSame(DepthwiseConv2d):
     """A `DepthwiseConv2d` that pads each input as TensorFlow's SAME, as timm's `Conv2dSame` does.
 
     Its argument `padding` is without effect.
+
+    >>> import torch
+    >>> from tvmconv import nn
+    >>> nn.DepthwiseConv2dSame(32, 32, 3, stride=2)(torch.randn(1, 32, 15, 15)).shape
+    torch.Size([1, 32, 8, 8])
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
@@ -97,6 +115,12 @@ def replace(model: Model) -> Model:
     Those are the ones with one group for each input channel (a single one, too) that pad with zeros, and timm's
     `Conv2dSame`. Parameters, hooks and the state dict stay what they are, so an optimizer that has them goes on. Other
     depthwise layers stay, which a warning says; `replaced` lists both kinds. `restore` makes the model torch's again.
+
+    >>> import torch
+    >>> from tvmconv import nn
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Conv2d(8, 16, 1))
+    >>> print(nn.replaced(nn.replace(model)))
+    1 of 1 depthwise layers are tvmconv's
     """
     for _, module in _depthwise(model):
         if _obstacle(module) is not None:

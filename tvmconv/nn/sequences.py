@@ -44,6 +44,12 @@ def causal_conv1d_fn(
     float32 where x is in half precision; the result is of the type of x, or of autocast. Gradients are those by x,
     weight, bias and initial states. Raises `TensorError` for an argument that is wrong. Names, order and meaning are
     those of the package `causal_conv1d`, which takes 2 to 4 taps on a GPU; here any number is taken, on CPUs too.
+
+    >>> import torch
+    >>> from tvmconv import nn
+    >>> x, weight, bias = torch.randn(2, 64, 100), torch.randn(64, 4), torch.zeros(64)
+    >>> nn.causal_conv1d_fn(x, weight, bias, activation="silu").shape
+    torch.Size([2, 64, 100])
     """
     tensors = x, weight, bias, seq_idx, initial_states, final_states_out
     if has_torch_function(tensors):
@@ -90,7 +96,8 @@ def causal_conv1d_update(
     place. With `cache_seqlens` (B,), of torch.int32, it is a ring: the element after `n` others is at index `n % S`,
     and these are the numbers of elements before x. With `conv_state_indices` (B,), of torch.int32, it has the states of
     many sequences, (N, D, S), and these are the rows of those in x, each at most once; where one is negative, as -1 for
-    padding, the result is 0 and no state changes. There are no gradients. The rest is as for `causal_conv1d_fn`.
+    padding, the result is 0 and no state changes. There are no gradients. The rest is as for `causal_conv1d_fn`. Raises
+    `TensorError` for an argument that is wrong.
     """
     tensors = x, conv_state, weight, bias, cache_seqlens, conv_state_indices
     if has_torch_function(tensors):

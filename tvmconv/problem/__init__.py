@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Literal, get_args
 
 import msgspec
 
@@ -13,7 +14,9 @@ from .fused import AnyFused
 from .precision import DEFAULT, PRECISIONS, WORDS, Precision, require_precision
 from .workload import ConvWorkload, Operands
 
-OPEN_SIZES = ("batch", "height", "width")
+OpenAxis = Literal["batch", "height", "width"]
+
+OPEN_SIZES: tuple[str, ...] = get_args(OpenAxis)
 """The names of the sizes of a workload that can be open."""
 
 FORWARD = "forward"
@@ -93,7 +96,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         dtype = self.workload.dtype
         if dtype in NARROW and self.precision == "strict" and self.sparsity is None:
             others = " or ".join(word for word in WORDS if word != "strict")
-            raise InvalidArgumentError("precision", self.precision, f"{others}: tensor cores may add up {dtype}")
+            raise InvalidArgumentError("precision", self.precision, f"{others} for x in {dtype}: strict is for float32")
         if not self._has_words:
             msgspec.structs.force_setattr(self, "precision", DEFAULT)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import e, inf, log2, pi, sqrt
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from .errors import InvalidArgumentError
 
@@ -20,7 +20,13 @@ MAX_FLOAT32 = 3.4028235e38
 Values = tuple[float | None, ...]
 """The values of an activation's parameters, in the order of the row; None is for a missing bound."""
 
-Argument = str | Sequence[str | float | None] | None
+Name = Literal[
+    "relu", "relu6", "clip", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "leaky_relu",
+    "elu",
+]  # fmt: skip
+"""The names of the rows, for type checkers."""
+
+Argument = Name | str | Sequence[str | float | None] | None
 """An activation as callers give it: its name, or a sequence of its name and the values of its parameters."""
 
 
@@ -68,7 +74,7 @@ class Activation:
     operations: int = 0
     """The approximate number of instructions of the float32 expression."""
     to_half: Callable[..., Any] | None = None
-    """The same function to 2**-18, of what a GPU has in hardware, for results that are rounded to half precision."""
+    """The function to 2**-18 by a GPU's hardware functions, for results that are rounded to half precision."""
     half_operations: int = 0
     """The approximate number of instructions of a GPU where results are rounded to half precision; 0 for
     `operations`."""
@@ -79,7 +85,7 @@ class Activation:
     relax: str = ""
     """The name of Relax's operator, whose only number is called alpha; "" where Relax has none."""
     forms: tuple[Callable[..., Any], ...] = ()
-    """The same function as importers write it, where that is a different formula."""
+    """The formulas that importers write for the function, where they differ from it."""
     is_homogeneous: bool = False
     """True if f(c * y) = c * f(y) for every c above 0; bounds are not asked."""
 

@@ -6,7 +6,7 @@ NumPy is loaded where a row is first asked for its type: the command line shows 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +64,10 @@ QUANTIZED = tuple(row.name for row in _ROWS if row.itemsize == 1 and row.bounds 
 """The types of x whose products are summed exactly, to an output of any type."""
 DTYPES = FLOATS + QUANTIZED
 """The types that x may have."""
+DType = Literal["float32", "float16", "bfloat16", "int8", "uint8"]
+"""The types that x may have, for type checkers."""
+OutDType = Literal[DType, "int32"]
+"""The types that an output may have, for type checkers."""
 NARROW = tuple(name for name in FLOATS if name != STORAGE_TYPES[name].sums)
 """The types that a result is rounded to once more, from its sum in floating point, when it is stored."""
 

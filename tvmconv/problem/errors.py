@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+__all__ = [
+    "CodeSizeError",
+    "CompileError",
+    "InvalidArgumentError",
+    "MissingPackageError",
+    "NoDeviceError",
+    "NoValidConfigurationError",
+    "RegressionError",
+    "TensorError",
+    "TvmconvError",
+    "UnsupportedModelError",
+    "WrongResultError",
+]
+
 
 class TvmconvError(Exception):
     """Base of every error that tvmconv raises on purpose."""

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TypeGuard
+from typing import Literal, TypeGuard, get_args
 
 from .activations import Argument
 from .errors import InvalidArgumentError
 
-Padding = str | int | Sequence[int]
+Padding = Literal["SAME", "VALID"] | int | Sequence[int]
 Activation = Argument
+PlainLayout = Literal["NCHW", "NHWC"]
+"""The layouts that callers give arrays in."""
+SparseMode = Literal["auto", "always", "never"]
+SPARSE_MODES: tuple[SparseMode, ...] = get_args(SparseMode)
+"""The words that say which weights are compiled into their kernels: those with many zeros, all, or none."""
 
 
 def resolve_padding(
-    padding: Padding,
+    padding: str | int | Sequence[int],
     size: tuple[int, int],
     kernel: tuple[int, int],
     stride: tuple[int, int],

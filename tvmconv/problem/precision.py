@@ -7,7 +7,7 @@ half precision, which they convert their tensors to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from .errors import InvalidArgumentError
 
@@ -67,7 +67,13 @@ PRECISIONS = {row.name: row for row in _ROWS}
 WORDS = tuple(PRECISIONS)
 """The words, the strictest first."""
 
-DEFAULT = "float32"
+Word = Literal["strict", "float32", "tf32"]
+"""The words, for type checkers."""
+
+NetworkWord = Literal[Word, "float16", "bfloat16"]
+"""The words that networks take, for type checkers."""
+
+DEFAULT: Final = "float32"
 
 
 class Half(NamedTuple):

@@ -13,11 +13,20 @@ from math import prod
 
 import msgspec
 
-from .dtypes import STORAGE_TYPES, StorageType
+from .dtypes import STORAGE_TYPES, DType, OutDType, StorageType
 from .epilogue import Epilogue
 from .errors import InvalidArgumentError
 from .layout import WEIGHT_LAYOUTS, Layout, data_layout, require_layout, weight_layout
-from .parameters import Activation, Padding, is_integer, pair, require_positive, require_rank, resolve_padding
+from .parameters import (
+    Activation,
+    Padding,
+    PlainLayout,
+    is_integer,
+    pair,
+    require_positive,
+    require_rank,
+    resolve_padding,
+)
 from .quantization import OutputType, ZeroPoint, resolve_quantization
 
 MAX_ELEMENTS = 2**30
@@ -46,6 +55,15 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Build one with `ConvWorkload.depthwise` or `conv2d`, or from JSON; the constructor takes the stored form. A workload
     that makes no sense raises `InvalidArgumentError`.
+
+    >>> from tvmconv import ConvWorkload
+    >>> workload = ConvWorkload.conv2d((1, 64, 56, 56), (128, 64, 3, 3), stride=2, padding=1, activation="relu")
+    >>> print(workload)
+    conv2d 1x64x56x56 -> 128, 3x3 stride 2x2 padding 1,1,1,1 + relu
+    >>> workload.output_shape, workload.flops
+    ((1, 128, 28, 28), 115605504)
+    >>> ConvWorkload.from_json(workload.to_json()) == workload
+    True
     """
 
     batch: int
@@ -86,7 +104,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         stride: int | Sequence[int] = 1,
         padding: Padding = "SAME",
         dilation: int | Sequence[int] = 1,
-        dtype: str = "float32",
+        dtype: DType | str = "float32",
         scale: bool = False,
         shift: bool = False,
         residual: bool = False,
@@ -135,13 +153,13 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         padding: Padding = "SAME",
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
-        dtype: str = "float32",
+        dtype: DType | str = "float32",
         scale: bool = False,
         shift: bool = False,
         residual: bool = False,
         activation: Activation = None,
-        layout: str = "NCHW",
-        out_dtype: str | None = None,
+        layout: PlainLayout = "NCHW",
+        out_dtype: OutDType | str | None = None,
         x_zero_point: int = 0,
         out_zero_point: int = 0,
     ) -> ConvWorkload:

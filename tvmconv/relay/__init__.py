@@ -1,12 +1,14 @@
 """The names of Relay, which TVM has dropped, over `import_model` and `build`: its scripts run with other imports.
 
-from tvmconv import autotvm, relay
-from tvmconv.contrib import graph_executor
+Scripts keep their calls, and import other modules:
 
-mod, params = relay.frontend.from_onnx(model, {"x": (1, 3, 224, 224)})
-with autotvm.apply_history_best("tuned.jsonl"):
-    library = relay.build(mod, "cuda", params=params)
-module = graph_executor.GraphModule(library["default"](tvm.cuda()))
+    from tvmconv import autotvm, relay
+    from tvmconv.contrib import graph_executor
+
+    mod, params = relay.frontend.from_onnx(model, {"x": (1, 3, 224, 224)})
+    with autotvm.apply_history_best("tuned.jsonl"):
+        library = relay.build(mod, "cuda", params=params)
+    module = graph_executor.GraphModule(library["default"](tvm.cuda()))
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class NoDataError(InvalidArgumentError):
     """A tensor of torch has no data: it is fake, of the device "meta", or made by `torch.vmap` or `torch.fx`."""
 
     def __init__(self, name: str, array: Any) -> None:
-        expected = "one with data: no fake one, none of torch.vmap"
+        expected = "a tensor with data, neither a fake one nor one inside torch.vmap"
         super().__init__(name, f"a {type(array).__name__} without data", expected)
 
 
@@ -147,7 +147,7 @@ def require_order(out: Operand, channels_last: bool) -> None:
         if out.is_channels_last:
             raise _not_in_order(out.name, out.argument, "contiguous")
     elif not is_torch(out.argument):
-        raise InvalidArgumentError(out.name, "no tensor of torch", "one in channels_last, as x is")
+        raise InvalidArgumentError(out.name, "no tensor of torch", "a tensor of torch in channels_last, as x is")
     elif not out.argument.is_contiguous(memory_format=sys.modules["torch"].channels_last):
         raise _not_in_order(out.name, out.argument, "in channels_last, as x is")
 
@@ -190,7 +190,7 @@ def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
 
 def wanting_gradients(name: str) -> InvalidArgumentError:
     """Return the error for a tensor of torch that requires gradients."""
-    expected = "one that does not: pass tensor.detach(), or call under torch.no_grad(); tvmconv.nn has gradients"
+    expected = "one without: pass tensor.detach(), or call under torch.no_grad(); tvmconv.nn has gradients"
     return InvalidArgumentError(name, "a tensor that requires grad", expected)
 
 

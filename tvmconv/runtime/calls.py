@@ -33,7 +33,7 @@ KEPT = 4096
 """The number of kinds of calls that are remembered at once, and of kernels, of some 100 kB each, that calls keep."""
 
 PLAIN = frozenset({int, str, type(None)})
-"""The types whose values equal only values of their own type among these."""
+"""The types whose values equal, among values of these types, only values of one type."""
 
 Spec = tuple[tuple[int, ...], str]
 """The shape and dtype of an array."""
@@ -116,7 +116,7 @@ class Launch:
         if target is None:
             target = self.new_output()
             if self.result is not None and type(target) is not self.result:
-                expected = "one with data: call outside of FakeTensorMode"
+                expected = "a tensor with data: call outside of FakeTensorMode"
                 raise InvalidArgumentError("output", "a tensor without data", expected)
         else:
             self.require_apart(target, arguments)
@@ -133,7 +133,7 @@ class Launch:
         for argument, (name, nbytes) in zip(arguments, self.extents, strict=True):
             start = argument.data_ptr()
             if start < last and first < start + nbytes:
-                raise InvalidArgumentError("out", f"memory of {name}", "memory that no operand is in")
+                raise InvalidArgumentError("out", f"memory of {name}", "an array that shares no memory with an operand")
 
 
 Prepare = Callable[[Any, list[Operand]], Launch]

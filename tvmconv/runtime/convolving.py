@@ -8,8 +8,9 @@ from typing import Any
 
 from numpy import ndarray
 
-from tvmconv.problem.parameters import Activation, Padding
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.dtypes import OutDType
+from tvmconv.problem.parameters import Activation, Padding, PlainLayout
+from tvmconv.problem.precision import DEFAULT, Word
 
 from .arrays import NoDataError
 from .calls import given
@@ -29,7 +30,7 @@ def depthwise(
     activation: Activation = None,
     target: Any = None,
     *,
-    precision: str = DEFAULT,
+    precision: Word = DEFAULT,
     out: Any = None,
 ) -> Any:
     """Convolve x (N, C, H, W) depthwise with w (C, M, R, S): `activation(y * scale + shift)`, (N, C*M, Ho, Wo).
@@ -40,7 +41,8 @@ def depthwise(
     dilation and activation see `ConvWorkload.depthwise`, for precision `compile`. `target` is the device of x unless it
     is given. `out` is an array to write to and return instead of a new one, as for `Operator`. Tensors of torch in
     channels_last are as for `conv2d`. Kernels are compiled on first use, tuned as `compile` says, and kept. For
-    gradients see `tvmconv.nn`.
+    gradients see `tvmconv.nn`. Raises `InvalidArgumentError` for an array or an option that is wrong, `NoDeviceError`
+    where the target's device is missing.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 32, 112, 112).astype("float32")
@@ -71,9 +73,9 @@ def conv2d(
     algorithm: str = "auto",
     target: Any = None,
     *,
-    precision: str = DEFAULT,
-    layout: str = "NCHW",
-    out_dtype: str | None = None,
+    precision: Word = DEFAULT,
+    layout: PlainLayout = "NCHW",
+    out_dtype: OutDType | None = None,
     x_zero_point: int = 0,
     out_zero_point: int = 0,
     out: Any = None,
@@ -96,7 +98,8 @@ def conv2d(
     On a CPU or tensor cores x may be of int8 or uint8, w of int8. Sums of `(x - x_zero_point) * w` are exact; padding
     adds nothing. The result is these sums in int32, without an epilogue; or in another `out_dtype`, the residual's too,
     what the epilogue makes of them in float32: in "int8" and "uint8" rounded, to even, plus `out_zero_point`,
-    saturated. Of float16 and bfloat16 the result may be in the `out_dtype` "float32".
+    saturated. Of float16 and bfloat16 the result may be in the `out_dtype` "float32". Raises what `depthwise` raises:
+    `InvalidArgumentError` and `NoDeviceError`.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 64, 56, 56).astype("float32")

@@ -18,10 +18,10 @@ from tvm.runtime import Executable, Module
 from tvmconv.dispatch import Selection, registry, select, template_named
 from tvmconv.lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
-from tvmconv.problem import FORWARD, Problem
+from tvmconv.problem import FORWARD, OpenAxis, Problem
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
-from tvmconv.problem.precision import DEFAULT
+from tvmconv.problem.precision import DEFAULT, Word
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, device_of, llvm, resolve_target
 
@@ -71,7 +71,7 @@ class Operator:
     def __call__(
         self, x: Any, w: Any, scale: Any = None, shift: Any = None, residual: Any = None, *, out: Any = None
     ) -> Any:
-        """Convolve x with w; return an array of the kind of x on the device of x.
+        """Convolve x (N, C, H, W) with w (`workload.w_shape`); return an array of the kind of x on the device of x.
 
         `out` is an array to write to and return instead of a new one: of NumPy, torch or TVM, contiguous, where no
         operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
@@ -105,7 +105,7 @@ class Operator:
         if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
             raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
         if not self.takes(workload):
-            expected = f"open sizes with which no array has over {MOST_BYTES} bytes, or sizes that are not left open"
+            expected = f"sizes with which no array has over {MOST_BYTES} bytes; without open sizes it may have more"
             raise InvalidArgumentError("x", x.shape, expected)
         return workload
 
@@ -246,8 +246,8 @@ def compile(  # noqa: A001
     target: Any = "llvm",
     config: Any = None,
     algorithm: str = "auto",
-    precision: str = DEFAULT,
-    open_sizes: Sequence[str] = (),
+    precision: Word | str = DEFAULT,
+    open_sizes: Sequence[OpenAxis] = (),
 ) -> Operator:
     """Compile the operator for a workload on a target (anything that `resolve_target` takes).
 
@@ -260,7 +260,15 @@ def compile(  # noqa: A001
     `Problem.precision` and the rows of `problem.precision`. With the `open_sizes` "batch" it is for any batch, and the
     one in the workload is what the configuration is chosen for; so with "height" and "width", where a template takes
     these.
-    Building for "cuda" needs no GPU, running does.
+
+    Building for "cuda" needs no GPU, running does. Raises `InvalidArgumentError` for a workload that no template takes
+    on the target, and for a configuration that breaks a constraint.
+
+    >>> import tvmconv
+    >>> workload = tvmconv.ConvWorkload.depthwise((1, 32, 56, 56), (32, 1, 3, 3), activation="relu")
+    >>> operator = tvmconv.compile(workload, "llvm")
+    >>> print(operator.selection.name)
+    cpu/depthwise
     """
     if not isinstance(workload, ConvWorkload):
         raise InvalidArgumentError("workload", workload, "a ConvWorkload, such as ConvWorkload.conv2d makes")

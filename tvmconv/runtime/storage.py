@@ -33,6 +33,8 @@ from tvmconv.targets.toolchain import compiler_package, find_cross_compiler
 MARK = b"tvmconv1"
 LENGTH_BYTES = 8
 
+WRITTEN = "a file that `tvmconv build`, export or save wrote"
+
 LEAST_FREE = 64 * 2**20
 """The bytes that have to be free on a disk before anything is exported to it."""
 
@@ -73,7 +75,7 @@ def save(
     """
     path = Path(path)
     if path.suffix != ".so":
-        raise InvalidArgumentError("path", str(path), "a name that ends in .so, by which TVM knows a library")
+        raise InvalidArgumentError("path", str(path), "a name that ends in .so")
     if not path.parent.is_dir():
         raise InvalidArgumentError("path", str(path), "a file in a folder that exists")
     for needed in (path.parent, tempfile.gettempdir()):
@@ -160,14 +162,14 @@ def read_description(path: str | PathLike[str]) -> Description:
         end = file.read()
         length = int.from_bytes(end[:LENGTH_BYTES], "little")
         if not end.endswith(MARK) or length > size - tail:
-            raise InvalidArgumentError("path", str(path), "a file that tvmconv exported")
+            raise InvalidArgumentError("path", str(path), WRITTEN)
         file.seek(size - tail - length)
         try:
             description = msgspec.json.decode(file.read(length), type=Description)
         except msgspec.MsgspecError:
-            raise InvalidArgumentError("path", str(path), "a file that tvmconv exported, undamaged") from None
+            raise InvalidArgumentError("path", str(path), f"{WRITTEN}; this one is damaged") from None
     if description.library_bytes != size - tail - length:
-        raise InvalidArgumentError("path", str(path), "a file that tvmconv exported, whole")
+        raise InvalidArgumentError("path", str(path), f"{WRITTEN}; this one is cut off")
     return description
 
 

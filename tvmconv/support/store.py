@@ -131,7 +131,7 @@ class Store:
         kind = str(getattr(error, "errno", None) or error)
         if kind not in self._told:
             self._told.add(kind)
-            logger.warning("compiled code and choices are not kept: %s", error)
+            logger.warning("compiled code is not kept on disk: %s", error)
 
 
 store = Store()

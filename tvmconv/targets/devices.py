@@ -175,7 +175,7 @@ class Cpu:
     registers: int
     """Vector registers."""
     row: str
-    """The row of `schedules/cpu/model/rates.json` that it counts with: its own one, if it was measured."""
+    """The row of `schedules/cpu/model/rates.json` that estimates use: the CPU's if measured, else a similar one's."""
     unit_lanes: int
     """Float32 elements that a unit multiplies, or that a load brings, in a cycle: wider vectors take several."""
     clock: float = 3.7e9
@@ -191,7 +191,7 @@ class Cpu:
     l1_bytes: int = 32 * 1024
     """The part of the first cache that a schedule counts on for what it reads again and again."""
     l2_bytes: int = 768 * 1024
-    """The same part of the second cache."""
+    """The part of the second cache that a schedule counts on for what it reads again and again."""
     l3_bytes: int = 16 * 1024 * 1024
     """Bytes of weights that stay in the last cache from one call of a network to the next; those of a larger network
     come from memory each time."""
@@ -209,12 +209,12 @@ AMX = replace(AVX512, model="AVX-512 and AMX", half_products=4.0, l2_bytes=1536 
 """Intel's cores with AMX; the second cache is the 2 MB that all of them have."""
 
 AVX2 = Cpu("AVX2", lanes=8, registers=16, row="Zen 4, AVX2", unit_lanes=8)
-"""No multiply-add broadcasts an input by itself. The rates are of code for AVX2 on a Zen 4."""
+"""Cores with AVX2, whose multiply-adds cannot broadcast an input. The rates are of code for a Zen 3, run on a Zen 4."""
 
 SSE = replace(AVX2, model="SSE", lanes=4, unit_lanes=4)
 
 NEON = Cpu("NEON", lanes=4, registers=32, row="Zen 4", unit_lanes=4, factors=4)
-"""A multiply-add takes one element of a vector as its factor, so that inputs need no instruction of their own."""
+"""Cores whose multiply-adds take one element of a vector as a factor, so that no instruction broadcasts inputs."""
 
 WIDE_NEON = replace(NEON, model="NEON with four units", fma_units=4, l1_bytes=64 * 1024)
 """Large cores have two vector pipes more."""
@@ -248,7 +248,7 @@ SYNONYMS = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def architecture(triple: str) -> str:
-    """Return the architecture in a target triple, or in what a system calls its own."""
+    """Return the architecture in a target triple, or in the name that a system gives to its architecture."""
     name = triple.partition("-")[0].lower()
     return SYNONYMS.get(name, name)
 

@@ -17,7 +17,7 @@ class TensorInstruction(NamedTuple):
     """An instruction that multiplies matrices: of half precision or TF32 with sums in float32, of int8 in int32."""
 
     name: str
-    """Its name in PTX."""
+    """The name of the instruction in PTX."""
     since: int
     """The oldest architecture that the row stands for, such as 80 for sm_80."""
     until: int | None
@@ -86,7 +86,7 @@ class DotInstruction(NamedTuple):
     """
 
     name: str
-    """Its name in assembly."""
+    """The name of the instruction in assembly."""
     arch: str
     features: tuple[str, ...]
     """The features that a target has to have, in LLVM's words."""
@@ -145,8 +145,8 @@ TILE_INSTRUCTIONS = (
         *(("bfloat16",), "uint16", "uint16", "float32"),
     ),
 )
-"""The instructions of AMX, which multiply whole tiles: a row of their sums is as `DotInstruction` says, of as many
-factors as fill a row of a tile. Weights have a sign, so that `tdpbsud` and `tdpbuud` are for nobody."""
+"""The instructions of AMX, which multiply whole tiles: a row of their sums is as `DotInstruction` says, and its
+factors fill a row of a tile. Weights have a sign, so that `tdpbsud` and `tdpbuud` have no row."""
 
 
 @lru_cache(maxsize=64)
@@ -181,7 +181,7 @@ class LookupInstruction(NamedTuple):
     """An instruction of a CPU that takes a byte of a table in registers for each byte of a vector, by its last bits."""
 
     name: str
-    """Its name in assembly."""
+    """The name of the instruction in assembly."""
     features: tuple[str, ...]
     """The features that a target has to have, in LLVM's words."""
     intrinsic: str
@@ -209,7 +209,7 @@ class RoundingInstruction(NamedTuple):
     """An instruction of a CPU that rounds a vector of float32 numbers to bfloat16, to nearest even."""
 
     name: str
-    """Its name in assembly."""
+    """The name of the instruction in assembly."""
     feature: str
     """The feature that a target has to have, in LLVM's words."""
     intrinsic: str

@@ -59,7 +59,9 @@ def require_tvm_compiler() -> None:
     from tvm.base import _RUNTIME_ONLY
 
     if _RUNTIME_ONLY:
-        raise CompileError("this needs TVM's compiler, and TVM has loaded its runtime alone (TVM_USE_RUNTIME_LIB)")
+        raise CompileError(
+            "this needs TVM's compiler: start the process without TVM_USE_RUNTIME_LIB, which loads the runtime alone"
+        )
 
 
 def backend_of(target: tvm.target.Target) -> Backend:
@@ -112,7 +114,7 @@ def device_facts(kind: str, number: int = 0) -> DeviceFacts | None:
 
 _KINDS = " or ".join(map(repr, BACKENDS))
 
-_EXPECTED = "'llvm', 'cuda', a tag of TVM such as 'nvidia/nvidia-h100', or a target as JSON or a dict"
+_EXPECTED = "'llvm', 'cuda', a name that TVM knows, such as 'nvidia/nvidia-h100', or a target as JSON or a dict"
 
 
 def _parse(text: str) -> dict[str, Any]:

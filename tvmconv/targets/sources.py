@@ -45,7 +45,9 @@ def digest(package: Path = PACKAGE) -> str | None:
 
     sources = files(package)
     if changed := [str(file) for file in sources if file.stat().st_mtime >= BEGAN]:
-        logger.warning("changed since this process began: %s; it keeps no kernels, and finds none", ", ".join(changed))
+        logger.warning(
+            "files of tvmconv changed since this process began, so no compiled code is kept: %s", ", ".join(changed)
+        )
         return None
     total = sha256(f"{tvm.__version__} {tvm_ffi.__version__}".encode())
     for file in sources:

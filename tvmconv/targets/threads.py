@@ -77,7 +77,7 @@ def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Ch
         # OpenMP takes a number for each level of nesting, of which the first is meant.
         given = re.match(r"\s*0*([1-9]\d*)\s*(,|$)", text)
         if given is None:
-            warnings.warn(f"{name} is {text!r}, which is no positive number: it is left out", stacklevel=2)
+            warnings.warn(f"{name} is {text!r}, which is no positive number, and is ignored", stacklevel=2)
             continue
         threads, reason = int(given[1]), f"set by {name}"
         break
@@ -122,7 +122,7 @@ def set_num_threads(threads: int) -> None:
     if (most := get_num_threads()) != threads:
         configure_pool(MODE_BIG, held)
         os.environ.update({name: before[name] for name in (NUMBER, BINDING, CHOSEN) if name in before})
-        expected = f"at most {most} in this thread: its pool has been made, and processors counted"
+        expected = f"at most {most} in this thread, which has called kernels: TVM's pool of threads cannot grow"
         raise InvalidArgumentError("threads", threads, expected)
 
 

@@ -5,7 +5,8 @@ by one instruction. Up to six tiles of sums stay in registers; of 2 by 2 each ti
 The input is copied, so that the channels of a step lie side by side, unless they do so already. Where there are few, as
 in an image, a row of the window in all channels is copied to where channels would be: the im2win layout along rows.
 
-Where a CPU has no tiles, tests run its code by an emulator of the instructions (`tests/emulated_tiles.py`).
+Where a CPU has no tiles, tests run its code by an emulator of the instructions
+(`tests/schedules/cpu/emulated_tiles.c`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from .tiles import computed, cycles, depth, instruction_of
 
 @dataclass(frozen=True)
 class Config(TileConfig):
-    """The knobs, which are those of `TileConfig`, for tiles of AMX in the place of vectors.
+    """The knobs, which are those of `TileConfig`, for tiles of AMX instead of vectors.
 
     `vectors` are tiles of output channels side by side, and `rows` tiles of `columns` pixels, which lie below each
     other; of a plane that is one row, they and `tiles` lie side by side. A step multiplies `channels` input channels.
@@ -78,7 +79,7 @@ def _product(workload: ConvWorkload, config: Config, layout: Layout, name: str) 
 
 
 def _chunk(layout: Layout, channels: int) -> tuple[int, int]:
-    """Return the step to the next chunk of so many channels: to the next block of that size, or along a pixel."""
+    """Return the axis and the step to the next chunk of `channels`: to the next block, or along a pixel."""
     return (1, 1) if layout.block == channels else (layout.order.index(1), channels)
 
 

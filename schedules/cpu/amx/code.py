@@ -138,9 +138,9 @@ def fits(tiles: int, vectors: int) -> bool:
 
 
 def tile_code(instruction: DotInstruction, tiles: int, vectors: int, pixels: int, channels: int) -> TileCode:
-    """Return the functions for so many tiles of pixels by tiles of output channels, which `fits`.
+    """Return the functions for `tiles` tiles of pixels by `vectors` tiles of output channels, which `fits` allows.
 
-    A tile has so many pixels, and a step so many input channels.
+    A tile has `pixels` pixels, and a step `channels` input channels.
     """
     sums = tiles * vectors
     begin = f"tvmconv_begin_{instruction.name}_{tiles}x{vectors}_{pixels}x{channels}"
@@ -178,7 +178,7 @@ def _call(name: str, first: int, *others: int | str) -> str:
 
 
 def _places(name: str, count: int, step: int | str) -> list[str]:
-    """Return the addresses %name1, ... behind %name0, each so many bytes after the one before."""
+    """Return the code of addresses %name1, ... behind %name0, each `step` bytes after the preceding one."""
     return [f"%{name}{each} = getelementptr i8, ptr %{name}{each - 1}, i64 {step}" for each in range(1, count)]
 
 

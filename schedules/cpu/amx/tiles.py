@@ -127,7 +127,7 @@ def knobs(problem: Problem, target: tvm.target.Target) -> dict[str, tuple[Any, .
 
 
 def columns_of(width: int) -> tuple[int, ...]:
-    """Return the numbers of pixels of a tile that are worth a trial: as many as can be, alike, or without a rest."""
+    """Return the numbers of pixels of a tile that are worth a trial: the most, that of equal tiles, divisors."""
     whole = (each for each in divisors(width, TILE_ROWS) if each > TILE_ROWS // 2)
     return tuple(sorted({min(width, TILE_ROWS), evenly(width, TILE_ROWS), *whole}))
 
@@ -191,7 +191,7 @@ def tiles(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
 
 
 def tasks(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
-    """Yield all tiles with each number of them that a task may have, and each place for the input.
+    """Yield all tiles with each number of them that a task may have, and each value of `staged`.
 
     What a task stages stays in the second cache, if that is possible with one row of tiles.
     """

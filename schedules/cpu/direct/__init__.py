@@ -1,4 +1,4 @@
-"""Direct convolution on a CPU: tiles of outputs in registers read the input in place, or a padded copy of it.
+"""Direct convolution on a CPU: tiles of outputs in registers read the input directly, or a padded copy of it.
 
 Linear layers of many rows are one image in NHWC, whose pixels are the rows: (N, C) lies in memory alike. A tile of
 several pixels reads each vector of the weight once for several rows, and stores what it has summed.
@@ -31,7 +31,7 @@ from .register_tiles import STAGED_BYTES, schedule_tiles, tile_knobs, tiles_to_s
 from .tiles import TileConfig, blocks, counts
 
 FEWEST_ROWS = 64
-"""The rows of a task, where there are so many: with fewer a weight would be read too often from where it lies."""
+"""The rows of a task, if a layer has that number: with fewer the weight would be read from memory too often."""
 
 
 @dataclass(frozen=True)

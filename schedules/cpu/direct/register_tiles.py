@@ -41,7 +41,7 @@ MOST_VECTORS = 6
 """The most vectors of output channels of a tile."""
 
 MOST_ROWS = 8
-"""The most rows of a tile: each is a stream of its own, which in NHWC may be in a page of its own."""
+"""The most rows of a tile: each is a separate stream of memory, which in NHWC may be in a separate page."""
 
 SPARE = {16: 4, 32: 1}
 """The number of registers that sums leave free, by the number of registers.
@@ -235,7 +235,7 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
 
 
 def transpose(sch: Schedule, tile: SBlockRV, columns: int, lanes: int, dtype: str = "float32") -> list[LoopRV]:
-    """Schedule the copy of a tile of sums of a type into rows of its channels, so many columns of a vector at once.
+    """Schedule the copy of a tile of sums of a type into rows of its channels, `columns` columns of a vector at once.
 
     Return the loops over them.
     """
@@ -249,7 +249,7 @@ def transpose(sch: Schedule, tile: SBlockRV, columns: int, lanes: int, dtype: st
 
 
 def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterator[TileConfig]:
-    """Yield the tiles that registers hold beside a weight for each vector and an input, reading in place."""
+    """Yield the tiles that registers hold beside a weight for each vector and an input, which is not copied."""
     channels = innermost_channels(workload)
     height, width = workload.output_size
     lanes, registers = lanes_of(workload, target), cpu_of(target).registers

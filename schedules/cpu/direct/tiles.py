@@ -1,4 +1,4 @@
-"""The knobs of a register tile of outputs, and the work of kernels that are made of such tiles.
+"""The knobs of a register tile of outputs, and the work of kernels that are made of register tiles.
 
 The size of a tile follows from the analysis of the im2win thesis (section 3.2): at least as many vectors as
 multiply-adds are under way at once, and no more than there are registers.
@@ -38,7 +38,7 @@ class TileConfig:
     tiles: int
     """The number of register tiles of a task, one below the other."""
     staged: int
-    """The place that the padded input is copied to: 0 nowhere, 1 a band for each task, 2 as a whole ahead."""
+    """The copy of the padded input: 0 for none, 1 for a band in each task, 2 for all of it before the tasks."""
     parallel: bool
     """True to spread the work over the threads of the machine."""
 

@@ -35,7 +35,7 @@ def _description(rows: int, lanes: int, dtype: str) -> PrimFunc:
 
 
 def _implementation(described: PrimFunc, rows: int, lanes: int) -> PrimFunc:
-    """Return the intrinsic's code: as many rows as a vector has lanes at a time, and those that are left."""
+    """Return the intrinsic's code: it transposes rows by the lanes of a vector at a time, then the remaining rows."""
     matrix, transposed = described.params
     code = VectorCode(f"{matrix.ty.dtype}x{lanes}")
     for first in range(0, rows, lanes):

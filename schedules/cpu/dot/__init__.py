@@ -1,8 +1,16 @@
 """Convolution of integers and bfloat16 on a CPU by instructions that add up products of several input channels at once.
 
-Tiles of outputs in registers read the input in place, or a padded copy of it, a few neighbouring channels at a time. On
-a core of Zen 4 layers of ResNet-50 reach 90 to 99% of the peak of `vpdpbusd` in blocks of channels, the weight laid out
-ahead, and 96 to 99% of that of `vdpbf16ps`.
+Tiles of outputs in registers read the input directly, or a padded copy of it, a few neighbouring channels at a time;
+`tvmconv.targets.instructions` has a row for each instruction. One in NCHW is copied into groups of an instruction's
+terms. `vpdpbusd` wants a first factor without a sign, `sdot` one with a sign: other numbers get their sign bit changed
+when they are read, and 128 times the sum of the weights is subtracted, as for any zero point.
+
+`vdpbf16ps` takes denormal numbers for zeros, as oneDNN's bfloat16 does, and its denormal sums too. On Intel's cores
+with AMX it takes as long as four multiply-adds of float32 (measured on Granite Rapids), so that there the dot product
+of bfloat16 is slower than float32.
+
+On a core of Zen 4 layers of ResNet-50 reach 90 to 99% of the peak of `vpdpbusd` in blocks of channels, the weight laid
+out ahead, and 96 to 99% of that of `vdpbf16ps`.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
 
 
 def tile_features(workload: ConvWorkload, config: TileConfig, cost: float, channels: int) -> dict[str, float]:
-    """Return the features of tiles that take so many cycles for input channels that are rounded up."""
+    """Return the features of tiles that take `cost` cycles; `channels` is the number of input channels, rounded up."""
     height, width = plane(workload)
     taps, band = prod(workload.kernel), band_of(workload, config)
     return {

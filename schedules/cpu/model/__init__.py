@@ -47,7 +47,7 @@ class Counts:
     loaded: float
     """The vectors that are loaded as factors."""
     chained: float
-    """The steps of all tiles: in each, every sum waits for its own preceding multiply-add."""
+    """The steps of all tiles: in each, every sum waits for the preceding multiply-add to it."""
     broadcast: float = 0.0
     """The elements that are loaded into all lanes of a vector."""
     split: float = 0.0

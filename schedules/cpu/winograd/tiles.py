@@ -51,7 +51,7 @@ class Config:
     vector: int
     """The number of lanes of a vector."""
     shared: bool
-    """True for threads that transform a band together, and share its output channels; else each has its own bands."""
+    """True for threads that transform a band together, and share its output channels; else each has whole bands."""
     parallel: bool
     """True to spread the work over the threads of the machine."""
 

@@ -23,17 +23,17 @@ ROW, COLUMN, LANE, UNIT = "rci1"
 
 
 def input_transform(outputs: int, lanes: int) -> str:
-    """Return the name of the intrinsic for a tile of input, of so many channels side by side."""
+    """Return the name of the intrinsic for a tile of input, of `lanes` channels side by side."""
     return _registered("input", outputs, lanes, "rci", "rc11i")
 
 
 def weight_transform(outputs: int, lanes: int) -> str:
-    """Return the name of the intrinsic for the taps of so many output channels, which become neighbours."""
+    """Return the name of the intrinsic for the taps of `lanes` output channels, which become neighbours."""
     return _registered("weight", outputs, lanes, "i1rc", "rc1i")
 
 
 def output_transform(outputs: int, lanes: int) -> str:
-    """Return the name of the intrinsic for a tile of products' sums, of so many channels side by side."""
+    """Return the name of the intrinsic for a tile of products' sums, of `lanes` channels side by side."""
     return _registered("output", outputs, lanes, "rc1i", "rci")
 
 
@@ -74,7 +74,7 @@ def _place(axes: str, row: Any, column: Any, lane: Any, unit: int = 0) -> tuple[
 
 
 def _strides(name: str, dimensions: int) -> list[tirx.PrimExpr]:
-    """Return strides that are variables, but for the last one."""
+    """Return strides that are variables, except the last one, which is 1."""
     return [*(tirx.Var(f"{name}{axis}", "int32") for axis in range(dimensions - 1)), 1]
 
 

@@ -12,16 +12,32 @@ multiply, each a different tile, and store it meanwhile: see `tvmconv.lowering.g
 bytes go to the output from registers, also those of parts of a reduction, which a second kernel adds up. The rows of
 `wgmma`'s product are pixels, or output channels, so that tiles may have any multiple of eight pixels.
 
+While one chunk is multiplied `num_stages - 1` chunks are on their way, and one fewer where a product continues during
+the next one. One barrier a chunk says that it has come, and that all threads are done with the one to be overwritten.
+
+Blocks that share a reduction are a cluster where they are two, and mostly write their sums for a second kernel where
+they are more: in a CUDA graph that takes less time than clusters of four or eight, which have room on 120 of an H100's
+132 multiprocessors, where pairs have room on all (cuOccupancyMaxActiveClusters).
+
 The channels of a chunk are contiguous in memory. Operands whose channels are not, or too few for whole copies, are
-first copied by separate kernels.
+first copied by separate kernels. Without whole copies a row of a window in all channels is copied to where the channels
+of a tap would be, as im2win has it: a 7x7 kernel of 3 channels then has 7 taps of 21 channels, not 49 of 3, each with
+padding.
+
+A product of float32 numbers is one of rounded TF32 numbers with the precision "tf32", and three of both halves of each
+number with "float32"; the product of the lesser halves, 2^-22 of it, is left out. Tensor cores round sums toward zero:
+each chunk of three products has separate sums, which float32 units add up. Infinities may become NaN there, and numbers
+below 1e-34 lose bits, so that "strict" is left to other templates.
 
 On an H100 the layers of the im2win thesis with whole chunks of channels reach 386 to 728 TFLOP/s in float16 at batch
 128; all twelve, of which `cuda/shallow` has the four of three channels, take cuDNN 1.57 times as long in the geometric
-mean (benchmarks/tensor-h100-batch-128-float16.json). At batch 1 it is 2.02 times
-(benchmarks/tensor-h100-batch-1-float16.json), in float32 2.81 times (benchmarks/tensor-h100-batch-1-float32.json).
+mean (benchmarks/tensor-h100-batch-128-float16.json). In float32 it is 2.75 times at batch 1 on an H200
+(benchmarks/tensor-h200-batch-1.json).
 
 The schedule is a complete one for ordinary CUDA code, which its serial twin runs. Its annotations name the functions
-that replace parts of it: see `tvmconv.lowering.gpu.intrinsics`.
+that replace parts of it: see `tvmconv.lowering.gpu.intrinsics`. A serial twin copies at once and needs no barriers:
+`tests/emulated/gpu.py` runs all threads of a lowered kernel step by step, and fails where no barrier parts two accesses
+in conflict; warps with roles are tested by `tests/lowering/test_specialization.py`, and on a GPU.
 """
 
 from __future__ import annotations

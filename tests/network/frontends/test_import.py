@@ -193,7 +193,7 @@ UNSUPPORTED: dict[Callable[[Graph], str], str] = {
     unknown: r"Swirl \(node 'swirl0'\), Swirl \(node 'swirl1'\): Relax does not have it.*without it",
     quantized: r"QLinearConv \(node 'qlinearconv0'\): its scale is blocked.*quantize it with one scale",
     wrong_channels: r"Conv \(node 'conv1'\): it needs images of 4 channels; they have 8",
-    undefined: r"Relu \(node 'relu0'\): nothing makes its input 'nothing'",
+    undefined: r"Relu \(node 'relu0'\): the model has no input, constant or node that makes its input 'nothing'",
     window_too_large: "it has a window of 11 that is larger than its input of 9, padding included",
 }
 

@@ -136,7 +136,9 @@ def test_what_a_template_counts(name: str) -> None:
         assert template.estimate(larger, config, TARGET) > template.estimate(problem, config, TARGET)
 
 
-@pytest.mark.parametrize("cpu", {AVX512, AMX, AVX2, SSE, NEON, *CPUS.values()}, ids=lambda cpu: cpu.model)
+@pytest.mark.parametrize(
+    "cpu", [*dict.fromkeys((AVX512, AMX, AVX2, SSE, NEON, *CPUS.values()))], ids=lambda cpu: cpu.model
+)
 def test_every_cpu_has_rates(cpu: Any) -> None:
     assert rates_of(cpu) is table().machines[cpu.row]
 

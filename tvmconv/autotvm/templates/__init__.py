@@ -43,7 +43,7 @@ from .config_space import ConfigEntity, FallbackConfigEntity
 from .instance import Instance, applied_config, checked
 
 VERSION = 1
-"""The template version in the records of such templates, always the same.
+"""The version of templates that users write, in their records: always this one.
 
 The meaning of their knobs is the user's affair, and a knob or value that is gone is noticed.
 """

@@ -245,7 +245,7 @@ class ConfigEntity:
         self.space = space
         self.index = index
         self.places = places
-        """The place of each knob's value among the knob's values."""
+        """The index of each knob's value among the knob's values."""
         self.errors: list[str] = []
 
     @property

@@ -90,7 +90,7 @@ class _Expected:
     arrays: list[np.ndarray[Any, Any]]
     """The array for each argument of the kernel; outputs hold values that no kernel has written."""
     results: list[np.ndarray[Any, Any]]
-    """The same arrays after the computation."""
+    """The expected content of each array after the computation."""
     places: dict[int, str]
     """The names of the outputs, by their indices among the arrays."""
     tolerance: float

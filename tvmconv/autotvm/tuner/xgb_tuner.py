@@ -42,6 +42,16 @@ class XGBTuner(Tuner):
 
     The first batch is random, unless there are records of similar tasks. A space is small enough to score all of it
     each time, where AutoTVM had to search for the model's maximum.
+
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 32, 14, 14), (32, 1, 3, 3)), "llvm")
+    >>> option = autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())
+    >>> tuner = autotvm.XGBTuner(task)
+    >>> tuner.tune(n_trial=2, measure_option=option, callbacks=[autotvm.callback.log_to_file("conv.jsonl")])
+    >>> option.close()
+    >>> tuner.trials
+    2
     """
 
     random_share = 0.1

@@ -68,10 +68,6 @@ class Chart:
         chart = tag("svg", *self.parts, viewBox=f"0 0 {WIDTH} {self.height:.0f}", role="img")
         return tag("figure", chart, tag("figcaption", *keys))
 
-    def file(self, notes: Sequence[str]) -> Markup:
-        """Return the chart above its key and lines of notes, as a separate SVG file."""
-        return below_each_other([self], notes)
-
 
 def below_each_other(charts: Sequence[Chart], notes: Sequence[str]) -> Markup:
     """Return charts above their keys as one SVG file, with lines of notes at its end."""
@@ -124,18 +120,18 @@ class LogAxis:
         return [round(number * step, 12) for number in range(first, last + 1)]
 
 
-def bars(rows: Mapping[str, Mapping[str, float]], unit: str, base: float = 1) -> Chart:
-    """Draw a group of horizontal bars for each row, from the base to the right, or to the left for smaller values."""
+def bars(rows: Mapping[str, Mapping[str, float]], unit: str) -> Chart:
+    """Draw a group of horizontal bars for each row, from 1 to the right, or to the left where a value is less."""
     values = [value for row in rows.values() for value in row.values()]
     colours = colours_of(dict.fromkeys(name for row in rows.values() for name in row))
     left, row_gap, thick = 8 + 6 * min(max(map(len, rows)), LONGEST), 8, 9
-    x = LogAxis([*values, base], left, WIDTH - 34)
+    x = LogAxis([*values, 1.0], left, WIDTH - 34)
     parts: list[Markup] = []
     y = float(TOP)
     for label, row in rows.items():
         parts.append(_text(left - 6, y + thick * len(row) / 2 + 4, label[:LONGEST], "end"))
         for name, value in row.items():
-            start, end = sorted((x(base), x(value)))
+            start, end = sorted((x(1.0), x(value)))
             title = tag("title", f"{label}, {name}: {value:.3g}")
             size = {"x": start, "y": y, "width": max(end - start, 1.0), "height": thick - 1}
             parts.append(tag("rect", title, **size, fill=colours[name]))
@@ -144,7 +140,7 @@ def bars(rows: Mapping[str, Mapping[str, float]], unit: str, base: float = 1) ->
         y += row_gap
     grid = [_line(x(tick), TOP - 4, x(tick), y, "grid") for tick in x.ticks()]
     grid += [_text(x(tick), y + 12, _number(tick), "middle") for tick in x.ticks()]
-    grid.append(_line(x(base), TOP - 4, x(base), y, "axis"))
+    grid.append(_line(x(1.0), TOP - 4, x(1.0), y, "axis"))
     return Chart([*grid, *parts, _text((left + WIDTH) / 2, y + 27, unit, "middle")], y + 32, colours)
 
 

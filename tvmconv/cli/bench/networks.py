@@ -95,6 +95,7 @@ def networks(
     """
     run = begin("networks", target, rounds)
 
+    from tvmconv.bench.html.charts import below_each_other
     from tvmconv.bench.networks.network import choose_networks, choose_peers, measure_networks, timm_table
 
     chosen = choose_peers(peers, precision)
@@ -110,7 +111,7 @@ def networks(
         click.echo(run)
     with collected(measured if as_json else _printed(measured)) as (rows, _):
         if plot is not None and (chart := _bars(rows)):
-            write_whole(plot, chart.file([str(run)]).encode())
+            write_whole(plot, below_each_other([chart], [str(run)]).encode())
         if csv is not None:
             write_whole(csv, timm_table(rows).encode())
         if as_json:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tvmconv.problem.parameters import SPARSE_MODES
+
 from ..console import print_json, print_table, progress
 from ..options import (
     CHECK_INDICES,
@@ -35,8 +37,9 @@ def build(
     target: str = TARGET,
     shapes: Shapes | None = INPUT_SHAPES,
     sparse: str = option(
-        "The weights to compile into their kernels, where nothing is left of their zeros.",
-        type=click.Choice(("auto", "always", "never")),
+        "The weights to compile into the code, where zeros take no time: auto, those with at least 70% zeros that are "
+        "estimated to become faster; always, all; never, none.",
+        type=click.Choice(SPARSE_MODES),
         default="auto",
     ),
     precision: str = NETWORK_PRECISION,

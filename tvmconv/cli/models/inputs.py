@@ -74,8 +74,8 @@ def fill(spec: TensorSpec, mode: str, generator: np.random.Generator) -> Array:
     """
     shape = [size for size in spec.shape if isinstance(size, int)]
     if len(shape) < len(spec.shape):
-        expected = f"an .npz file with {spec}, some of whose sizes are open; --input-shapes gives them"
-        raise InvalidArgumentError("inputs", None, expected)
+        expected = "numbers: give them by --input-shapes, or an array in --inputs"
+        raise InvalidArgumentError(f"the shape of {spec.name}", spec.shape, expected)
     if mode == "ones":
         return np.ones(shape, spec.dtype)
     if is_floating(spec.dtype):

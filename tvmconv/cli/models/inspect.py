@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 @command(records_option)
 def inspect(
     subject: str = argument(metavar="WORKLOAD|MODEL"),
-    layer: int | None = option("Number of the convolution in `tvmconv tasks`.", metavar="N"),
+    layer: int | None = option("The number of a convolution of MODEL, as `tvmconv tasks` lists them.", metavar="N"),
     target: str = TARGET,
     show: str = option(
-        "The schedule's configuration; the scheduled function as TVMScript; the CUDA or LLVM source made from it; "
-        "what a compiler makes of that, asm for a CPU and ptx for CUDA; the registers and memory that CUDA's "
-        "compiler reports.",
+        "What to show: config, the values of the kernel's knobs; tvmscript, its loops, as TVM prints them; source, the "
+        "CUDA C++ or LLVM IR made of them; asm for a CPU, ptx for CUDA, what the compiler makes of that; resources, "
+        "the registers and the memory of a CUDA kernel.",
         type=click.Choice(list(dict.fromkeys(view for backend in BACKENDS.values() for view in backend.views))),
         default="config",
     ),
-    passes: bool = option("Show a whole MODEL's Relax module behind each pass instead."),
+    passes: bool = option("Show the whole MODEL as TVM's Relax instead: as it is imported, and after each pass."),
     precision: str = NETWORK_PRECISION,
     direction: str = DIRECTION,
     shapes: Shapes | None = INPUT_SHAPES,
     as_json: bool = JSON,
 ) -> None:
-    """Show how one convolution is scheduled by itself, with operands in NCHW, and the code that comes out.
+    """Show the kernel of one convolution: its configuration, its loops, or the code made of them.
 
-    In a network it may have another layout, or share a kernel with the next one: `tvmconv build` lists those, and
-    --passes shows what becomes of a whole model, pass by pass, up to its scheduled functions.
+    WORKLOAD describes a convolution in JSON, as `ConvWorkload.to_json` does, or is a file with that; MODEL is an ONNX
+    or .pt2 file, of which --layer chooses a convolution. A CUDA target needs no GPU.
 
-    WORKLOAD is a workload as JSON, or a file that holds it; MODEL is an ONNX or .pt2 file, and --layer says which of
-    its convolutions is meant. A CUDA target needs no GPU. A gradient by the input with a stride of 1 is a convolution
-    with mirrored taps.
+    The kernel is that for tensors in NCHW. In a network a convolution may have another layout, or share a kernel with
+    the next one: `tvmconv build` lists those kernels, and --passes shows what becomes of the whole model. A gradient by
+    the input with a stride of 1 is a convolution with mirrored taps.
     """
     from tvmconv.dispatch import select
     from tvmconv.problem import Problem
@@ -124,14 +124,16 @@ def find_workload(subject: str, layer: int | None, shapes: Shapes | None) -> Con
                 return _layer(path, layer, shapes)
         subject = path.read_text(errors="replace")
     if layer is not None:
-        raise InvalidArgumentError("layer", layer, "none with a single workload")
+        raise InvalidArgumentError("layer", layer, "none for a single workload: it chooses one of a model")
     return ConvWorkload.from_json(subject)
 
 
 def _layer(model: Path, layer: int | None, shapes: Shapes | None) -> ConvWorkload:
+    if layer is None:
+        raise click.UsageError("give --layer N with a model; `tvmconv tasks` lists the numbers of its convolutions")
     tasks = find_tasks(model, shapes)
-    if layer is None or layer > len(tasks):
-        raise InvalidArgumentError("layer", layer, f"a number from 1 to {len(tasks)}, as `tvmconv tasks` counts")
+    if layer > len(tasks):
+        raise InvalidArgumentError("layer", layer, f"a number from 1 to {len(tasks)}, as `tvmconv tasks` lists them")
     convolution = tasks[layer - 1].convolution
     if convolution.workload is None or convolution.obstacle is not None:
         raise UnsupportedModelError(f"layer {layer}, {convolution.description}: {convolution.obstacle}")

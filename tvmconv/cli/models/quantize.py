@@ -14,24 +14,26 @@ from ..options import INPUT_FILE, JSON, MODEL, command, option, output
 def quantize(
     model: Path = MODEL,
     data: Path = option(
-        "Samples of the inputs: an array for each, whose first axis goes through the samples.",
+        "Samples of the inputs, which tell the ranges of tensors: an array for each input, by its name, with the "
+        "samples along the first axis.",
         type=INPUT_FILE,
         metavar="FILE.npz",
     ),
     output: Path = output("The file to write.", ".onnx", "FILE.onnx"),
     form: str = option(
-        "The form of the result: operators between QuantizeLinear and DequantizeLinear, or such as QLinearConv.",
+        "The form of the result: qdq, operators in float32 between QuantizeLinear and DequantizeLinear; qoperator, "
+        "operators on integers, such as QLinearConv.",
         "--format",
         type=click.Choice(("qdq", "qoperator")),
         default="qdq",
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Quantize MODEL, an ONNX file in float32, with the ranges that samples of its inputs have.
+    """Quantize MODEL, an ONNX file in float32, to integers, with ranges from samples of its inputs.
 
-    ONNX Runtime does it: weights become int8 with a scale for each output channel, other tensors uint8. What it
-    costs is told for each convolution and linear layer, and for the outputs: the ratio of signal to noise in dB, where
-    6 dB are a bit. `tvmconv build` and `tvmconv run` take the result.
+    ONNX Runtime does it: weights become int8 with a scale for each output channel, other tensors uint8. The table has
+    the ratio of signal to noise of each convolution and linear layer, and of the outputs, in dB: 6 dB are a bit.
+    `tvmconv build` and `tvmconv run` take the result.
     """
     from tvmconv.integrations.quantizing import quantize as quantize_model
     from tvmconv.integrations.quantizing import split

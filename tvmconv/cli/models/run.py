@@ -51,22 +51,22 @@ PROGRAM = ".pt2"
 def run(
     file: Path = argument(metavar="FILE|MODEL", type=INPUT_FILE),
     inputs: Path | None = option(
-        "The inputs by name; those that the file lacks are filled.", "-i", type=INPUT_FILE, metavar="X.npz"
+        "The arrays of inputs, by name; an input that the file lacks is filled.", "-i", type=INPUT_FILE, metavar="X.npz"
     ),
     outputs: Path | None = output("The file to write the outputs to, by name.", ".npz", "Y.npz"),
     fill_mode: str = option(
-        "The filling of inputs; random is normal numbers, and 0 or 1 for integers and booleans.",
+        "The elements of inputs that are filled; random: normal numbers, and 0 or 1 for integers and booleans.",
         type=click.Choice(["random", "ones"]),
         default="random",
     ),
     seed: int = SEED,
     target: str | None = option(
-        "The target to build MODEL for, as in `tvmconv build`; FILE has its own.  [default: llvm]"
+        "The machine to compile MODEL for, as in `tvmconv build`; FILE is compiled already.  [default: llvm]"
     ),
     verify: str | None = option(
-        "Compare the outputs of MODEL with this runtime's.", type=click.Choice(["onnxruntime"])
+        "Compare the outputs of MODEL with those that this program computes.", type=click.Choice(["onnxruntime"])
     ),
-    print_time: bool = option("Measure the time, without the copies from and to a GPU."),
+    print_time: bool = option("Measure the time of a call, without the copies to and from a GPU."),
     repeat: int = option("With --print-time or --profile: the number of measurements.", default=10),
     number: int = option("With --print-time: the number of runs in each measurement.", default=1),
     profile: bool = option(
@@ -133,9 +133,7 @@ def run(
             click.echo(f"{verify}: {found.output} {differs}")
     for name, expected in reference.items():
         if expected.size > 1 and (expected == expected.flat[0]).all():
-            note(
-                f"{name} is {expected.flat[0]} everywhere in {verify}'s result too: with this model that proves little"
-            )
+            note(f"every element of {name} is {expected.flat[0]} in {verify}'s result too: agreement proves little")
     if wrong := [found.output for found in comparisons if not found.agrees]:
         raise WrongResultError(f"{', '.join(wrong)} of {file} differs from what {verify} computes by more than allowed")
 
@@ -153,7 +151,7 @@ def load_network(
         is_library = opened.read(len(LIBRARY)) == LIBRARY
     if not is_library:
         if verify is not None and file.suffix == PROGRAM:
-            raise InvalidArgumentError("verify", verify, "none with a .pt2 file: that takes the ONNX model")
+            raise InvalidArgumentError("verify", verify, "none for a .pt2 file: ONNX Runtime takes an ONNX file")
         from tvmconv.network import build, import_model
         from tvmconv.targets import device_of, resolve_target
 
@@ -167,7 +165,7 @@ def load_network(
     options = (("target", target), ("verify", verify), ("precision", given), ("check_indices", unchecked))
     for name, value in options:
         if value is not None:
-            raise InvalidArgumentError(name, value, "none with a library: that takes the ONNX model")
+            raise InvalidArgumentError(name, value, "none for a library, which is built already: it is for a model")
     from tvmconv.network.loading import load
 
     with progress(f"loading {file.name}"):

@@ -25,11 +25,11 @@ class Task:
 
 @command()
 def tasks(model: Path = MODEL, shapes: Shapes | None = INPUT_SHAPES, as_json: bool = JSON) -> None:
-    """List the convolutions of MODEL, an ONNX or .pt2 file, equal ones merged: what they cost, and who has a kernel.
+    """List the convolutions of MODEL, an ONNX or .pt2 file: their FLOPs, and whether tvmconv or TVM computes them.
 
-    Linear layers of matrices are among them, as convolutions of one element. FLOPs are two for each multiply-add; the
-    total counts every layer. In a network that is built those of tensors of several axes are matrices, too, and for a
-    CPU operands may be in blocks of channels: those tasks are what `tvmconv tune --dry-run` lists.
+    Equal ones are one row. Linear layers of matrices are among them, as convolutions of one pixel. FLOPs are two for
+    each multiply-add; the total counts every layer. A build changes some of these tasks, for example their layout:
+    `tvmconv tune --dry-run` lists those of a build.
     """
     found = find_tasks(model, shapes)
     total = sum((task.convolution.flops or 0) * len(task.names) for task in found)
@@ -46,7 +46,7 @@ def tasks(model: Path = MODEL, shapes: Shapes | None = INPUT_SHAPES, as_json: bo
     layers = sum(len(task.names) for task in found)
     click.echo(f"{layers} convolutions, {len(found)} different, {total / 1e6:,.1f} MFLOPs in all")
     if any(task.convolution.flops is None for task in found):
-        note("those with sizes that are known only when the model runs are not in the total")
+        note("convolutions with sizes that are known only when the model runs are not in the total")
     if assumed := {_assumed(task.convolution) for task in found if task.convolution.open_sizes}:
         note(f"where sizes are open, FLOPs are those of {'; '.join(sorted(assumed))}")
 

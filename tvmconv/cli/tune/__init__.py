@@ -65,15 +65,18 @@ class Source:
     """The options that say what is tuned."""
 
     model: Path | None = argument(type=INPUT_FILE, required=False)
-    suite: str | None = option("Tune the workloads of a suite instead of a model's.", metavar="NAME")
-    workload: str | None = option("Tune one workload instead.", metavar="JSON")
+    suite: str | None = option("Tune the convolutions of one of tvmconv's suites instead of a model's.", metavar="NAME")
+    workload: str | None = option(
+        "Tune one convolution instead, described as by `ConvWorkload.to_json`.", metavar="JSON"
+    )
     batch: int | None = option("With --suite: another batch size.")
-    dtype: str | None = option("With --suite.  [default: float32]", type=DTYPE)
+    dtype: str | None = option("With --suite: the type of elements.  [default: float32]", type=DTYPE)
     algorithm: str = algorithm(
-        "The algorithm to tune where it applies, such as direct; auto, and elsewhere: as without records."
+        "The algorithm to tune, such as direct, where it can compute a convolution; elsewhere, and with auto, the one "
+        "that is used without tuning."
     )
     sparsity: float | None = option(
-        "Tune sparse kernels, for weights with this share of zeros at random places.", type=SHARE, metavar="S"
+        "Tune kernels for pruned weights, which have this share of zeros at random positions.", type=SHARE, metavar="S"
     )
     precision: str = NETWORK_PRECISION
     direction: str = DIRECTION
@@ -123,20 +126,24 @@ class Source:
 class Measuring:
     """The options that say how a trial is measured, and where."""
 
-    number: int = option("The least number of calls in a repeat.", default=10)
-    repeat: int = option("The repeats of a trial.", default=5)
+    number: int = option("The number of calls of a kernel in a repeat, at least.", default=10)
+    repeat: int = option("The number of times that a kernel is timed in a trial.", default=5)
     min_repeat_ms: int = option(
         "The least time of a repeat in ms; calls are added until it is reached.", type=click.IntRange(min=0), default=10
     )
     timeout: float = option("The seconds that a run may take.", type=Seconds(), default=10.0)
     parallel: int | None = option("The number of builds at once.  [default: one a core]")
     devices: tuple[int, ...] | None = option(
-        "The GPUs to measure on, several at once.  [default: all like the first]", type=NUMBERS, metavar="0,1"
+        "The GPUs to measure on, at the same time.  [default: all of the model of the first]",
+        type=NUMBERS,
+        metavar="0,1",
     )
     rpc_tracker: tuple[str, int] | None = option(
         "Measure on the servers of `tvmconv rpc tracker`.", type=ADDRESS, metavar="HOST:PORT"
     )
-    rpc_key: str | None = option("With --rpc-tracker: the servers' key.", metavar="KEY")
+    rpc_key: str | None = option(
+        "With --rpc-tracker: the name under which the servers are listed there.", metavar="KEY"
+    )
 
     def require_usable(self) -> None:
         """Raise an error for options that do not go together."""
@@ -168,24 +175,32 @@ def tune(
         "Tune only these tasks, as --dry-run numbers them.", "--tasks", type=NUMBERS, metavar="1,3-5"
     ),
     output: Path = output("The log to append to.", metavar="LOG"),
-    trials: int = option("The trials in all, including those that LOG has; shared equally.", default=1000),
-    time_budget: float | None = option(
-        "The seconds for the searches of this run, shared equally.", type=Seconds(), metavar="SECONDS"
+    trials: int = option(
+        "The number of trials of all tasks together, including those that LOG has; shared equally.", default=1000
     ),
-    tuner: str = option("The tuner that searches.", type=click.Choice(["xgb", "ga", "random", "grid"]), default="xgb"),
+    time_budget: float | None = option(
+        "The seconds that the searches of this run may take; shared equally.", type=Seconds(), metavar="SECONDS"
+    ),
+    tuner: str = option(
+        "The search: xgb, by a model that learns from the trials; ga, a genetic algorithm; random; grid, in order.",
+        type=click.Choice(["xgb", "ga", "random", "grid"]),
+        default="xgb",
+    ),
     early_stopping: int | None = option("Leave a task after N trials without a better one.", metavar="N"),
     seed: int = SEED,
-    dry_run: bool = option("List the tasks, their spaces and the trials to do; measure nothing."),
+    dry_run: bool = option(
+        "List the tasks, the number of configurations of each and the trials to do; measure nothing."
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Find fast configurations for the convolutions of MODEL, an ONNX or .pt2 file, and log every trial.
 
-    For a GPU those of several layers in one kernel too, such as attention.
+    For a GPU, kernels that compute several layers, such as attention, are tuned too.
 
-    Trials that LOG already has of a task on this device count, so the same command goes on where it was ended, in
-    whatever way. Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default
-    configuration is measured too, and it and the best few again at the end: the best is never slower than the default.
-    A gradient by the input with a stride of 1 is a convolution, and is tuned as one.
+    Trials of a task on this device that LOG has already count: after a crash or Ctrl-C the same command goes on.
+    Ctrl-C finishes the trial under way and prints the results; a second one ends at once. The default configuration is
+    measured too, and again at the end with the best few: the best is never slower than the default. A gradient by the
+    input with a stride of 1 is a convolution, and is tuned as one.
     """
     source.require_usable()
     how.require_usable()
@@ -226,4 +241,6 @@ def tune(
     raise_if_pressed(pressed)
     if broken := [number for number, summary in zip(chosen, summaries, strict=True) if never_worked(summary)]:
         numbers = ", ".join(map(str, broken))
-        raise NoValidConfigurationError(f"no trial of task {numbers} worked; `tvmconv log show {output}`")
+        raise NoValidConfigurationError(
+            f"no trial of task {numbers} worked: `tvmconv log show {output}` lists the reasons"
+        )

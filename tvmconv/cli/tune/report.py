@@ -44,7 +44,7 @@ def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> N
     log = load_from_file(path)
     tell_skipped(path, log.skipped)
     for record in log.under_way:
-        note(f"under way when an earlier run ended: {record.problem}, {knobs_text(record)}")
+        note(f"never ended in an earlier run: {record.problem}, {knobs_text(record)}")
     objections: Counter[str] = Counter()
     for task in tasks:
         mine = (record for record in log.records if record.problem == task.problem)
@@ -60,7 +60,7 @@ def print_plan(tasks: Mapping[int, Task], path: Path, device: DeviceFacts | None
     from tvmconv.dispatch.record import load_from_file
 
     if device is None and path.exists():
-        note("the device is not here: records of any are counted")
+        note("this machine has no such device: the trials of every device count")
     records = load_from_file(path).records if path.exists() else []
     plan: dict[int, dict[str, object]] = {}
     for (number, task), share in zip(

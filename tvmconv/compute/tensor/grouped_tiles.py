@@ -21,7 +21,7 @@ LANES = 8
 """The channels of a vector: 16 bytes in half precision, a row of a matrix of tensor cores."""
 
 EIGHT = 8
-"""The number of rows of such a matrix: pixels of a line."""
+"""The number of rows of a matrix of tensor cores: pixels of a line."""
 
 
 def unit_groups(workload: ConvWorkload) -> int:

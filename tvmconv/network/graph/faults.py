@@ -24,7 +24,7 @@ NAMED = 5
 """The largest number of nodes that an error names."""
 
 IMPORT_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, MemoryError)
-"""The errors that importers have been seen to raise for unsupported models; they have no error of their own."""
+"""The errors that importers have been seen to raise for unsupported models, for which TVM has no error class."""
 
 
 class Refused(Exception):  # noqa: N818

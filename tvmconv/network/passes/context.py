@@ -14,6 +14,7 @@ from tvmconv.lowering import Interleaved, Span
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.constants import Constants
 from tvmconv.problem.errors import InvalidArgumentError
+from tvmconv.problem.parameters import SPARSE_MODES
 from tvmconv.problem.precision import DEFAULT, NETWORK_WORDS, require_precision
 from tvmconv.problem.workload import ConvWorkload
 
@@ -21,9 +22,6 @@ from ..graph.layers import Convolution, Layer
 from ..graph.sizes import OpenSize
 from ..sites import Site
 from ..sizes.facts import SizeFacts
-
-MODES = ("auto", "always", "never")
-"""The words that say which weights are compiled into their kernels: those with many zeros, all, or none."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Found:
     operands: Callable[[], list[relax.Expr]]
     """The function that returns the kernel's operands, in their shapes, without the output."""
     output: relax.Var
-    """The variable that the kernel computes, in its own shape or another one."""
+    """The variable that the kernel computes, in the variable's shape or another one."""
     layers: Mapping[relax.Var, Convolution]
     """The descriptions of the layers, by the variables that they compute."""
     words: str
@@ -138,7 +136,7 @@ class Context:
     precision: str = DEFAULT
     """The network's precision, one of `NETWORK_WORDS`; after `with_precision` that of the kernels, one of `WORDS`."""
     sparse: str = "auto"
-    """One of `MODES`; `carry_channels` sets it to "never"."""
+    """The mode of sparse layers, one of `SPARSE_MODES`; `carry_channels` sets it to "never"."""
     check_indices: bool = True
     """True if a call is to look for indices out of range."""
     facts: SizeFacts = field(default_factory=SizeFacts)
@@ -155,8 +153,8 @@ class Context:
 
     def __post_init__(self) -> None:
         require_precision(self.precision, NETWORK_WORDS)
-        if self.sparse not in MODES:
-            raise InvalidArgumentError("sparse", self.sparse, f"one of {', '.join(MODES)}")
+        if self.sparse not in SPARSE_MODES:
+            raise InvalidArgumentError("sparse", self.sparse, f"one of {', '.join(SPARSE_MODES)}")
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -46,7 +46,7 @@ NORMALIZING = ("nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.rms_nor
 
 MADE_OF_HALVES = (*BY_ELEMENT, *KEEPING, *AVERAGING, *NORMALIZING, *SOFTMAX)
 """Operators whose results may be stored in half precision if their operands are results of half-precision layers, or of
-such operators."""
+these operators."""
 
 LEADING = (*MADE_OF_HALVES, "mean", "nn.pad")
 """Operators that may stand between a tensor and the half-precision layer for which it is stored in half precision."""

@@ -83,7 +83,8 @@ class SparseConv2d:
         x is float32, float16 or bfloat16, a NumPy array, a torch tensor (on a GPU: on the current stream) or any array
         with DLPack; a residual has the shape and dtype of the result. `out` is an array to write to and return instead
         of a new one, as for `tvmconv.Operator`. The first call with a shape compiles for it, the first with another
-        batch of such images for any batch.
+        batch of such images for any batch. Raises `InvalidArgumentError` for an array that does not fit the weight,
+        `CodeSizeError` for a weight with too many non-zeros.
         """
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self._prepare, (), arrays, out)
@@ -128,7 +129,7 @@ class SparseConv2d:
     def _only(self) -> SparseOperator:
         if len(self._operators) != 1:
             shapes = [operator.workload.x_shape for operator in self.operators]
-            raise InvalidArgumentError("x_shape", shapes, "one shape compiled: choose with operator(x_shape)")
+            raise InvalidArgumentError("x_shape", shapes, "one compiled shape; operator(x_shape) chooses among several")
         return self.operators[0]
 
     def _prepare(self, x: Any, operands: list[Operand]) -> Launch:
@@ -197,7 +198,8 @@ def sparse_conv2d(
     scale and shift are vectors (K,), constants like the weight; `residual` says whether calls bring one. `target` is
     the device of x unless it is given. Compiling takes seconds and is kept on disk for equal weights; it happens in
     the first call with a shape, or now for `x_shape`. NaN and infinity are refused, and -0.0 is a zero: what x holds
-    there, NaN too, is not seen. There is no gradient, and a weight that changes needs a new operator.
+    there, NaN too, is not seen. There is no gradient, and a weight that changes needs a new operator. Raises
+    `InvalidArgumentError` for a weight or a vector that is wrong, `CodeSizeError` for a weight with too many non-zeros.
 
     >>> import numpy as np, tvmconv
     >>> x = np.random.rand(1, 16, 14, 14).astype("float32")

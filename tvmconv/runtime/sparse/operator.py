@@ -52,7 +52,11 @@ class SparseOperator(Operator):
         self._module = module
 
     def __call__(self, x: Any, residual: Any = None, *, out: Any = None) -> Any:  # type: ignore[override]
-        """Convolve x; return an array of the kind of x on the device of x. `out` and errors are as for `Operator`."""
+        """Convolve x (N, C, H, W); return an array of the kind of x on the device of x.
+
+        `out` is as for `Operator`. Raises `InvalidArgumentError` for an array that is not what the workload says,
+        `NoDeviceError` where the target's device is missing.
+        """
         arrays = {"x": x} if residual is None else {"x": x, "residual": residual}
         return self._calls(self.launch, (), arrays, out)
 

@@ -27,7 +27,7 @@ BLOCKED = "tvmconv.blocked"
 """The annotation of a block that `with_blocks` fills; its value is the number of float32 lanes of a vector."""
 
 PARALLEL = "tvmconv.parallel"
-"""The annotation of such a block that spreads its columns over threads."""
+"""The annotation of a block that `with_blocks` fills whose columns are spread over threads."""
 
 
 def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> None:

@@ -26,7 +26,7 @@ AGAIN = 2
 """The most elements that repeated reductions may read for each element of the result."""
 
 OPERANDS = 4
-"""The most operands for which tiles in shared memory have twice as many rows and columns."""
+"""The most operands for which tiles in shared memory have twice the rows and columns."""
 
 LEAST = 8
 """The fewest elements in a row for which a transposition goes through shared memory."""

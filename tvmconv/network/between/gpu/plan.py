@@ -115,7 +115,7 @@ class Plan:
     parts: Sequence[Expr] = ()
     """The expressions of the last stage that go through tiles, from threads of rows to threads of columns."""
     tile: int = TILE
-    """The most rows, and columns, of such a tile."""
+    """The most rows, and columns, of a tile that `parts` go through."""
     sliding: Sliding | None = None
     """The neighbouring windows of each thread, which loads the elements that they share once; None without."""
 

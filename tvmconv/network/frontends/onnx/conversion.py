@@ -115,7 +115,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         """Return the value of a tensor; raise `Refused` for one that nothing makes."""
         if name not in self._nodes:
             if name not in self._tensors:
-                raise Refused(f"nothing makes its input {name!r}")
+                raise Refused(f"the model has no input, constant or node that makes its input {name!r}")
             try:
                 self._nodes[name] = numpy_helper.to_array(self._tensors[name])
             except (ValueError, TypeError) as error:

@@ -25,7 +25,7 @@ HINTS = {
 }
 """Hints for operators that Relax does not have or gets wrong."""
 
-UNKNOWN_HINT = "export the model without it, or replace it by operators that Relax has"
+UNKNOWN_HINT = "export the model without it, or with operators that Relax, TVM's form of networks, has"
 FAILED_HINT = "export the model with static shapes, with another opset, or without this operator"
 
 
@@ -85,7 +85,7 @@ def refuse_dtype(result: relax.Expr) -> None:
     types = result.ty.fields if isinstance(result.ty, relax.TupleType) else [result.ty]
     for each in types:
         if isinstance(each, relax.TensorType) and each.dtype is not None and str(each.dtype) not in ELEMENT_TYPES:
-            raise Refused(f"its output has elements of {each.dtype}, which tvmconv has not")
+            raise Refused(f"its output has elements of {each.dtype}, which tvmconv does not support")
 
 
 def is_known(node: onnx.NodeProto, operators: Collection[str]) -> bool:

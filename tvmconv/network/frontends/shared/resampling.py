@@ -86,7 +86,7 @@ class Resampling:
     excludes: bool = False
     """True if elements outside of the axis are left out; else the last element stands for those beyond it."""
     times: int | None = None
-    """The number of outputs for each input, where it is the same for all inputs, at the same distances; else None."""
+    """The number of outputs for each input, where all inputs have equally many at equal distances; else None."""
     dtype: str = "float32"
     """The type of coordinates and weights in a call."""
     table_dtype: str = "float32"

@@ -19,7 +19,7 @@ from ..builder import Imported
 if TYPE_CHECKING:
     import torch
 
-HINT = "write the model without it, or with operators that Relax has"
+HINT = "write the model without it, or with operators that Relax, TVM's form of networks, has"
 
 
 def export_module(

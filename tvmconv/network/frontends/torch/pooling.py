@@ -15,7 +15,7 @@ from .shapes import size
 from .types import given
 
 Numbers = int | Sequence[int]
-"""One number for all spatial axes, or one for each; none of a stride that is the kernel's size."""
+"""A number for all spatial axes, or a number for each; an empty stride is the kernel's size."""
 
 
 def average_pool(

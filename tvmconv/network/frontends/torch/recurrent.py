@@ -60,7 +60,7 @@ def convert(
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     if len(weights) != layers * directions * each:
-        raise ValueError("it has a projection (proj_size), which tvmconv has not")
+        raise ValueError("it has a projection (proj_size), which tvmconv does not support")
     arrays = [array for weight in weights if (array := parameter(weight)) is not None]
     if len(arrays) < len(weights):
         raise ValueError("its weights are known only when the model runs; make them parameters of the module")

@@ -21,7 +21,7 @@ TORCH_LEAST = 2
 """The lower bound that torch gives to open sizes, since it makes other programs for 0 and 1."""
 
 EXACT = 2**20
-"""The largest numerator and denominator of a factor by which integers certainly take the place of float64."""
+"""The largest numerator and denominator of a factor for which integers certainly give the results of float64."""
 
 SIMPLE, TRIED = 1000, 2**22
 """The largest denominator of other factors, and the number of its multiples that are tried out."""

@@ -69,7 +69,7 @@ class SparseKernels:
             return None
         if weight is None:
             if self._mode == "always":
-                expected = f"auto or never: the weight of {name} is computed, and sparse kernels have theirs in them"
+                expected = f"auto or never: the weight of {name} is computed when the model runs, not a constant"
                 raise InvalidArgumentError("sparse", self._mode, expected)
             return None
         if "scale" in vectors:

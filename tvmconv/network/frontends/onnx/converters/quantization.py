@@ -68,7 +68,7 @@ def _checked(node: Node, dtype: str, kind: str) -> relax.Expr:
     if node.attributes.get("block_size", 0) or scale.ty.ndim > 1:
         raise Refused("its scale is blocked, which tvmconv has not", BLOCKED_HINT)
     if node.attributes.get("precision", 0):
-        raise Refused("its precision is given, which tvmconv has not", "export the model without it")
+        raise Refused("its precision is given, which tvmconv does not support", "export the model without it")
     shape = static_shape(x.ty)
     size = None if shape is None else shape[_axis(node, x)] if shape else 1
     if problem := parameter_problem(scale, zero_point, dtype, size, kind):

@@ -13,7 +13,7 @@ from tvmconv.network.sizes.facts import Size, SizeFacts, python_text
 from ..node import Node
 
 SAME = ("SAME_UPPER", "SAME_LOWER")
-"""The values of auto_pad with which there are as many outputs as inputs, divided by the stride and rounded up."""
+"""The values of auto_pad with which the number of outputs is that of inputs, divided by the stride and rounded up."""
 
 
 @dataclass(frozen=True)
