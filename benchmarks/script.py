@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import torch
@@ -24,7 +20,6 @@ from tvmconv.support.store import write_whole
 from tvmconv.targets import device_facts, resolve_target
 
 Row = dict[str, Any]
-Key = TypeVar("Key", bound=Hashable)
 TARGETS = dict.fromkeys(["cuda", "llvm"] if torch.cuda.is_available() else ["llvm", "cuda"])
 """The choices of an option `--target`: a GPU is the default where there is one."""
 ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -130,24 +125,6 @@ def errors_of(results: Mapping[str, Any], exact: Any, close: float, what: str) -
     wrong = {name: error for name, error in errors.items() if not error <= close}
     assert not wrong, f"{what}: wrong by {wrong}"
     return errors
-
-
-def built_until(
-    end: float, jobs: int, build: Callable[..., str], cases: Mapping[Key, tuple[Any, ...]]
-) -> Iterator[tuple[Key, Callable[[], str]]]:
-    """Build a network for each case, side by side in processes, and yield functions that return its file.
-
-    The last argument of `build` is the file. The function raises the error of the build, and TimeoutError once
-    `time.perf_counter()` is past the end.
-    """
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        building = {
-            key: pool.submit(build, *arguments, f"{folder}/{number}.so")
-            for number, (key, arguments) in enumerate(cases.items())
-        }
-        for key, future in building.items():
-            yield key, partial(future.result, max(0.0, end - time.perf_counter()))
-        pool.shutdown(cancel_futures=True)
 
 
 def exported(

@@ -9,10 +9,10 @@ import pytest
 
 from tests.shared.command_line import tvmconv, tvmconv_json
 from tests.shared.scripts import rows_of, script
-from tvmconv import ConvWorkload, sparse_conv2d
+from tvmconv import ConvWorkload
 from tvmconv.bench import suite
 from tvmconv.bench.peers import default_peers, known_peers
-from tvmconv.bench.peers.ours import Sparse, code_of
+from tvmconv.bench.peers.ours import Sparse
 from tvmconv.checking import suites
 from tvmconv.checking.pruning import pruned
 from tvmconv.lowering import kernels
@@ -63,21 +63,7 @@ def test_peers_compute_the_convolution(workload: ConvWorkload) -> None:
             (call,) = peer.prepare(workload, target, sets)
             check(peer, workload, call)
             took_part += 1
-    assert took_part == (9 if workload.epilogue.scale else 10)
-
-
-def test_structured_pruning() -> None:
-    target = resolve_target("llvm")
-    half = {
-        name: known_peers()[name].computes(WORKLOADS[0]) for name in default_peers(sparse=True) if name in known_peers()
-    }
-    shapes = {name: workload.w_shape[:2] for name, workload in half.items() if workload is not None}
-    assert shapes["pytorch-half-channels"] == (6, 2)
-    assert shapes["pytorch-half-filters"] == (3, 4)
-    assert shapes["pytorch-quarter"] == (3, 2)
-    three_channels = ConvWorkload.conv2d((1, 3, 8, 8), (4, 3, 3, 3))
-    assert known_peers()["pytorch-half-channels"].obstacle(three_channels, target) == "for channels that can be halved"
-    assert known_peers()["pytorch-half-filters"].obstacle(three_channels, target) is None
+    assert took_part == (6 if workload.epilogue.scale else 7)
 
 
 def test_suite(tiny: None) -> None:
@@ -86,12 +72,6 @@ def test_suite(tiny: None) -> None:
     assert row["workload"].endswith("padding 1,1,1,1, 90% zeros")
     assert list(row["times"]) == ["tvmconv", "tvmconv-dense", "pytorch", "copy", "copy-kernel"]
     assert row["selection"] == "default configuration for 10.2% non-zeros"
-    code = row["code"]
-    assert code["nonzeros"] == 22
-    assert code["left"] % 22 == 0
-    assert code["template"] == code["removed"] + code["left"] == 216 * code["left"] // 22
-    lines = tvmconv(*options).stdout.splitlines()
-    assert any(line.startswith("multiply-adds of a thread") for line in lines)
     assert tvmconv(*options, "--precision", "strict").exit_code == 2
 
 
@@ -103,15 +83,6 @@ def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
     assert "tvm" not in default_peers(sparse=True)
 
 
-def test_code_on_a_gpu() -> None:
-    weight = pruned(random_operands(WORKLOADS[0])["w"], 0.5)
-    conv = sparse_conv2d(weight, target={"kind": "cuda", "arch": "sm_90"}, x_shape=(1, 4, 8, 8))
-    code = code_of(conv.operators[0])
-    assert code.sparsity == 0.5
-    assert code.instructions > code.left == code.removed > 0
-    assert code.ptx_bytes > code.cubin_bytes > 16 * code.instructions
-
-
 def test_weight_that_is_too_much_code(
     tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +92,7 @@ def test_weight_that_is_too_much_code(
     with script("sparsity") as sparsity:
         dense, sparse = rows_of(sparsity, **options, sparsities=["0", "0.9"])
     assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]
-    assert (set(dense["times"]), dense["code"]) == ({"pytorch", "copy", "copy-kernel"}, None)
+    assert set(dense["times"]) == {"pytorch", "copy", "copy-kernel"}
     assert "tvmconv" in sparse["times"]
     assert "even: faster than pytorch " in capsys.readouterr().out
 

@@ -15,7 +15,6 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, backend_named
 
 from .peers import LIMITS, OURS, known_peers
-from .peers.ours import Code
 from .timing import Timing, micro, times_as_long
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
@@ -39,8 +38,6 @@ class Row(msgspec.Struct, frozen=True):
     """The failures of peers that took part."""
     sparsity: float | None = None
     """The share of zeros in the weight; None for a dense one, which tvmconv's dense kernels take."""
-    code: Code | None = None
-    """The code of the sparse kernel."""
 
     @property
     def ours(self) -> Timing | None:

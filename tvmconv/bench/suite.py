@@ -22,7 +22,7 @@ from tvmconv.targets import backend_of
 from . import choose
 from .peers import LIMITS, default_peers, known_peers
 from .peers.copies import Copy
-from .peers.ours import Sparse, Tvmconv, code_of
+from .peers.ours import Sparse, Tvmconv
 from .peers.peer import Call, Operands, Peer
 from .report import Row
 from .timing import Timer, interleave, sets_beyond_cache, timer, use_threads_of_tvm
@@ -126,7 +126,6 @@ def measure_row(
         skipped=skipped,
         failed=failed,
         sparsity=how.sparsity,
-        code=code_of(ours.operator) if isinstance(ours, Sparse) and ours.name in timers else None,
     )
 
 
@@ -164,8 +163,6 @@ class _Check:
 
     def _sample(self, problem: Problem) -> Sample:
         if problem not in self._samples:
-            # Structured pruning leaves the first channels.
-            shapes = {name: shape for name, (shape, _) in problem.workload.operands.items()}
-            operands = {name: self._arrays[name][tuple(map(slice, shape))] for name, shape in shapes.items()}
+            operands = {name: self._arrays[name] for name in problem.workload.operands}
             self._samples[problem] = Sample(problem, operands, np.random.default_rng(0), CHECKED_OUTPUTS)
         return self._samples[problem]

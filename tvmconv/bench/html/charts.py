@@ -20,7 +20,7 @@ PALETTE = {
     "tvmconv-float32": "#8fb4e0", "tvmconv-dense": "#4a55c4", "tvmconv-direct": "#57a0d3", "tvmconv-im2win": "#7b86d9",
     "tvmconv-channels-last": "#6f8fa8", "gemm": "#c23b22", "gemm-channels-last": "#e5806b", "im2col-gemm": "#a8336f",
     "im2col-spmm": "#d98cb3", "pytorch-fp16": "#a3714a", "pytorch-tf32-channels-last": "#b59b5b",
-    "pytorch-quarter": "#7d3c98", "copy": "#8a8f98",
+    "metaschedule": "#7d3c98", "copy": "#8a8f98",
 }  # fmt: skip
 """Colours by contender, which are told apart on white and on black; other names take those that a chart leaves over."""
 

@@ -11,13 +11,13 @@ from .onnxruntime import OnnxRuntime
 from .ours import Algorithm, ChannelsLast, Dense, Plain, Tvmconv
 from .peer import Peer
 from .products import Gemm, Im2colGemm, Im2colSpmm
-from .pytorch import Compiled, PyTorch, Structured
+from .pytorch import Compiled, PyTorch
 from .tvm import MetaSchedule, Tvm
 
 OURS = Tvmconv()
 LIMITS = (Copy("copy", by_kernel=False), Copy("copy-kernel", by_kernel=True))
 
-FOR_SPARSE = ("tvmconv-dense", "pytorch-half-channels", "pytorch-half-filters", "pytorch-quarter", "im2col-spmm")
+FOR_SPARSE = ("tvmconv-dense", "im2col-spmm")
 """The names of peers that are of interest only where much of the weight is zero."""
 
 
@@ -36,9 +36,6 @@ def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
         PyTorch("pytorch-tf32", tf32=True),
         PyTorch("pytorch-tf32-channels-last", channels_last=True, tf32=True),
         PyTorch("pytorch-fp16", half=True),
-        Structured("pytorch-half-channels", channels=True),
-        Structured("pytorch-half-filters", filters=True),
-        Structured("pytorch-quarter", channels=True, filters=True),
         Compiled(),
         Gemm(),
         Gemm("gemm-channels-last", channels_last=True),

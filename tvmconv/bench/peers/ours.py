@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from tvmconv.dispatch import algorithms_for
 from tvmconv.problem import Problem
 from tvmconv.problem.epilogue import Epilogue
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets import cuda, cuda_arch, kernel_cache
 
 from .peer import Call, Function, Operands
 
@@ -132,37 +128,3 @@ class Sparse(Tvmconv):
         )
         self.operator = made.operator(workload.x_shape, workload.dtype)
         return [partial(self.operator, operands["x"], operands.get("residual")) for operands in sets]
-
-
-class Code(msgspec.Struct, frozen=True):
-    """The code that a weight was compiled into; `ptx_bytes` and `cubin_bytes` are of CUDA alone."""
-
-    sparsity: float
-    nonzeros: int
-    blocks: int
-    launches: int
-    template: int
-    """The number of multiply-adds of a thread in the template, for all blocks of output channels."""
-    removed: int
-    left: int
-    instructions: int
-    """The number of instructions in the machine code."""
-    ptx_bytes: int
-    cubin_bytes: int
-
-
-def code_of(operator: SparseOperator) -> Code:
-    """Describe the code of a compiled operator, whose PTX is compiled for this."""
-    images, texts = [], []
-    if sources := operator.sources():
-        arch = cuda_arch(operator.target)
-        images = kernel_cache.compile_all(sources, arch)
-        with ThreadPoolExecutor() as pool:
-            texts = list(pool.map(lambda source: cuda.to_ptx(source, arch), sources))
-    counts = ("sparsity", "nonzeros", "blocks", "launches", "removed", "left", "instructions")
-    return Code(
-        **{name: getattr(operator.report, name) for name in counts},
-        template=operator.report.multiply_adds,
-        ptx_bytes=sum(map(len, texts)),
-        cubin_bytes=sum(map(len, images)),
-    )

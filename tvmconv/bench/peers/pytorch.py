@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from shutil import which
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from tvmconv.problem.activations import clip
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of
 
-from .peer import Call, Function, Operands, not_installed
+from .peer import Function, Operands, not_installed
 
 if TYPE_CHECKING:
     import tvm
@@ -55,33 +53,6 @@ class PyTorch(Function):
 
     def unit(self, workload: ConvWorkload) -> float:
         return TEN_BITS if self.tf32 or self.half else super().unit(workload)
-
-
-@dataclass(frozen=True)
-class Structured(PyTorch):
-    """PyTorch without half of the input channels, of the filters, or of both: a dense convolution, only smaller."""
-
-    channels: bool = False
-    filters: bool = False
-
-    def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
-        if workload.groups > 1 or (self.channels and workload.in_channels % 2) or workload.out_channels % 2:
-            return "for channels that can be halved"
-        return super().obstacle(workload, target)
-
-    def prepare(self, workload: ConvWorkload, target: tvm.target.Target, sets: Sequence[Operands]) -> list[Call]:
-        smaller = self.computes(workload)
-        shapes = {name: shape for name, (shape, _) in smaller.operands.items()}
-        halves = [
-            {name: each[tuple(map(slice, shapes[name]))].contiguous() for name, each in operands.items()}
-            for operands in sets
-        ]
-        return super().prepare(smaller, target, halves)
-
-    def computes(self, workload: ConvWorkload) -> ConvWorkload:
-        in_channels = workload.in_channels // (2 if self.channels else 1)
-        out_channels = workload.out_channels // (2 if self.filters else 1)
-        return msgspec.structs.replace(workload, in_channels=in_channels, out_channels=out_channels)
 
 
 @dataclass(frozen=True)

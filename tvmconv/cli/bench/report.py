@@ -27,7 +27,6 @@ def print_report(report: Report, run: Run) -> None:
         click.echo(f"\n{suite}")
         print_table(*figures(rows))
         _print_means(rows)
-        _print_code(rows)
         print_absent(rows)
     if len(suites) > 1:
         click.echo("\nall suites")
@@ -43,24 +42,6 @@ def _print_means(rows: Sequence[Row]) -> None:
     means = [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"]
     means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, peers_of(rows)).items()]
     click.echo(f"geometric means (of so many): {', '.join(means)}")
-
-
-def _print_code(rows: Sequence[Row]) -> None:
-    """Print the size of the code that the weights of sparse kernels were compiled into."""
-    found = [(row.name, row.code) for row in rows if row.code is not None]
-    if not found:
-        return
-    click.echo("\nmultiply-adds of a thread, and the code")
-    print_table(
-        ["name", "% zeros", "non-zeros", "template", "removed", "left", "instructions", "PTX, KB", "cubin, KB"],
-        [
-            [
-                *(name, 100 * code.sparsity, code.nonzeros, code.template, code.removed, code.left, code.instructions),
-                *(code.ptx_bytes / 1000, code.cubin_bytes / 1000),
-            ]
-            for name, code in found
-        ],
-    )
 
 
 def print_absent(rows: Sequence[Compared]) -> None:

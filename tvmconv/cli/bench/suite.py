@@ -65,10 +65,9 @@ def suite(
     linear-networks, grouped-networks, im2win-thesis and sparse-paper. Contenders are called in turn, on a GPU in CUDA
     graphs; times are medians of the rounds. A peer that cannot take part is listed with the reason. "x PEER" is how
     many times as long as tvmconv the peer takes; tvmconv-direct and tvmconv-im2win are its algorithms side by side,
-    gemm is PyTorch's matrix product, and on a CPU tvm is the naive direct convolution. With --sparsity a second table
-    counts multiply-adds of a thread, machine instructions and bytes of code. --precision is that of tvmconv alone:
-    others have theirs in their names, or are in float32. Ctrl-C and errors end the run with the rows before them, and
-    where it is killed --output has them. The exit code is 5 if tvmconv computes something wrong.
+    gemm is PyTorch's matrix product, and on a CPU tvm is the naive direct convolution. --precision is that of tvmconv
+    alone: others have theirs in their names, or are in float32. Ctrl-C and errors end the run with the rows before
+    them, and where it is killed --output has them. The exit code is 5 if tvmconv computes something wrong.
     """
     if sparsity is not None and precision != DEFAULT:
         raise click.UsageError("--precision goes with dense weights")
