@@ -212,7 +212,7 @@ def accuracy(cpu: str, gpu: str) -> str:
 
 
 DATA = ("normal", "scattered", "tiny", "with spike", "positive, long sums")
-"""The kinds of data whose errors differ from one another, of those that `tvmconv bench accuracy` has."""
+"""The kinds of data whose errors differ from one another, of those that `benchmarks/accuracy.py` has."""
 
 
 def tuners(file: str) -> str:

@@ -104,7 +104,9 @@ def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     assert peers["tvmconv-depthwise"].obstacle(WORKLOADS[0], target) == "the only algorithm for it"
     cuda, pointwise = resolve_target({"kind": "cuda", "arch": "sm_90"}), ConvWorkload.conv2d((1, 4, 8, 8), (4, 4, 1, 1))
     assert peers["tvmconv-pointwise"].obstacle(pointwise, target) is None
-    assert peers["tvmconv-pointwise"].obstacle(pointwise, cuda) == "by direct or im2win or tensor on cuda"
+    assert peers["tvmconv-pointwise"].obstacle(pointwise, cuda) == (
+        "pointwise does not compute it on cuda: direct or im2win or tensor does"
+    )
 
 
 def test_compiled_pytorch() -> None:

@@ -77,9 +77,9 @@ def test_process(process: Process, folder: Path) -> None:
 
 def test_what_the_runtime_lacks_is_said(folder: Path) -> None:
     """The error says that building needs the compiler, and so does an operator."""
-    tvmconv.compile(tvmconv.ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))).save(folder / "operator.so")
+    tvmconv.compile(tvmconv.ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))).save(folder / "depthwise.so")
     environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
-    calls = ("tvmconv.build", "tvmconv.compile", "tvmconv.sparse_conv2d", "tvmconv.load('operator.so')")
+    calls = ("tvmconv.build", "tvmconv.compile", "tvmconv.sparse_conv2d", "tvmconv.load('depthwise.so')")
     script = (
         "import sys, tvmconv\n"
         "for call in sys.argv[1:]:\n"

@@ -157,7 +157,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "target": (lambda: tvmconv.depthwise(X, W, target="vulkan"), "target is 'vulkan'"),
     "grad": (
         lambda: tvmconv.depthwise(torch.from_numpy(X).requires_grad_(), torch.from_numpy(W)),
-        "x is 'a tensor that requires grad'; expected one that does not",
+        "x is 'a tensor that requires grad'; expected one without: pass tensor.detach",
     ),
 }
 

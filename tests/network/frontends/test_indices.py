@@ -196,4 +196,4 @@ def test_a_library_without_checks(tmp_path: Any) -> None:
     np.testing.assert_array_equal(tvmconv.load(library)(x=x, i=indices), x[[4, 0, 0]])
     refused = CliRunner().invoke(main, ["run", str(library), "--no-check-indices"])
     assert refused.exit_code != 0
-    assert "none with a library" in refused.output
+    assert "none for a library" in refused.output

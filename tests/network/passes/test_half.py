@@ -304,7 +304,7 @@ def test_build_and_run(tmp_path: Path) -> None:
     assert all("bfloat16" in layer["description"] for layer in report["layers"])
     assert tvmconv("run", library).exit_code == 0
     refused = tvmconv("run", library, "--precision", "bfloat16")
-    assert (refused.exit_code, "expected none with a library" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "expected none for a library" in refused.stderr) == (2, True)
     pytest.importorskip("onnxruntime")
     verified = tvmconv("run", model, "--precision", "bfloat16", "--verify", "onnxruntime")
     assert verified.exit_code == 0, verified.stderr

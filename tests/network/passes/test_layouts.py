@@ -70,7 +70,7 @@ def residual(g: Graph) -> str:
 
 def slower_in_blocks(g: Graph) -> str:
     """Build 1x1 convolutions; the second has to write NCHW, and would have to transpose its output."""
-    return conv(g, conv(g, "x", out=8, size=1), out=20, inputs=8, size=1)
+    return conv(g, conv(g, "x", out=4, size=1), out=64, inputs=4, size=1)
 
 
 def gated(g: Graph, x: str) -> str:

@@ -95,7 +95,7 @@ class PyTorch(Contender):
     tf32: bool = False
     """TF32 in convolutions and products, as users switch it on for a GPU."""
     compiles: bool = False
-    """By `torch.compile`; the CUDA graphs of some of its modes are captured around all contenders alike."""
+    """PyTorch by `torch.compile`; the CUDA graphs of some of its modes are captured around all contenders alike."""
     mode: str | None = None
     """The mode of `torch.compile`; None for its default one, others may choose algorithms by their times."""
     half: bool = False
