@@ -267,7 +267,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "zen5-suites": partial(
         suites,
         Run("depthwise-cpu-2-threads", "2026-11-21", peers=ON_CPU),
-        Run("conv2d-cpu-zen5-batch-1", "2026-11-25", peers=ON_CPU),
+        Run("conv2d-cpu-zen5-batch-1", "2026-11-30", peers=ON_CPU),
         Run("conv2d-cpu-zen5-batch-8", "2026-11-25", peers=ON_CPU),
         Run("networks-cpu-zen5-bfloat16", "2026-11-26", "bfloat16", ("ONNX Runtime",)),
         Run("quantized-cpu-zen5", "2026-11-25", "int8", ("ONNX Runtime",), ours=("tvmconv qdq",)),
@@ -275,7 +275,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "zen5-networks": partial(
         networks,
         (1,),
-        Run("networks-cpu-zen5", "2026-11-26", peers=ON_CPU),
+        Run("networks-cpu-zen5", "2026-11-30", peers=ON_CPU),
     ),
     "zen4-suites": partial(
         suites,

@@ -98,7 +98,8 @@ def test_algorithms_of_tvmconv_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("tvmconv-direct", "tvmconv-im2win"):
         assert peers[name].obstacle(DENSE, target) is None
         peers[name].prepare(DENSE, target, [])
-        assert peers[name].obstacle(WORKLOADS[0], target) == "by depthwise on llvm"
+        why = f"{name.removeprefix('tvmconv-')} does not compute it on llvm: depthwise does"
+        assert peers[name].obstacle(WORKLOADS[0], target) == why
     assert [operator.selection.name for operator in used] == ["cpu/direct", "cpu/im2win"]
     assert peers["tvmconv-depthwise"].obstacle(WORKLOADS[0], target) == "the only algorithm for it"
     cuda, pointwise = resolve_target({"kind": "cuda", "arch": "sm_90"}), ConvWorkload.conv2d((1, 4, 8, 8), (4, 4, 1, 1))

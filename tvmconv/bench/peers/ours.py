@@ -52,7 +52,7 @@ class Algorithm(Tvmconv):
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         known = algorithms_for(Problem(workload, precision=self.precision), target)
         if self.algorithm not in known:
-            return f"by {' or '.join(known)} on {target.kind.name}"
+            return f"{self.algorithm} does not compute it on {target.kind.name}: {' or '.join(known)} does"
         return "the only algorithm for it" if len(known) == 1 else None
 
 
