@@ -35,7 +35,7 @@ def test_snippets(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         exec(compile(snippet, f"{name}.md", "exec"), names)
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", [path for path in PAGES if path != "docs/glossary.md"])
 def test_commands_and_options_exist(path: str) -> None:
     written = (ROOT / path).read_text()
     prose = re.sub(r"```.*?```", "", written, flags=re.DOTALL)

@@ -95,13 +95,13 @@ class PyTorch(Contender):
     tf32: bool = False
     """TF32 in convolutions and products, as users switch it on for a GPU."""
     compiles: bool = False
-    """PyTorch by `torch.compile`; the CUDA graphs of some of its modes are captured around all contenders alike."""
+    """`torch.compile` makes the kernels; CUDA graphs of some of its modes are captured around all contenders alike."""
     mode: str | None = None
     """The mode of `torch.compile`; None for its default one, others may choose algorithms by their times."""
     half: bool = False
     """Weights and images in half precision and channels_last."""
     autocast: bool = False
-    """With `half`: weights and images stay in float32, and are cast in each call."""
+    """Weights and images stay in float32 with `half`, and are cast in each call."""
     dtype: str = DEFAULT
     """The precision of the run, such as "float16"."""
 
