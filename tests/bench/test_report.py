@@ -153,7 +153,7 @@ def test_every_file_of_the_repository(tmp_path: Path) -> None:
     for path in files:
         assert path.name in page.text
     assert page.count("svg") >= 2 * len([*(ROOT / "benchmarks").glob("conv2d-*.json")]) + len(logs)
-    for shown in ("mb-512x14", "tuned", "xgb", "tune_tir", "cudnn fp32", "NVIDIA H100 80GB HBM3"):
+    for shown in ("mb-512x14", "tuned", "xgb", "cudnn fp32", "NVIDIA H100 80GB HBM3"):
         assert any(shown in text for text in page.text), shown
 
 
