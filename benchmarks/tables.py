@@ -222,13 +222,15 @@ def tuners(file: str) -> str:
     return markdown(list(names.values()), [[span(found[name], "{:g}".format) for name in names]])
 
 
-def calls(file: str) -> str:
-    """Return the microseconds of a call from Python in the fastest round, by the kind of arrays."""
+def calls(on_cpu: str, on_gpu: str) -> str:
+    """Return the microseconds of a call from Python in the fastest round, by the machine and the kind of arrays."""
     found: dict[str, dict[str, str]] = {}
-    for row in read(file)["rows"]:
-        found.setdefault(row["name"], {})[row["arrays"]] = digits(1e6 * row["time"]["low"])
-    rows = [[name, by.get("torch", ""), by.get("numpy", "")] for name, by in found.items()]
-    return markdown(["call", "torch, µs", "NumPy, µs"], rows)
+    for file in (on_cpu, on_gpu):
+        for row in read(file)["rows"]:
+            found.setdefault(row["name"], {})[f"{file} {row['arrays']}"] = digits(1e6 * row["time"]["low"])
+    columns = (f"{on_cpu} torch", f"{on_cpu} numpy", f"{on_gpu} torch")
+    rows = [[name, *(by.get(column, "") for column in columns)] for name, by in found.items()]
+    return markdown(["call", "Zen 5: torch, µs", "NumPy, µs", "H200: torch, µs"], rows)
 
 
 COMPILE = ("`torch.compile`",)
@@ -324,7 +326,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "training": partial(training, Run("training-h100-channels-last", "2026-11-26")),
     "accuracy": partial(accuracy, "accuracy-cpu-zen4", "accuracy-h200"),
-    "calls": partial(calls, "overhead-cpu-zen5"),
+    "calls": partial(calls, "overhead-cpu-zen5", "overhead-h200"),
     "tuners": partial(tuners, "tuners-h100"),
 }
 """The functions that make the tables, by the names that the page has for them."""
