@@ -152,7 +152,7 @@ def batch(run: Run, row: Row) -> int:
 
 
 def networks(batches: Sequence[int], *runs: Run) -> str:
-    """Return a table with a row for each network and type, from the first run that has it.
+    """Return a table with a row for each network and type of the runs.
 
     The types and the dates are left out where there is one.
     """
@@ -162,7 +162,7 @@ def networks(batches: Sequence[int], *runs: Run) -> str:
         rows = {(row["name"], row.get("batch", 1)): row for row in run.rows}
         for name in dict.fromkeys(name for name, _ in rows):
             cells = [cell for size in batches for cell in network(run, rows[name, size], peers)]
-            found.setdefault((name, run.type), [name, run.type, *cells, run.link])
+            found[name, run.type] = [name, run.type, *cells, run.link]
     head = [f"batch {size}, ms" if len(batches) > 1 else "ms" for size in batches]
     headers = ["network", "type", *(title for first in head for title in (first, *peers)), "measured"]
     return markdown(headers, without_constants(headers, list(found.values())))
@@ -223,11 +223,12 @@ def tuners(file: str) -> str:
 
 
 def calls(on_cpu: str, on_gpu: str) -> str:
-    """Return the microseconds of a call from Python in the fastest round, by the machine and the kind of arrays."""
+    """Return the microseconds of a call from Python, on a CPU in the fastest round, by machine and kind of arrays."""
     found: dict[str, dict[str, str]] = {}
     for file in (on_cpu, on_gpu):
         for row in read(file)["rows"]:
-            found.setdefault(row["name"], {})[f"{file} {row['arrays']}"] = digits(1e6 * row["time"]["low"])
+            time = row["time"]["low" if file == on_cpu else "median"]
+            found.setdefault(row["name"], {})[f"{file} {row['arrays']}"] = digits(1e6 * time)
     columns = (f"{on_cpu} torch", f"{on_cpu} numpy", f"{on_gpu} torch")
     rows = [[name, *(by.get(column, "") for column in columns)] for name, by in found.items()]
     return markdown(["call", "Zen 5: torch, µs", "NumPy, µs", "H200: torch, µs"], rows)
@@ -287,7 +288,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "zen4-networks": partial(
         networks,
         (1,),
-        Run("networks-cpu-zen4-choices", "2026-11-30", peers=ON_CPU),
         Run("networks-cpu-zen4", "2026-11-24", peers=ON_CPU),
     ),
     "granite-rapids": partial(
