@@ -139,6 +139,12 @@ def restore(model: Model) -> Model:
     """Make each layer of tvmconv in a model one of the class that `replace` found; return the same model.
 
     Parameters, hooks and the state dict stay what they are.
+
+    >>> import torch
+    >>> import tvmconv.nn
+    >>> model = tvmconv.nn.replace(torch.nn.Conv2d(8, 8, 3, groups=8))
+    >>> type(tvmconv.nn.restore(model)) is torch.nn.Conv2d
+    True
     """
     for _, module in _depthwise(model):
         if not isinstance(module, _Depthwise):
@@ -153,7 +159,7 @@ def restore(model: Model) -> Model:
 
 
 def replaced(model: torch.nn.Module) -> Replaced:
-    """Return which depthwise layers of a model are tvmconv's, and why others are not."""
+    """Return which depthwise layers of a model are tvmconv's, and why others are not; `replace` has an example."""
     layers = list(_depthwise(model))
     ours = tuple(name for name, module in layers if isinstance(module, _Depthwise))
     others = {name: _obstacle(module) for name, module in layers if not isinstance(module, _Depthwise)}

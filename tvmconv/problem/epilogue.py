@@ -32,6 +32,11 @@ class Epilogue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Where the output is of integers, the result times `factor` is rounded to the nearest one, of two as near to the even
     one; then `zero_point` is added, and what the type does not hold becomes its least or its largest number. There NaN
     becomes the least. Both are left out of JSON where they change nothing.
+
+    >>> import tvmconv
+    >>> workload = tvmconv.ConvWorkload.conv2d((1, 8, 6, 6), (4, 8, 3, 3), shift=True, activation="relu6")
+    >>> workload.epilogue.shift, workload.epilogue.low, workload.epilogue.high
+    (True, 0.0, 6.0)
     """
 
     scale: bool = False

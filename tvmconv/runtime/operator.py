@@ -41,6 +41,13 @@ class Operator:
     Call it with the arrays of `problem.operands` except the last, the output, which it returns: x (N, C, H, W), w
     (`workload.w_shape`), and the epilogue's operands, vectors (K,) in float32 and a residual (N, K, Ho, Wo), in the
     workload's layouts.
+
+    >>> import numpy as np
+    >>> import tvmconv
+    >>> operator = tvmconv.compile(tvmconv.ConvWorkload.conv2d((1, 8, 6, 6), (4, 8, 3, 3), padding=1), "llvm")
+    >>> y = operator(np.ones((1, 8, 6, 6), "float32"), np.ones((4, 8, 3, 3), "float32"))
+    >>> float(y[0, 0, 0, 0])  # in the corner: 8 channels of 4 taps
+    32.0
     """
 
     KIND: Literal["operator", "sparse"] = "operator"

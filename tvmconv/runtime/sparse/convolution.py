@@ -47,6 +47,14 @@ class SparseConv2d:
 
     The first batch of images of a size has a separate kernel, and so has each batch that logs have records of; all
     other batches share one.
+
+    >>> import numpy as np
+    >>> import tvmconv
+    >>> weight = np.zeros((4, 8, 3, 3), "float32")
+    >>> weight[:, 0, 1, 1] = 2  # of each filter, one number of 72 is left
+    >>> twice = tvmconv.sparse_conv2d(weight, target="llvm")
+    >>> float(twice(np.ones((1, 8, 6, 6), "float32"))[0, 0, 3, 3])
+    2.0
     """
 
     def __init__(
