@@ -11,6 +11,7 @@ import tvm
 from tvmconv.problem import FORWARD, Problem
 from tvmconv.problem.errors import NoValidConfigurationError
 
+from .open_sizes import of_several_sizes
 from .template import Fused, Layouts, Template
 
 C = TypeVar("C")
@@ -45,6 +46,22 @@ class EstimatedTemplate(Template, Generic[C]):
 
         Of equal estimates, the first is chosen.
         """
+
+    def counts(self, problem: Problem, config: C, target: tvm.target.Target) -> Any:
+        """Return the work of the kernels for a problem of known sizes, of which `clocks` makes a time."""
+        raise NotImplementedError(f"{type(self).__name__} does not count its work")
+
+    @abstractmethod
+    def clocks(self, counts: Any, target: tvm.target.Target) -> float:
+        """Return the clocks that counted work takes, by the rates of the machine and the factors of the template."""
+
+    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
+        """Return the clocks that a call should take.
+
+        Where planes are open, it is the mean of planes of several sizes.
+        """
+        problems = of_several_sizes(problem)
+        return sum(self.clocks(self.counts(each, config, target), target) for each in problems) / len(problems)
 
     def legal(self, configs: Iterable[C], problem: Problem, target: tvm.target.Target) -> Iterator[C]:
         """Yield those of some configurations that pass all constraints."""

@@ -13,7 +13,6 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
 
 from ..estimated import EstimatedTemplate
-from ..open_sizes import of_several_sizes
 from ..space import Space
 from .machine import PARALLEL_FLOPS
 from .model import Counts, clocks
@@ -47,26 +46,12 @@ class CpuTemplate(EstimatedTemplate[C]):
         """Return the values of each knob in the space."""
 
     @abstractmethod
-    def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
-        """Return the tests that a configuration must pass, by name."""
-
-    @abstractmethod
     def heuristics(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
         """Return the tests of a legal configuration that is worth a trial, by name."""
 
-    def counts(self, problem: Problem, config: C, target: tvm.target.Target) -> Counts:
-        """Return the work of the kernel for a problem of known sizes, of which `estimate` makes clocks."""
-        raise NotImplementedError(f"{type(self).__name__} does not count its work")
-
-    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
-        """Return the clocks that a call should take, by the counts of its work and the rates of the CPU.
-
-        Where planes are open, it is the mean of planes of several sizes.
-        """
-        cpu, factors, problems = cpu_of(target), factors_of(type(self).__module__), of_several_sizes(problem)
-        return sum(clocks(self.counts(each, config, target), cpu, rates_of(cpu), factors) for each in problems) / len(
-            problems
-        )
+    def clocks(self, counts: Counts, target: tvm.target.Target) -> float:
+        cpu = cpu_of(target)
+        return clocks(counts, cpu, rates_of(cpu), factors_of(type(self).__module__))
 
     def least(self, problem: Problem, target: tvm.target.Target) -> C:
         """Return the configuration with the least value that each knob may have for a problem."""

@@ -14,7 +14,6 @@ from tvmconv.targets import arch_of, tensor_instructions
 from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ..estimated import EstimatedTemplate
-from ..open_sizes import of_several_sizes
 from ..space import Space, ceil_div, ceil_to, named
 from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
 from .model import Counts, clocks
@@ -127,19 +126,9 @@ class GpuTemplate(EstimatedTemplate[C]):
         unrolled = named(straight_line) if inf > self.MOST_UNROLLED else {}
         return {**self.rules(problem), **named(threads, registers, shared_memory, grid), **unrolled}
 
-    def counts(self, problem: Problem, config: C, target: tvm.target.Target) -> Counts:
-        """Return the work of the kernels for a problem, of which `estimate` makes clocks."""
-        raise NotImplementedError(f"{type(self).__name__} does not count its work")
-
-    def estimate(self, problem: Problem, config: C, target: tvm.target.Target) -> float:
-        """Return the clocks that a call should take, by the counts of its work and the rates of the GPU.
-
-        Where planes are open, it is the mean of planes of several sizes.
-        """
-        gpu, factors = gpu_of(target), factors_of(type(self).__module__)
-        problems = of_several_sizes(problem)
-        found = [clocks(self.counts(each, config, target), gpu, rates_of(gpu), factors) for each in problems]
-        return sum(found) / len(found)
+    def clocks(self, counts: Counts, target: tvm.target.Target) -> float:
+        gpu = gpu_of(target)
+        return clocks(counts, gpu, rates_of(gpu), factors_of(type(self).__module__))
 
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[C]:
         """Return the configurations that are worth a trial on a target."""

@@ -26,9 +26,9 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules import cpu, cuda
 from tvmconv.schedules.calibrated import UserRates
 from tvmconv.schedules.cpu.model import rates as cpu_rates
-from tvmconv.schedules.cpu.template import CpuTemplate
 from tvmconv.schedules.cuda.model import rates as gpu_rates
 from tvmconv.schedules.cuda.template import GpuTemplate
+from tvmconv.schedules.estimated import EstimatedTemplate
 from tvmconv.schedules.fitted import Factors, Table
 from tvmconv.targets import cpu_of, gpu_of, resolve_target
 from tvmconv.targets.devices import Cpu, Gpu, gpu_named
@@ -175,17 +175,17 @@ def counts_work(name: str) -> bool:
     folder, _, algorithm = name.partition("/")
     if folder not in MODELS or algorithm not in MODELS[folder].modules:
         return False
-    return _own(name).counts not in (GpuTemplate.counts, CpuTemplate.counts)
+    return _own(name).counts is not EstimatedTemplate.counts
 
 
 def chooses_by_counts(name: str) -> bool:
     """Return whether a template is one whose configurations the model chooses, by its counts."""
-    return counts_work(name) and _own(name).estimate in (GpuTemplate.estimate, CpuTemplate.estimate)
+    return counts_work(name) and _own(name).estimate is EstimatedTemplate.estimate
 
 
-def _own(name: str) -> type[GpuTemplate[Any] | CpuTemplate[Any]]:
+def _own(name: str) -> type[EstimatedTemplate[Any]]:
     template = template_named(name)
-    assert isinstance(template, GpuTemplate | CpuTemplate)
+    assert isinstance(template, EstimatedTemplate)
     return type(template)
 
 
@@ -207,7 +207,7 @@ def counted_as(name: str) -> str:
 
 def _measured(name: str, given: str, device: str, problem: Problem, configs: dict[str, float]) -> Measured:
     template, target = template_named(name), resolve_target(json.loads(given))
-    assert isinstance(template, GpuTemplate | CpuTemplate)
+    assert isinstance(template, EstimatedTemplate)
     names, counts, seconds, before = model_of(name).names, [], [], []
     space = template.constraints(problem, target).values()
     for knobs, cost in configs.items():
