@@ -152,7 +152,7 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
     exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[-1], {})
-    assert is_for_arm(tmp_path / "operator.so")
+    assert is_for_arm(tmp_path / "depthwise.so")
 
 
 @needs_compiler
@@ -180,7 +180,7 @@ def test_the_tuner_links_for_the_target(tmp_path: Path) -> None:
 def test_a_missing_compiler_is_named(no_compiler: None, tmp_path: Path) -> None:
     operator = compiled(CASES[0])
     with pytest.raises(CompileError, match="aarch64-linux-gnu-gcc: install Debian's package gcc-aarch64-linux-gnu"):
-        operator.save(tmp_path / "operator.so")
+        operator.save(tmp_path / "depthwise.so")
 
 
 def test_a_missing_emulator_is_named(no_compiler: None) -> None:
