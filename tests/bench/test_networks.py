@@ -75,7 +75,7 @@ def test_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
     report = tvmconv_json("bench", "networks", "tiny", "--batch", 3, "--size", 64, "--rounds", 2)
     (row,) = report["rows"]
     assert (row["name"], row["batch"], row["size"], row["sparsity"]) == ("tiny", 3, 64, None)
-    assert list(row["times"]) == ["tvmconv", "pytorch", "torch-compile", "onnxruntime", "tvm"]
+    assert list(row["times"]) == ["tvmconv", "pytorch", "torch-compile", "onnxruntime", "openvino", "tvm"]
     assert (row["skipped"], row["failed"], row["memory"]) == ({"pytorch-tf32": "on a GPU"}, {}, {})
     for name, times in row["times"].items():
         assert 0 < times["low"] <= times["median"] <= times["high"] < 1
@@ -245,7 +245,7 @@ def test_names() -> None:
     ):
         network.choose_peers(["pytorch", "tensorflow"])
     assert [peer.name for peer in network.choose_peers(None)] == [
-        "pytorch", "pytorch-tf32", "torch-compile", "onnxruntime", "tvm"
+        "pytorch", "pytorch-tf32", "torch-compile", "onnxruntime", "openvino", "tvm"
     ]  # fmt: skip
     (half,) = network.choose_peers(["pytorch-half"])
     assert half.obstacle(resolve_target("llvm")) == "with a precision of float16 or bfloat16"

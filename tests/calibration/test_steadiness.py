@@ -86,8 +86,15 @@ def test_other_programs_use_cores() -> None:
             program.kill()
 
 
-def test_processors_count_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time that was idle, or waited for a disk, is none of use."""
-    lines = iter(((900, 1000), (960, 1080)))
-    monkeypatch.setattr(steadiness, "_times", lambda: next(lines))
-    assert Processors(0.0).use == 25
+def test_processors_count_what_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time that was idle, or waited for a disk, is none of use, nor is that of this process."""
+    second = os.sysconf("SC_CLK_TCK")
+    lines = iter(([30, 0, 30, 900, 40, 0, 0, 0], [40, 0, 50, 950, 50, 0, 0, 0]))
+    seconds = iter((7, 17))
+
+    def read(path: Path) -> str:
+        return " ".join(["cpu", *(str(number * second) for number in next(lines))])
+
+    monkeypatch.setattr(steadiness.Path, "read_text", read)
+    monkeypatch.setattr(steadiness.time, "process_time", lambda: next(seconds))
+    assert Processors(0.0).use == round(100 * (30 - 10) / 90)

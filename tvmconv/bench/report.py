@@ -17,7 +17,7 @@ from tvmconv.targets import DeviceFacts, backend_named
 from .peers import LIMITS, OURS, known_peers
 from .timing import Timing, micro, times_as_long
 
-PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime")
+PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime", "openvino")
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -103,23 +103,29 @@ class Processors:
     drift, mhz, highest = 1.25, 0, 0
 
     def __init__(self, seconds: float = 1.0) -> None:
-        idle, total = _times()
+        used, total = _times()
         time.sleep(seconds)
-        idle, total = (after - before for after, before in zip(_times(), (idle, total), strict=True))
-        self.use = round(100 * (1 - idle / total)) if total else 0
+        used, total = (after - before for after, before in zip(_times(), (used, total), strict=True))
+        self.use = max(round(100 * used / total), 0) if total else 0
 
     def close(self) -> None:
         """Do nothing: no process reads the times."""
 
 
-def _times() -> tuple[int, int]:
-    """Return the times in which cores were idle or waited for a disk, and all times, in ticks; see proc(5)."""
+def _times() -> tuple[float, float]:
+    """Return the seconds in which other programs used cores, and the seconds of all cores; see proc(5).
+
+    Threads of libraries that this program has loaded may wait for work without sleeping.
+    """
     try:
         words = Path("/proc/stat").read_text().partition("\n")[0].split()
     except OSError:
         return 0, 0
-    times = [int(word) for word in words[1:9]]
-    return sum(times[3:5]), sum(times)
+    ticks = [int(word) for word in words[1:9]]
+    idle, waiting_for_disk = ticks[3:5]
+    own = time.process_time()
+    second = os.sysconf("SC_CLK_TCK")
+    return (sum(ticks) - idle - waiting_for_disk) / second - own, sum(ticks) / second
 
 
 def numbers(line: str) -> tuple[int, int, int]:

@@ -15,12 +15,12 @@ STEP = 14
 
 PALETTE = {
     "tvmconv": "#2f6fb5", "pytorch": "#d1730f", "pytorch-channels-last": "#e0a63a", "torch-compile": "#2c8a4b",
-    "onnxruntime": "#b3405c", "tvm": "#7a5bb5", "pytorch-tf32": "#8a6d2f", "pytorch-half": "#12868f",
-    "torch-compile-half": "#7fa63b", "pytorch-autocast": "#5fa8b0", "torch-compile-max-autotune": "#4f7d1a",
-    "tvmconv-float32": "#8fb4e0", "tvmconv-dense": "#4a55c4", "tvmconv-direct": "#57a0d3", "tvmconv-im2win": "#7b86d9",
-    "tvmconv-channels-last": "#6f8fa8", "gemm": "#c23b22", "gemm-channels-last": "#e5806b", "im2col-gemm": "#a8336f",
-    "im2col-spmm": "#d98cb3", "pytorch-fp16": "#a3714a", "pytorch-tf32-channels-last": "#b59b5b",
-    "metaschedule": "#7d3c98", "copy": "#8a8f98",
+    "onnxruntime": "#b3405c", "openvino": "#d6569a", "tvm": "#7a5bb5", "pytorch-tf32": "#8a6d2f",
+    "pytorch-half": "#12868f", "torch-compile-half": "#7fa63b", "pytorch-autocast": "#5fa8b0",
+    "torch-compile-max-autotune": "#4f7d1a", "tvmconv-float32": "#8fb4e0", "tvmconv-dense": "#4a55c4",
+    "tvmconv-direct": "#57a0d3", "tvmconv-im2win": "#7b86d9", "tvmconv-channels-last": "#6f8fa8", "gemm": "#c23b22",
+    "gemm-channels-last": "#e5806b", "im2col-gemm": "#a8336f", "im2col-spmm": "#d98cb3", "pytorch-fp16": "#a3714a",
+    "pytorch-tf32-channels-last": "#b59b5b", "metaschedule": "#7d3c98", "copy": "#8a8f98",
 }  # fmt: skip
 """Colours by contender, which are told apart on white and on black; other names take those that a chart leaves over."""
 

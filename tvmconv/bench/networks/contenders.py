@@ -146,13 +146,57 @@ class OnnxRuntime(Contender):
         return "on a CPU" if backend_of(target).on_gpu else not_installed("onnx", "onnxruntime")
 
     def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        model = exported(module, x)
+        return Prepared(bound(model, x), lambda path: path.write_bytes(model), x)
+
+
+@dataclass(frozen=True)
+class OpenVino(Contender):
+    """OpenVINO on a CPU, asked for one stream with PyTorch's number of threads."""
+
+    name: str = "openvino"
+    dtype: str = DEFAULT
+    """The precision of the run: in half precision OpenVINO may compute in it, otherwise in float32."""
+
+    def obstacle(self, target: tvm.target.Target) -> str | None:
+        return "on a CPU" if backend_of(target).on_gpu else not_installed("onnx", "openvino")
+
+    def prepare(self, module: Any, x: Any, target: tvm.target.Target) -> Prepared:
+        import openvino
         import torch
 
-        buffer = io.BytesIO()
-        # The exporter through TorchScript, which needs no further package.
-        torch.onnx.export(module, (x,), buffer, input_names=["x"], output_names=["y"], dynamo=False)
-        model = buffer.getvalue()
-        return Prepared(bound(model, x), lambda path: path.write_bytes(model), x)
+        core, hints = openvino.Core(), openvino.properties.hint
+        model = exported(module, x)
+        options = {
+            openvino.properties.num_streams: 1,
+            openvino.properties.inference_num_threads: torch.get_num_threads(),
+            hints.performance_mode: hints.PerformanceMode.LATENCY,
+            hints.inference_precision: getattr(openvino.Type, HINTS.get(self.dtype, "f32")),
+        }
+        request = core.compile_model(core.read_model(model), "CPU", options).create_infer_request()
+        output = torch.empty(tuple(request.get_output_tensor().shape))
+        request.set_input_tensor(openvino.Tensor(x.numpy(), shared_memory=True))
+        request.set_output_tensor(openvino.Tensor(output.numpy(), shared_memory=True))
+
+        def call() -> Any:
+            request.infer()
+            return output
+
+        multiplied = frozenset([self.dtype] if self.dtype in HINTS else [])
+        return Prepared(call, lambda path: path.write_bytes(model), x, multiplied=multiplied)
+
+
+HINTS = {"float16": "f16", "bfloat16": "bf16"}
+"""OpenVINO's names of half precisions."""
+
+
+def exported(module: Any, x: Any) -> bytes:
+    """Return the ONNX model of a module with input x and output y, by the exporter that needs no further package."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.onnx.export(module, (x,), buffer, input_names=["x"], output_names=["y"], dynamo=False)
+    return buffer.getvalue()
 
 
 class Tvm(Contender):
@@ -182,6 +226,7 @@ PEERS: dict[str, Contender] = {
         PyTorch("torch-compile-half", compiles=True, half=True),
         PyTorch("torch-compile-max-autotune", compiles=True, mode="max-autotune-no-cudagraphs", half=True),
         OnnxRuntime(),
+        OpenVino(),
         Tvm(),
     )
 }

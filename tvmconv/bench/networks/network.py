@@ -25,7 +25,7 @@ from tvmconv.targets import backend_of
 from .. import choose
 from ..timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
 from .ahead import Case, Task, build_side_by_side, built, release
-from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, Prepared, PyTorch, Tvmconv
+from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, OpenVino, Prepared, PyTorch, Tvmconv
 
 if TYPE_CHECKING:
     import tvm
@@ -101,7 +101,8 @@ def choose_networks(names: Sequence[str]) -> Sequence[str]:
 def choose_peers(names: Sequence[str] | None, precision: str = DEFAULT) -> list[Contender]:
     """Return the peers of these names; without names all that can take part in a precision."""
     known = {
-        name: replace(peer, dtype=precision) if isinstance(peer, PyTorch) else peer for name, peer in PEERS.items()
+        name: replace(peer, dtype=precision) if isinstance(peer, PyTorch | OpenVino) else peer
+        for name, peer in PEERS.items()
     }
     chosen = choose(known, names or (), "peers").values()
     if names is not None:
