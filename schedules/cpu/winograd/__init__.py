@@ -44,6 +44,7 @@ from .tiles import (
     tiles_of,
     tiles_of_band,
     weight_bytes,
+    weight_is_filled_up,
     working_set,
 )
 from .transforms import input_transform, output_transform, weight_transform
@@ -70,21 +71,13 @@ def lanes_of(workload: ConvWorkload, target: tvm.target.Target) -> int:
     return block if block > 1 else cpu_of(target).lanes
 
 
-def _schedule_weight(sch: Schedule, packed: SBlockRV, workload: ConvWorkload, config: Config) -> LoopRV:
-    """Schedule the transform of the weight; return its outermost loop.
-
-    Where the last block is not whole, the place of a tap is the least of two, and LLVM makes the vectors.
-    """
+def _schedule_weight(sch: Schedule, packed: SBlockRV, config: Config) -> LoopRV:
+    """Schedule the transform of the weight; return its outermost loop."""
     kb, p, q, c, ki = sch.get_loops(packed)
     ki, vector = sch.split(ki, [None, config.vector])
     sch.reorder(kb, c, ki, p, q, vector)
     loop = sch.fuse(kb, c)
-    if workload.out_channels % config.block == workload.in_channels % config.vector == 0:
-        sch.tensorize(p, weight_transform(config.outputs, config.vector))
-        return loop
-    for each in (p, q):
-        sch.unroll(each)
-    sch.vectorize(vector)
+    sch.tensorize(p, weight_transform(config.outputs, config.vector))
     return loop
 
 
@@ -273,9 +266,12 @@ class Winograd(CpuTemplate[Config]):
         sch.vectorize(vector)
 
         # Step 3. The weight, all points of a vector of channels at once
-        loops = [_schedule_weight(sch, packed, workload, config), *([c, kb] if config.shared else [task])]
-        if workload.dtype in NARROW:
-            loops.append(sch.fuse(*sch.get_loops(sch.get_sblock("wide"))[:2]))
+        loops = [_schedule_weight(sch, packed, config), *([c, kb] if config.shared else [task])]
+        if workload.dtype in NARROW or weight_is_filled_up(workload, config):
+            k, c, *taps = sch.get_loops(sch.get_sblock("taps"))
+            _, inside = sch.split(sch.fuse(c, *taps), [None, config.vector])
+            sch.vectorize(inside)
+            loops.append(k)
         if config.parallel:
             for loop in loops:
                 sch.parallel(loop)

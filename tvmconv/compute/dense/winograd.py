@@ -60,23 +60,23 @@ class WinogradTile(NamedTuple):
 def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     """Return the TE definition, in the stages "pad", "blocks", "tiles", "packed", "winograd", "sums" and "output".
 
-    Where the weight is in half precision there is a stage "wide", too: the weight in the type of sums.
+    Where the weight is in half precision, or its channels are no whole blocks, there is a stage "taps", too: the weight
+    in the type of sums, with zeros for the channels that fill blocks up.
 
     Operands and result are those of `direct`. "blocks" is the padded input with channels in blocks of the lanes,
     "tiles" the transformed input (N / images, bands, points, points, channels / lanes, tiles, lanes), "packed" the
     transformed weight (blocks, points, points, channels, block), "winograd" the sums of their products over the
-    channels, and "sums" those transformed to outputs (N, K, H, W). All are rounded up to whole parts: past the last
-    input channel "packed" is zero, the last tile of a band is computed again, and "output" leaves the surplus out.
+    channels, and "sums" those transformed to outputs (N, K, H, W). All are rounded up to whole parts: the last tile of
+    a band is computed again, and "output" leaves the surplus out.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     sums = workload.storage.sums
-    taps = w if w.dtype == sums else te.compute(w.shape, lambda *place: w[place].astype(sums), name="wide")
     operands = epilogue_operands(workload)
     step, lanes, block = tile.outputs, tile.lanes, tile.block
     matrices, points = transforms(step), step + TAPS - 1
     channels, (height, width) = workload.in_channels, workload.output_size
-    depth = -(-channels // lanes) * lanes
+    depth, out_blocks = -(-channels // lanes) * lanes, -(-workload.out_channels // block)
     lines, across = tile.images * tile.rows, tile.across
     bands, panels = whole_tiles(height, step * tile.rows), whole_tiles(width, step * across)
     count = lines * across * panels  # the tiles of a band
@@ -102,15 +102,10 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 
     shape = (workload.batch // tile.images, bands, points, points, depth // lanes, rounded, lanes)
     tiles = te.compute(shape, input_tile, name="tiles")
-    out_blocks = -(-workload.out_channels // block)
+    taps = _whole_blocks(w, (out_blocks * block, depth), sums)
 
     def weight_tile(kb: tirx.Var, p: tirx.Var, q: tirx.Var, c: tirx.Var, ki: tirx.Var) -> tirx.PrimExpr:
-        k = _within(kb * block + ki, workload.out_channels, block)
-        channel = _within(c, channels, lanes)
-        value = transformed(matrices.weight, p, q, lambda r, s: taps[k, channel, r, s])
-        if depth == channels:
-            return value
-        return tirx.if_then_else(c < channels, value, tirx.const(0, sums))  # a `Select` would read beyond the weight
+        return transformed(matrices.weight, p, q, lambda r, s: taps[kb * block + ki, c, r, s])
 
     packed = te.compute((out_blocks, points, points, depth, block), weight_tile, name="packed")
     c = te.reduce_axis((0, depth), name="c")
@@ -137,6 +132,19 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
     planes = (workload.batch, out_blocks * block, bands * (tile.rows * step), panels * (across * step))
     outputs = te.compute(planes, output_tile, name="sums")
     return [x, w, *operands.values(), epilogue(outputs, workload, operands)]
+
+
+def _whole_blocks(w: te.Tensor, channels: tuple[int, int], dtype: str) -> te.Tensor:
+    """Return a weight (K, C, R, S) in a dtype, with zeros up to numbers of K and C: itself, or the stage "taps"."""
+    out_channels, in_channels = w.shape[:2]
+    if w.dtype == dtype and channels == (out_channels, in_channels):
+        return w
+
+    def tap(k: tirx.Var, c: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
+        inside = tirx.all(k < out_channels, c < in_channels)
+        return tirx.if_then_else(inside, w[k, c, r, s].astype(dtype), tirx.const(0, dtype))
+
+    return te.compute((*channels, *w.shape[2:]), tap, name="taps")
 
 
 def transformed(
