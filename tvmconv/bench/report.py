@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,9 @@ from tvmconv.targets import DeviceFacts, backend_named
 
 from .peers import LIMITS, OURS, known_peers
 from .timing import Timing, micro, times_as_long
+
+if TYPE_CHECKING:
+    from .networks.network import NetworkRow
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime", "openvino")
 
@@ -91,19 +94,8 @@ def versions(kind: str) -> dict[str, str]:
     return found
 
 
-class Compared(Protocol):
-    """A row of times beside peers."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def skipped(self) -> dict[str, str]: ...
-
-    @property
-    def failed(self) -> dict[str, str]: ...
-
-    def times_faster(self, peer: str) -> float | None: ...
+Compared: TypeAlias = "Row | NetworkRow"
+"""A row of times beside peers."""
 
 
 def peers_of(rows: Sequence[Row]) -> list[str]:
