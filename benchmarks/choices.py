@@ -32,7 +32,7 @@ from typing import Any
 
 import msgspec
 import tvm
-from collect import write_records
+from collect import algorithms_of, write_records
 from defaults import Choice, Question
 from script import options_of
 
@@ -42,7 +42,7 @@ from tvmconv.calibration.problems import LARGE, SMALL, Size, random_problem
 from tvmconv.calibration.trials import key_of, key_of_record, records_in
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.suites import suite_names
-from tvmconv.dispatch import algorithm_of, algorithms_on
+from tvmconv.dispatch import algorithm_of
 from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.network import import_model
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
@@ -212,8 +212,7 @@ def main() -> None:
         parser.error("expected --base COMMIT -o FILE, or CHOICES -o FILE")
     if options.base:
         target = resolve_target(options.target)
-        fused = ("attention", "gate") if backend_of(target).on_gpu else ()
-        algorithms = options.algorithms or [*algorithms_on(target), *fused]
+        algorithms = options.algorithms or algorithms_of(target)
         asked = [*questions(options.suites, options.networks, algorithms, options.problems, target)]
         content = (msgspec.json.encode(line) + b"\n" for line in lines(options.base, asked))
         options.output.write_bytes(b"".join(content))

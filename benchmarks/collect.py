@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
+import tvm
 from script import options_of
 
 from tvmconv import autotvm
@@ -28,6 +29,11 @@ from tvmconv.targets import backend_of, resolve_target
 
 FEW = 3
 """The number of configurations of a template for a problem that was drawn for another template."""
+
+
+def algorithms_of(target: tvm.target.Target) -> list[str]:
+    """Return the algorithms of a target, with those that fuse more than a convolution."""
+    return [*algorithms_on(target), *(("attention", "gate") if backend_of(target).on_gpu else ())]
 
 
 def write_records(wanted: Iterable[MeasureInput], output: Path, seconds: float) -> None:
@@ -51,14 +57,12 @@ def main() -> None:
     defaults = {"algorithms": (), "target": "cuda", "problems": 12, "configs": 12, "seed": 0, "seconds": 1e9}
     options = options_of(__doc__, **defaults).parse_args()
     target = resolve_target(options.target)
-    on_gpu = backend_of(target).on_gpu
-    known = [*algorithms_on(target), *(("attention", "gate") if on_gpu else ())]
+    known = algorithms_of(target)
     algorithms = options.algorithms or known
     if unknown := [name for name in algorithms if name not in known]:
         raise InvalidArgumentError("algorithms", unknown[0], f"algorithms of {target.kind}: {', '.join(known)}")
-    wanted = trials(
-        algorithms, options.problems, options.configs, options.seed, target, LARGE if on_gpu else SMALL, FEW
-    )
+    size = LARGE if backend_of(target).on_gpu else SMALL
+    wanted = trials(algorithms, options.problems, options.configs, options.seed, target, size, FEW)
     write_records(wanted, options.output, options.seconds)
 
 

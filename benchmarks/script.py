@@ -63,10 +63,13 @@ def options_of(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def main(doc: str | None, rows: Callable[[argparse.Namespace], Iterable[Row]], **defaults: Any) -> None:
+def main(
+    doc: str | None, rows: Callable[[argparse.Namespace], Iterable[Row]], ours: str = "tvmconv", **defaults: Any
+) -> None:
     """Print the rows that a function yields for the options of a script, and write them beside the options to a file.
 
-    `target` is among the options, or "llvm". Behind the rows are the geometric means of the contenders' times.
+    `target` is among the options, or "llvm". Behind the rows are the geometric means of the contenders' times
+    beside ours.
     """
     given = options_of(doc, **defaults).parse_args()
     kind = resolve_target(getattr(given, "target", "llvm")).kind.name
@@ -79,7 +82,7 @@ def main(doc: str | None, rows: Callable[[argparse.Namespace], Iterable[Row]], *
         if given.output:
             content = json.dumps(msgspec.to_builtins({**head, "rows": found}), indent=1)
             write_whole(given.output, f"{content}\n".encode())
-    print_means(found)
+    print_means(found, ours)
 
 
 def begin(target: str) -> tuple[tvm.target.Target, str]:
@@ -101,16 +104,16 @@ def described(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def print_means(rows: Iterable[Row]) -> None:
-    """Print how many times as long as tvmconv others take in the geometric mean over rows, for each kind of row."""
+def print_means(rows: Iterable[Row], ours: str) -> None:
+    """Print how many times as long as ours others take in the geometric mean over rows, for each kind of row."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         times = {name: each["median"] for name, each in row.get("times", {}).items()}
-        for name in times.keys() - {"tvmconv"} if "tvmconv" in times else ():
-            ratios.setdefault((row.get("kind", ""), name), []).append(times[name] / times["tvmconv"])
+        for name in times.keys() - {ours} if ours in times else ():
+            ratios.setdefault((row.get("kind", ""), name), []).append(times[name] / times[ours])
     for (kind, name), each in ratios.items():
-        told = f"{geometric_mean(each):.3f} times as long as tvmconv, geometric mean of {len(each)}"
-        print(f"{kind} {name}: {told}".lstrip())
+        told = f"{geometric_mean(each):.3f} times as long as {ours} ({min(each):.2f} to {max(each):.2f})"
+        print(f"{kind} {name}: {told}, geometric mean of {len(each)}".lstrip())
 
 
 def timed(calls: Mapping[str, Callable[[], Any]], device: str, rounds: int, seconds: float) -> Row:

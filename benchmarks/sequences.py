@@ -30,9 +30,6 @@ TAPS = 4
 SECONDS = 0.01
 """The time of a contender in a round, in seconds."""
 
-Convolve = Callable[[Any, Any, Any, str | None], Any]
-"""A function of x, weight, bias and activation."""
-
 
 def by_pytorch(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
     """Return PyTorch's result."""
@@ -40,9 +37,9 @@ def by_pytorch(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
     return y if activation is None else functional.silu(y)
 
 
-def contenders(device: str) -> dict[str, Convolve]:
+def contenders(device: str) -> dict[str, Callable[..., Any]]:
     """Return the functions that can run here."""
-    found: dict[str, Convolve] = {"tvmconv": causal_conv1d, "pytorch": by_pytorch}
+    found: dict[str, Callable[..., Any]] = {"tvmconv": causal_conv1d, "pytorch": by_pytorch}
     if device == "cuda":
         from causal_triton import by_triton
 

@@ -34,8 +34,6 @@ from tvmconv.bench.networks.parts import Residual, conv_bn
 from tvmconv.bench.timing import interleave
 from tvmconv.nn import replace
 
-WARM = 4
-"""The first steps, in which kernels are compiled and CUDA graphs are captured."""
 TURN = 5
 """The steps of a network that are timed in a round."""
 BY = ("pytorch", "tvmconv")
@@ -96,22 +94,16 @@ def stepper(case: Case, x: Any, y: Any) -> Callable[[], Any]:
     return step
 
 
-def seconds_of(step: Callable[[], Any], steps: int, device: str) -> float:
-    """Return the median time of a step."""
+def turn(step: Callable[[], Any], device: str) -> float:
+    """Return the median seconds of `TURN` steps, behind one that does not count."""
     times = []
-    for _ in range(steps):
+    for _ in range(1 + TURN):
         start = time.perf_counter()
         step()
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return median(times)
-
-
-def turn(step: Callable[[], Any], device: str) -> float:
-    """Return the median time of some steps, behind one after those of others, which does not count."""
-    step()
-    return seconds_of(step, TURN, device)
+    return median(times[1:])
 
 
 def busy_seconds(step: Callable[[], Any]) -> float:
@@ -157,9 +149,9 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
             form = torch.randn(given.batch, 3, given.size, given.size)
             x, y = form.to(device, memory_format=ORDERS[chosen[2]]), torch.randint(1000, (given.batch,), device=device)
             steps = {by: stepper(case, x, y) for by, case in cases.items()}
-            for step in steps.values():
-                seconds_of(step, WARM, device)
             timers = {by: partial(turn, step, device) for by, step in steps.items()}
+            for first in timers.values():  # in which kernels are compiled and CUDA graphs are captured
+                first()
             row["times"] = msgspec.to_builtins(interleave(timers, given.rounds))
             row["busy"] = {by: busy_seconds(step) for by, step in steps.items()} if device == "cuda" else {}
         yield row

@@ -15,7 +15,7 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, backend_named
 
 from .peers import LIMITS, OURS, known_peers
-from .timing import Timing, micro, times_as_long
+from .timing import Timing, micro
 
 if TYPE_CHECKING:
     from .networks.network import NetworkRow
@@ -52,10 +52,6 @@ class Row(msgspec.Struct, frozen=True):
         if not all(limit.name in self.times for limit in LIMITS):
             return None
         return min(self.times[limit.name].median for limit in LIMITS)
-
-    def times_faster(self, peer: str) -> float | None:
-        """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
-        return times_as_long(self.times, peer, OURS.name)
 
 
 class Roofs(msgspec.Struct, frozen=True):
@@ -98,6 +94,13 @@ Compared: TypeAlias = "Row | NetworkRow"
 """A row of times beside peers."""
 
 
+def times_faster(row: Compared, peer: str) -> float | None:
+    """Return the ratio of the peer's median time to tvmconv's; None unless both have run."""
+    if not {peer, OURS.name} <= row.times.keys():
+        return None
+    return row.times[peer].median / row.times[OURS.name].median
+
+
 def peers_of(rows: Sequence[Row]) -> list[str]:
     """Return the peers that have run on a row: those of today in their order, then others."""
     ran = {name for row in rows for name in row.times} - {OURS.name, *(limit.name for limit in LIMITS)}
@@ -109,7 +112,7 @@ def figures(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | Non
     """Return headers and cells of the table of tvmconv's times and rates beside the copies, and of peers' ratios."""
     peers = peers_of(rows)
     headers = ["name", "µs", "spread", "GFLOP/s", "GB/s", "copy, µs", "% of copy", *(f"x {peer}" for peer in peers)]
-    return headers, [[row.name, *_ours(row), *map(row.times_faster, peers)] for row in rows]
+    return headers, [[row.name, *_ours(row), *(times_faster(row, peer) for peer in peers)] for row in rows]
 
 
 def _ours(row: Row) -> list[str | float | None]:
@@ -136,7 +139,7 @@ def geometric_means(rows: Sequence[Compared], peers: Iterable[str]) -> dict[str,
 
     Peers without such rows are left out.
     """
-    found = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
+    found = {peer: [ratio for row in rows if (ratio := times_faster(row, peer)) is not None] for peer in peers}
     return {peer: (geometric_mean(ratios), len(ratios)) for peer, ratios in found.items() if ratios}
 
 

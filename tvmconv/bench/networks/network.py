@@ -23,7 +23,7 @@ from tvmconv.problem.precision import DEFAULT, HALVES
 from tvmconv.targets import backend_of
 
 from .. import choose
-from ..timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
+from ..timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 from .ahead import Case, Task, build_side_by_side, built, release
 from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, OpenVino, Prepared, PyTorch, Tvmconv
 
@@ -73,10 +73,6 @@ class NetworkRow(msgspec.Struct, frozen=True):
     def images_per_second(self, contender: str) -> float:
         """Return how many images a contender that has run takes in a second, one batch after the other."""
         return self.batch / self.times[contender].median
-
-    def times_faster(self, peer: str) -> float | None:
-        """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
-        return times_as_long(self.times, peer, OURS.name)
 
 
 def timm_table(rows: Iterable[NetworkRow]) -> str:
