@@ -27,7 +27,7 @@ def test_gradients_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     with script("gradients") as gradients:
         monkeypatch.setattr(gradients, "load_suite", lambda *_: {"small": SMALL})
         monkeypatch.setattr(gradients, "SECONDS", {"llvm": 0.001})
-        rows = rows_of(gradients, **options, rounds=1, cold=False, limit=100.0)
+        rows = rows_of(gradients, **options, rounds=1, cold=False)
         assert [(row["name"], row["kind"]) for row in rows] == [
             ("small", kind) for kind in ("forward", "input", "weight")
         ]
@@ -36,7 +36,7 @@ def test_gradients_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
             assert list(row["times"]) == ["tvmconv", "pytorch", "copy"]
         monkeypatch.setattr(gradients, "CLOSE", {"float32": 0.0})
         with pytest.raises(AssertionError, match="forward of depthwise 1x4x9x8"):
-            rows_of(gradients, **options, rounds=1, cold=False, limit=100.0)
+            rows_of(gradients, **options, rounds=1, cold=False)
 
 
 def test_sequences_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

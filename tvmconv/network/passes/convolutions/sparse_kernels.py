@@ -24,7 +24,7 @@ from ..context import SparseChoice
 from .layouts import inner_layout, with_layout
 
 THRESHOLD = 0.7
-"""The share of zeros below which "auto" takes no sparse kernel without records: see `python benchmarks/sparsity.py`."""
+"""The share of zeros below which "auto" takes no sparse kernel without records: `bench suite --sparsity` has times."""
 
 MOST_NONZEROS = 32768
 """The largest number of nonzeros in a weight that "auto" compiles in.
