@@ -234,9 +234,7 @@ def main() -> None:
     operator = tvmconv.compile(WORKLOAD, target, algorithm="vthreads")
     print(operator.selection.config)
     for kernel in operator.resources():
-        print(
-            f"{kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, {kernel.shared_bytes} shared"
-        )
+        print(f"{kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, {kernel.shared_bytes} shared")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,18 @@ Parameters = dict[str, Any]
 
 
 def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Program, Parameters]:
-    """Import an ONNX model, with the given shapes for the inputs that are named."""
+    """Import an ONNX model, with the given shapes for the inputs that are named.
+
+    >>> import io
+    >>> import onnx
+    >>> import torch
+    >>> from tvmconv import relay
+    >>> content = io.BytesIO()
+    >>> torch.onnx.export(torch.nn.ReLU(), (torch.zeros(1, 3),), content, input_names=["x"], dynamo=False)
+    >>> mod, params = relay.frontend.from_onnx(onnx.load_from_string(content.getvalue()), {"x": (1, 3)})
+    >>> params
+    {}
+    """
     imported = import_model(model, shapes=shape)
     return Program(imported.mod, imported.inputs, imported.outputs, imported.open_sizes), {}
 
@@ -45,6 +56,13 @@ def from_pytorch(
     """Import a module of torch, or a result of `torch.jit.trace`; its inputs get the names that are given here.
 
     `input_infos` has (name, shape) or (name, (shape, dtype)) for each input, in order.
+
+    >>> import torch
+    >>> from tvmconv import relay
+    >>> module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> mod, params = relay.frontend.from_pytorch(module, [("x", (1, 3, 16, 16))])
+    >>> params
+    {}
     """
     import torch
 
