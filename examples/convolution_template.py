@@ -96,6 +96,7 @@ class VirtualThreads(GpuTemplate[Config]):
 
     LAYOUTS = Layouts(dtypes=("float32",))  # x in NCHW, w in KCRS
     LEAST = Config(1, 1, 1, 1, 1, 1)
+    MOST_UNROLLED = 4096  # the most instructions without a loop, which `instructions` counts
     examples = (
         Problem(ConvWorkload.conv2d((1, 16, 8, 28), (64, 16, 3, 3), padding=1, shift=True, activation="relu")),
         Problem(ConvWorkload.conv2d((2, 6, 13, 11), (20, 6, 5, 3), stride=2, dilation=(1, 2), residual=True)),
@@ -104,9 +105,11 @@ class VirtualThreads(GpuTemplate[Config]):
     # 1. The problems that it takes; layouts and types are in LAYOUTS
 
     def obstacle(self, problem: Problem, target: Target) -> str | None:
-        """Take dense convolutions in one group."""
+        """Take dense convolutions in one group, with windows that fit shared memory and can be unrolled."""
         if not problem.is_dense or problem.workload.groups > 1:
             return "is for dense convolutions in one group"
+        if next(self.legal(self.candidates(problem, target), problem, target), None) is None:
+            return "takes smaller windows"
         return None
 
     # 2. What a block takes of the GPU: constraints are made of these
@@ -125,6 +128,9 @@ class VirtualThreads(GpuTemplate[Config]):
     def blocks(self, problem: Problem, config: Config) -> int:
         extents = problem.workload.out_channels, *problem.workload.output_size
         return problem.workload.batch * prod(map(ceil_div, extents, config.tile))
+
+    def instructions(self, problem: Problem, config: Config) -> int:
+        return prod(problem.workload.kernel) * config.outputs
 
     def rules(self, problem: Problem) -> Tests[Config]:
         channels = problem.workload.in_channels

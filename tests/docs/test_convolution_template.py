@@ -73,8 +73,10 @@ def test_choice(module: Any) -> None:
     """Dispatch asks it of the problems that it takes."""
     offered = dispatch.algorithms_for(Problem(module.WORKLOAD, precision="strict"), SM_90)
     assert offered == ("direct", "im2win", "vthreads")
-    grouped = Problem(ConvWorkload.conv2d((1, 8, 9, 9), (8, 4, 3, 3), groups=2))
-    assert "vthreads" not in dispatch.algorithms_for(grouped, SM_90)
+    grouped = ConvWorkload.conv2d((1, 8, 9, 9), (8, 4, 3, 3), groups=2)
+    large = ConvWorkload.conv2d((1, 8, 40, 40), (8, 8, 31, 31))
+    for workload in (grouped, large):
+        assert "vthreads" not in dispatch.algorithms_for(Problem(workload), SM_90)
 
 
 @pytest.mark.skipif(has_gpu(), reason="it checks serial twins where there is no GPU")
