@@ -98,6 +98,14 @@ def causal_conv1d_update(
     many sequences, (N, D, S), and these are the rows of those in x, each at most once; where one is negative, as -1 for
     padding, the result is 0 and no state changes. There are no gradients. The rest is as for `causal_conv1d_fn`. Raises
     `TensorError` for an argument that is wrong.
+
+    >>> import torch
+    >>> from tvmconv.nn import causal_conv1d_fn, causal_conv1d_update
+    >>> x, weight = torch.randn(2, 16, 20), torch.randn(16, 4)
+    >>> y, state = causal_conv1d_fn(x[..., :19], weight, return_final_states=True)
+    >>> last = causal_conv1d_update(x[..., 19], state, weight)
+    >>> torch.allclose(last, causal_conv1d_fn(x, weight)[..., 19], atol=1e-5)
+    True
     """
     tensors = x, conv_state, weight, bias, cache_seqlens, conv_state_indices
     if has_torch_function(tensors):

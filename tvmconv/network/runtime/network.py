@@ -46,6 +46,16 @@ class Network:
     """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file.
 
     A process with TVM's runtime alone, without its compiler, can run it. `target` is JSON.
+
+    >>> import numpy as np
+    >>> import torch
+    >>> import tvmconv
+    >>> module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> network = tvmconv.build(tvmconv.import_model(module, (torch.zeros(1, 3, 16, 16),)), "llvm")
+    >>> [layer.kernel for layer in network.layers]
+    ['tvmconv cpu/direct']
+    >>> network(np.ones((1, 3, 16, 16), "float32")).shape
+    (1, 8, 14, 14)
     """
 
     def __init__(
