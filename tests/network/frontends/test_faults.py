@@ -86,7 +86,7 @@ def test_bugs_of_importing_come_out(where: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_bugs_in_code_without_a_file_come_out() -> None:
     for name, refused in (
-        ("tvmconv.network.passes.convolutions.joints", False),
+        ("tvmconv.network.passes.convolutions.concat_slices", False),
         ("tvm.relax.op", True),
         ("numpy.linalg", False),
     ):

@@ -35,7 +35,7 @@ from .convolutions.kernels import (
     choose_sparse,
     choose_templates,
     compile_sparse_kernels,
-    plan_joints,
+    plan_concat_slices,
     plan_layouts,
     plan_slices,
 )
@@ -132,7 +132,7 @@ PLANNING = (_of_context(choose_sparse), _of_context(choose_fused, "cuda"), _of_c
 CALLING = (
     _of_context(choose_templates),
     _of_context(plan_slices),
-    _of_context(plan_joints),
+    _of_context(plan_concat_slices),
     _of_context(call_kernels),
     _of_module(expand_shuffles),
     _of_context(compile_sparse_kernels),

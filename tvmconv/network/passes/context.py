@@ -64,7 +64,7 @@ class Slice(NamedTuple):
     """A variable that is a slice of neighbouring channels of a larger tensor."""
 
     source: relax.Var
-    place: Span
+    position: Span
     """The axis of the channels, the source's number of channels, and the offset of the slice in them."""
     end: int
     """The first channel of the source after the slice."""
@@ -74,13 +74,13 @@ class Slice(NamedTuple):
     """The variables that are computed from the slice by anything else than these layers."""
 
 
-class Joint(NamedTuple):
+class ConcatSlice(NamedTuple):
     """The slice of a concat buffer that a kernel stores its output in."""
 
-    place: Span | Interleaved
-    before: relax.Var | None
+    position: Span | Interleaved
+    partly_filled: relax.Var | None
     """The partly filled concat buffer that the kernel stores into; None where the kernel gets memory for a new one."""
-    whole: relax.Var
+    concat: relax.Var
     """The variable that holds the concatenated tensor."""
     is_last: bool
     """True if the concatenated tensor is complete once this output is stored."""
@@ -99,7 +99,7 @@ class LayerPlan:
     """The dense kernels, each for a range of batches or sizes; none where another kind of kernel computes the layer."""
     slice: Slice | None = None
     """The channels of a larger tensor that the kernel reads as its input."""
-    joint: Joint | None = None
+    concat_slice: ConcatSlice | None = None
     """The slice of a concat buffer that the kernel stores its output in."""
 
     @property
