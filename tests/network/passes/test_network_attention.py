@@ -20,7 +20,7 @@ from tests.shared.passes import use_kernels, use_products, with_precision
 from tests.shared.sparing import every
 from tvmconv import lowering
 from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_kernel
-from tvmconv.network.passes.early.heads import scale_results, slice_parts
+from tvmconv.network.passes.early.heads import scale_results, slice_single_indices
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.fusible import permute_parts
@@ -100,7 +100,7 @@ def test_parts_of_keys_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> Non
         return q @ k.transpose(-1, -2)
 
     x = torch.randn(2, 13, 256)
-    mod, _ = use_products(slice_parts(tvmconv.import_model(Function(scores), (x,)).mod), SM_90)
+    mod, _ = use_products(slice_single_indices(tvmconv.import_model(Function(scores), (x,)).mod), SM_90)
     (name,) = (name for name in mod.get_global_vars() if "product" in name.name_hint)
     packing, _ = device_functions(mod[name], SM_90)
     arrays = {"w": x.numpy().reshape(-1), "packed": np.full((2, 8, 16, 32), np.nan, "float32")}
@@ -166,7 +166,7 @@ def test_parts_are_slices() -> None:
 
     mod = tvmconv.import_model(Function(parts), (torch.zeros(2, 5, 12),)).mod
     assert "relax.take" not in operators(mod)
-    names = operators(permute_parts(slice_parts(mod)))
+    names = operators(permute_parts(slice_single_indices(mod)))
     assert "relax.take" not in names
     assert [names.count(f"relax.{each}") for each in ("permute_dims", "strided_slice")] == [2, 2]
 

@@ -42,7 +42,7 @@ from .convolutions.kernels import (
 from .convolutions.layers import find_layers, with_exact_sums
 from .early.carrying import carry_channels
 from .early.frames import with_steps_as_channels
-from .early.heads import scale_results, slice_parts
+from .early.heads import scale_results, slice_single_indices
 from .early.limits import limit_open_sizes
 from .early.matrices import with_rows_in_matrices
 from .early.safe_softmax import with_safe_softmax
@@ -112,7 +112,7 @@ IMPORTING = (
 """The passes right after an importer, which share its `Imported`."""
 
 PREPARING = (
-    _of_module(slice_parts),
+    _of_module(slice_single_indices),
     _of_module(scale_results, "cuda"),
     _of_module(with_safe_softmax, "cuda"),
     _of_module(with_steps_as_channels, "cpu"),

@@ -153,12 +153,12 @@ class _Calls:
     def _dense(self, plan: LayerPlan) -> Layer:
         site, concat_slice, selection = plan.site, plan.concat_slice, plan.ranges[0].selection
         problem, weight = site.problem(self._context.precision), site.weight
-        inside = {"x": plan.slice, "output": concat_slice}
-        places = {name: each.position for name, each in inside.items() if each is not None}
-        if (key := (problem, weight is not None, *places.items())) not in self._kernels:
+        slices = {"x": plan.slice, "output": concat_slice}
+        positions = {name: each.position for name, each in slices.items() if each is not None}
+        if (key := (problem, weight is not None, *positions.items())) not in self._kernels:
             kind = dispatch.algorithm_of(selection.name)
             self._kernels[key] = add_kernel(
-                self.builder, plan.ranges, self._context.target, kind, weight is not None, places
+                self.builder, plan.ranges, self._context.target, kind, weight is not None, positions
             )
         kernel = self._kernels[key]
         output = site.output if concat_slice is None or not concat_slice.is_last else concat_slice.concat

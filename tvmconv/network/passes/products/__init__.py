@@ -28,8 +28,8 @@ from ...sites.half import half_of
 from ..context import Context
 from ..convolutions.functions import NetworkKernel, add_kernel, output_of, reason_of
 from .forms import Factors, Form, form_for, transposed
+from .larger_tensors import InLargerTensors
 from .padded_rows import padded_path
-from .places import Placed
 from .product import Product
 
 REASON = "one kernel for all sizes"
@@ -42,8 +42,8 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     same for the whole batch. Products with a size that is known only when the model runs are for `OpenProducts`. On a
     GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes in a
     cast to it after the product. There a kernel also reads factors from, and stores the result in, larger tensors, as
-    `placed` finds them, and rows that it stores padded stay padded up to the product that reads them, as `padded_path`
-    says. A product without a kernel is left to TVM, with the reason in its layer.
+    `in_larger_tensors` finds them, and rows that it stores padded stay padded up to the product that reads them, as
+    `padded_path` says. A product without a kernel is left to TVM, with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
@@ -55,7 +55,7 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     opened, assumed = OpenProducts(builder, target), assumed_sizes(mod)
     calls: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
-        taken: dict[relax.Var, _Taken] = {}
+        with_kernel: dict[relax.Var, _ProductWithKernel] = {}
         for var, value in block.values.items():
             if call_of(value, "matmul") is None:
                 continue
@@ -65,34 +65,36 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
                 calls[output], function = opened.call(factors, found[0], output, block)
                 layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON, function))
             elif not isinstance(found, str):
-                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target), len(layers))
-                layers.append(_layer(var, taken[var]))
+                with_kernel[var] = _ProductWithKernel(
+                    factors, output, *found, dispatch.select_ranges(found[1], target), len(layers)
+                )
+                layers.append(_layer(var, with_kernel[var]))
             elif not _is_linear_layer(value):
                 layers.append(_left_to_tvm(str(var.name), value, found))
         padded: set[relax.Var] = set()
-        for var, each in taken.items():
+        for var, each in with_kernel.items():
             product, columns = each.product, form.columns(each.product)
-            where = form.placed(each.factors, each.output, product, each.ranges[0].selection, block)
-            key = product, *sorted(where.places.items())
+            in_larger = form.in_larger_tensors(each.factors, each.output, product, each.ranges[0].selection, block)
+            key = product, *sorted(in_larger.positions.items())
             if key not in kernels:
-                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
+                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, in_larger.positions)
             layers[each.layer] = replace(layers[each.layer], function=str(kernels[key].function.name_hint))
             operands = form.operands(each.factors, product, block, padded=var in padded)
-            rows = _rows(operands, where, columns - product.columns, each.problem.workload, kernels[key])
+            rows = _rows(operands, in_larger, columns - product.columns, each.problem.workload, kernels[key])
             if columns > product.columns:
                 path = padded_path(each.output, block, columns, builder)
-                reader = None if path is None else taken.get(path.product)
+                reader = None if path is None else with_kernel.get(path.product)
                 if path is not None and reader is not None and form.terms(reader.product) == columns:
                     calls |= path.values
                     padded.add(path.product)
                 else:
                     rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
-            calls[where.output] = rows
-            block.take_as_given(where.output)  # its old operands are computed no more: it is no view of them
+            calls[in_larger.output] = rows
+            block.take_as_given(in_larger.output)  # its old operands are computed no more: it is no view of them
     return rebind(builder.get(), calls)
 
 
-class _Taken(NamedTuple):
+class _ProductWithKernel(NamedTuple):
     """A product that gets a kernel."""
 
     factors: Factors
@@ -105,11 +107,11 @@ class _Taken(NamedTuple):
     """The index of its layer among the context's products."""
 
 
-def _layer(var: relax.Var, taken: _Taken) -> Layer:
+def _layer(var: relax.Var, found: _ProductWithKernel) -> Layer:
     """Return the layer of a product with kernels."""
-    selection, convolution = taken.ranges[0].selection, convolution_of(var, taken.product, taken.problem)
+    selection, convolution = found.ranges[0].selection, convolution_of(var, found.product, found.problem)
     config = msgspec.to_builtins(selection.config)
-    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(taken.ranges))
+    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(found.ranges))
 
 
 def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convolution:
@@ -231,16 +233,18 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
     return Layer(convolution, "TVM", None, obstacle)
 
 
-def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, kernel: NetworkKernel) -> relax.Expr:
+def _rows(
+    operands: Factors, in_larger: InLargerTensors, more: int, workload: ConvWorkload, kernel: NetworkKernel
+) -> relax.Expr:
     """Return the expression that multiplies with a kernel; it has `more` elements of padding in each row."""
     shapes = {name: shape for name, (shape, _) in workload.operands.items()}
-    shapes |= {name: (place.elements,) for name, place in where.places.items()}
-    taken = [
-        relax.op.reshape(where.tensors.get(name, operand), shapes[name])
+    shapes |= {name: (position.elements,) for name, position in in_larger.positions.items()}
+    factors = [
+        relax.op.reshape(in_larger.tensors.get(name, operand), shapes[name])
         for name, operand in zip("xw", operands, strict=True)
     ]
-    *others, columns = where.output.ty.shape
-    return relax.op.reshape(output_of(kernel, workload, taken, shapes["output"]), (*others, columns + more))
+    *others, columns = in_larger.output.ty.shape
+    return relax.op.reshape(output_of(kernel, workload, factors, shapes["output"]), (*others, columns + more))
 
 
 class OpenProducts:

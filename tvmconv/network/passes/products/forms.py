@@ -17,7 +17,7 @@ from tvmconv.targets import backend_of
 from ...graph.graph import Block, call_of
 from .gpu_kernel import gpu_product_kernel
 from .kernel import product_kernel
-from .places import Placed, placed
+from .larger_tensors import InLargerTensors, in_larger_tensors
 from .product import Product
 
 Factors = tuple[relax.Expr, relax.Expr]
@@ -47,9 +47,9 @@ class Form(Protocol):
         """Return the number of elements of a row of the result, as kernels store it."""
         ...
 
-    def placed(
+    def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
-    ) -> Placed:
+    ) -> InLargerTensors:
         """Return which operands a kernel reads from larger tensors, or stores in one."""
         ...
 
@@ -96,13 +96,13 @@ class _OnTensorCores:
     def columns(self, product: Product) -> int:
         return _in_copies(product.columns, product.dtype)
 
-    def placed(
+    def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
-    ) -> Placed:
+    ) -> InLargerTensors:
         if not selection.takes_places:
-            return Placed({}, {}, output)
-        padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
-        return placed(factors, output, product, padded, aligned, block)
+            return InLargerTensors({}, {}, output)
+        padded, alignment = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
+        return in_larger_tensors(factors, output, product, padded, alignment, block)
 
     def workload(self, product: Product) -> ConvWorkload:
         terms, columns = self.terms(product), self.columns(product)
@@ -147,10 +147,10 @@ class _OnPlanes:
     def columns(self, product: Product) -> int:
         return product.columns
 
-    def placed(
+    def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
-    ) -> Placed:
-        return Placed({}, {}, output)
+    ) -> InLargerTensors:
+        return InLargerTensors({}, {}, output)
 
     def workload(self, product: Product) -> ConvWorkload:
         images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
