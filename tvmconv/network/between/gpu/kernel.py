@@ -21,7 +21,7 @@ class Ahead:
     """A load of a vector that is made ahead, into registers."""
 
     source: Any
-    place: Expr
+    offset: Expr
     count: Expr | None
     """The number of columns of the stage that makes the load."""
     registers: Any
@@ -59,7 +59,7 @@ class Kernel:
         self.sizes = {var for param in func.params for var in variables_in(getattr(param.ty, "shape", ()))}
         """The sizes that are known only when the kernel runs."""
         count = size_of(domain.rows)
-        self.groups = Analyzer().simplify(count if plan.along else tirx.floordiv(count, plan.vector))
+        self.groups = Analyzer().simplify(count if plan.has_column_vectors else tirx.floordiv(count, plan.vector))
         """The number of rows, or of vectors of them."""
         is_whole = Analyzer().can_prove_equal(tirx.floormod(self.groups, plan.rows), 0)
         self.is_there = None if is_whole else self.block * plan.rows + self.row < self.groups
