@@ -40,9 +40,9 @@ def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     try:
         return _compiled(mod, target)
     except Refused as refusal:
-        place, problem = operator_at_fault(mod, target, refusal.problem)
+        operator, problem = operator_at_fault(mod, target, refusal.problem)
         raise UnsupportedModelError(
-            f"TVM cannot compile {place} for {target.kind.name}: {problem}. What would help: {HINT}"
+            f"TVM cannot compile {operator} for {target.kind.name}: {problem}. What would help: {HINT}"
         ) from refusal.__cause__
 
 

@@ -68,15 +68,15 @@ class VectorCode:
         the row is read or written.
         """
         found = self.reduction
-        ((place, outputs),) = found.outputs.items()
+        ((output_axis, outputs),) = found.outputs.items()
         column, row = found.load.indices[-1], int(self.source.ty.shape[-1])
-        along = {var: extent for var, extent in found.reduced.items() if var in variables(column)}
-        across = {var: extent for var, extent in found.reduced.items() if var not in along}
-        inside = {place, *along}
+        reduced_along_rows = {var: extent for var, extent in found.reduced.items() if var in variables(column)}
+        reduced_across_rows = {var: extent for var, extent in found.reduced.items() if var not in reduced_along_rows}
+        inside = {output_axis, *reduced_along_rows}
         of_columns = [each for each in found.conditions if variables(each) & inside]
         of_rows = [each for each in found.conditions if not variables(each) & inside]
         others = [*found.load.indices[:-1], *found.target.indices[:-1]]
-        if any(variables(each) & inside for each in others) or not found.target.indices[-1].same_as(place):
+        if any(variables(each) & inside for each in others) or not found.target.indices[-1].same_as(output_axis):
             return []
         if not all(variables(each) <= inside for each in (column, *of_columns)):
             return []
@@ -85,8 +85,8 @@ class VectorCode:
 
         def window(output: int) -> Iterator[int | None]:
             """Yield the columns that an output reads; None for padding."""
-            for values in _points(along):
-                at = {place: output, **values}
+            for values in _points(reduced_along_rows):
+                at = {output_axis: output, **values}
                 is_there = all(int(self._simplified(each, at)) for each in of_columns)
                 yield int(self._simplified(column, at)) if is_there else None
 
@@ -116,7 +116,7 @@ class VectorCode:
                 lane.append(chosen.index(begin) * width + each - begin)
             for begin in chosen:
                 if begin not in parts:
-                    parts[begin] = self._part(begin, width, across, of_rows)
+                    parts[begin] = self._part(begin, width, reduced_across_rows, of_rows)
             vectors = [parts[begin] for begin in chosen]
             if None in columns:
                 vectors.append(tirx.Broadcast(found.fill, width))

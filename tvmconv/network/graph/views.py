@@ -59,8 +59,8 @@ def contiguous_strides(shape: Sequence[int]) -> list[tuple[int, int]]:
 def _view_of_move(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
     """Return the view that a move or a slice, with a result of a shape, makes of a view; None where it makes none."""
     if calls(value, *RESHAPING):
-        axes = reshaped(view.axes, shape)
-        return None if axes is None else view._replace(axes=axes)
+        new = reshaped(view.axes, shape)
+        return None if new is None else view._replace(axes=new)
     if (permuted := call_of(value, "permute_dims")) is not None:
         order = permuted.attrs.axes
         order = reversed(range(len(shape))) if order is None else order
@@ -73,11 +73,11 @@ def _view_of_move(value: relax.Call, view: View, shape: Sequence[int]) -> View |
     if not all(isinstance(number, tirx.IntImm) for each in operands for number in each.fields):
         return None  # bounds that are known only when the model runs
     numbers = [[int(number) for number in each.fields] for each in operands]
-    axes_sliced, begins = numbers[0], numbers[1]
+    sliced_axes, begins = numbers[0], numbers[1]
     if any(step != 1 for step in (numbers[3] if len(numbers) > 3 else [])):
         return None
     first, axes = view.first, list(view.axes)
-    for axis, begin in zip(axes_sliced, begins, strict=True):
+    for axis, begin in zip(sliced_axes, begins, strict=True):
         if len(axes[axis]) != 1:
             return None
         ((size, step),) = axes[axis]

@@ -65,7 +65,7 @@ class _Node:
             fields = (
                 list(parts.fields)
                 if isinstance(parts, relax.Tuple)
-                else [relax.TupleGetItem(indices, place) for place in range(len(indices.ty.fields))]
+                else [relax.TupleGetItem(indices, index) for index in range(len(indices.ty.fields))]
             )
             indices = relax.Tuple([self._in_range(part, [axis], sizes) for axis, part in enumerate(fields)])
         else:

@@ -84,7 +84,7 @@ class _Builder:
                 state = emit(relax.op.zeros((self._directions, batch, layer.hidden), layer.dtype))
             operands[name] = state
         every = emit(recurrence(layer, {**operands, "gates": gates}))
-        return [emit(relax.TupleGetItem(every, place)) for place in range(len(layer.results))]
+        return [emit(relax.TupleGetItem(every, index)) for index in range(len(layer.results))]
 
     def _by_gate(self, value: relax.Expr, gates: int, *last: Any) -> relax.Expr:
         """Return numbers (directions, gates * hidden, ...) as (directions, gates, channels, ...), filled with zeros."""

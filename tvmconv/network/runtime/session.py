@@ -147,13 +147,13 @@ class Session:
 
     def _grow(self, needed: Sequence[int]) -> None:
         """Let each array have at least the bytes that are needed. Graphs, which contain the old arrays, are dropped."""
-        kept = {place: array for place, array in enumerate(self._arrays) if array.shape[0] >= needed[place]}
+        kept = {index: array for index, array in enumerate(self._arrays) if array.shape[0] >= needed[index]}
         if len(kept) == len(needed):
             return
         if self._in_graphs:
             self._stop()
         self._arrays = []  # the new arrays may get the memory of those that are too small
         self._arrays = [
-            kept[place] if place in kept else tvm.runtime.empty((least,), "uint8", self._device)
-            for place, least in enumerate(needed)
+            kept[index] if index in kept else tvm.runtime.empty((least,), "uint8", self._device)
+            for index, least in enumerate(needed)
         ]

@@ -133,6 +133,6 @@ def along_axis(vector: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return one number, or one for each index of an axis, broadcast to a shape."""
     if vector.size == 1:
         return np.broadcast_to(vector.reshape(()), shape)
-    places = [1] * len(shape)
-    places[axis % len(shape)] = vector.size
-    return np.broadcast_to(vector.reshape(places), shape)
+    broadcast_shape = [1] * len(shape)
+    broadcast_shape[axis % len(shape)] = vector.size
+    return np.broadcast_to(vector.reshape(broadcast_shape), shape)

@@ -184,8 +184,8 @@ class SizeFacts:
         """
         if (known := self.proves(test)) is not None:
             return known
-        place = len(self.choices)
-        holds = self._told[place] if place < len(self._told) else preferred
+        index = len(self.choices)
+        holds = self._told[index] if index < len(self._told) else preferred
         self.choices.append(holds)
         self.require(test if holds else tirx.Not(test), node, need)
         return holds

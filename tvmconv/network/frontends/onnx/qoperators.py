@@ -49,9 +49,9 @@ class Parts:
         self.attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         self._nodes: list[onnx.NodeProto] = []
 
-    def operand(self, place: int) -> str:
+    def operand(self, index: int) -> str:
         """Return the name of an operand; an empty text for one that is left out."""
-        return self.node.input[place] if place < len(self.node.input) else ""
+        return self.node.input[index] if index < len(self.node.input) else ""
 
     def add(self, operator: str, *inputs: str, **attributes: object) -> str:
         """Add a node and return the name of its output."""
@@ -64,9 +64,9 @@ class Parts:
         self._nodes.append(helper.make_node(operator, given, [name], **attributes))
         return name
 
-    def dequantized(self, place: int, axis: int = 1) -> str:
+    def dequantized(self, index: int, axis: int = 1) -> str:
         """Add the dequantization of an operand whose scale and zero point are the two operands after it."""
-        return self.add("DequantizeLinear", *(self.operand(place + each) for each in range(3)), axis=axis)
+        return self.add("DequantizeLinear", *(self.operand(index + each) for each in range(3)), axis=axis)
 
     def quantized(self, y: str, scale: int) -> list[onnx.NodeProto]:
         """Return all nodes, with the quantization of y at the end; `scale` is the index of the scale's operand."""
@@ -78,11 +78,11 @@ class Parts:
         self._nodes[-1].output[0] = self.node.output[0]
         return self._nodes
 
-    def bias(self, place: int, scales: Sequence[str], axis: int = 0) -> str:
+    def bias(self, index: int, scales: Sequence[str], axis: int = 0) -> str:
         """Add the dequantization of a bias in int32, whose scale is the product of two; nothing for one left out."""
-        if not self.operand(place):
+        if not self.operand(index):
             return ""
-        return self.add("DequantizeLinear", self.operand(place), self.add("Mul", *scales), axis=axis)
+        return self.add("DequantizeLinear", self.operand(index), self.add("Mul", *scales), axis=axis)
 
 
 Expansion = Callable[[Parts], "list[onnx.NodeProto] | None"]
@@ -103,11 +103,11 @@ def _integer_convolution(parts: Parts) -> list[onnx.NodeProto]:
     from onnx import TensorProto, helper
 
     centered = []
-    for place in range(2):
-        operand = parts.add("Cast", parts.operand(place), to=TensorProto.INT32)
-        if zero_point := parts.operand(place + 2):
+    for index in range(2):
+        operand = parts.add("Cast", parts.operand(index), to=TensorProto.INT32)
+        if zero_point := parts.operand(index + 2):
             zero_point = parts.add("Cast", zero_point, to=TensorProto.INT32)
-            if place == 1:  # one for each filter
+            if index == 1:  # one for each filter
                 rank = parts.ranks.get(parts.operand(1), 2 + len(parts.attributes.get("kernel_shape", (1, 1))))
                 shape = helper.make_tensor("shape", TensorProto.INT64, [rank], [-1, *(1,) * (rank - 1)])
                 zero_point = parts.add("Reshape", zero_point, parts.add("Constant", value=shape))
@@ -146,7 +146,7 @@ def _unary(operator: str) -> Expansion:
 
 
 def _concatenation(parts: Parts) -> list[onnx.NodeProto]:
-    tensors = [parts.dequantized(place) for place in range(2, len(parts.node.input), 3)]
+    tensors = [parts.dequantized(index) for index in range(2, len(parts.node.input), 3)]
     return parts.quantized(parts.add("Concat", *tensors, **parts.attributes), 0)
 
 

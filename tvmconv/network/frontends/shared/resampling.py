@@ -112,12 +112,12 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
         elif not all(isinstance(each, (int, float)) for each in (inputs, how.outputs, *how.numbers)):
             y = (_smoothed if how.step else _by_formula)(builder, y, how)
         else:
-            places, weights = tables(how, inputs, how.outputs)
-            places = np.clip(places, 0, inputs - 1)
+            indices, weights = tables(how, inputs, how.outputs)
+            indices = np.clip(indices, 0, inputs - 1)
             if weights is None:
-                y = _gather(builder, y, how.axis, places[:, 0])
+                y = _gather(builder, y, how.axis, indices[:, 0])
             else:
-                y = _weighted(builder, y, how.axis, places, weights)
+                y = _weighted(builder, y, how.axis, indices, weights)
     return builder.cast(y, dtype)
 
 
@@ -133,11 +133,11 @@ def tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | N
         weights = None if how.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
         return np.stack([index for index, _ in taps], 1), weights
     first, most, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
-    places = first + np.arange(int(most))
-    weights = weight(places)
+    indices = first + np.arange(int(most))
+    weights = weight(indices)
     if how.excludes:
-        weights = np.where((places >= 0) & (places < inputs), weights, 0)
-    return places, weights / weights.sum(axis=1, keepdims=True)
+        weights = np.where((indices >= 0) & (indices < inputs), weights, 0)
+    return indices, weights / weights.sum(axis=1, keepdims=True)
 
 
 def _taps(
@@ -208,32 +208,32 @@ def _cubic_pieces(d: Any, a: float) -> tuple[Any, Any]:
 # --- Functions of tensors ---
 
 
-def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
+def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, indices: Array) -> relax.Expr:
     """Return the elements of x at some indices along an axis, (outputs,); x itself for all elements in order.
 
-    Before: `x` of shape (1, 8, 2) and places (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
+    Before: `x` of shape (1, 8, 2) and indices (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
     """
-    inputs, outputs = int(x.ty.shape[axis]), len(places)
-    if np.array_equal(places, np.arange(inputs)):
+    inputs, outputs = int(x.ty.shape[axis]), len(indices)
+    if np.array_equal(indices, np.arange(inputs)):
         return x
     # TVM reads a table for indices that are no expression of the output's.
-    is_even = np.array_equal(places, np.arange(outputs) * inputs // max(outputs, 1))
+    is_even = np.array_equal(indices, np.arange(outputs) * inputs // max(outputs, 1))
 
     def compute(x: te.Tensor, *tables: te.Tensor) -> te.Tensor:
         return _sums(x, axis, outputs, lambda i: [(tables[0][i] if tables else i * inputs // outputs, None)])
 
-    tables = [] if is_even else [relax.const(places.astype("int32"))]
+    tables = [] if is_even else [relax.const(indices.astype("int32"))]
     return builder.emit_te(compute, x, *tables, primfunc_name_hint="gather")
 
 
-def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array, weights: Array) -> relax.Expr:
+def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, indices: Array, weights: Array) -> relax.Expr:
     """Return weighted sums of elements of x along an axis, (outputs, taps); a matrix product if they are many.
 
-    Before: `x` (1, 8, 2), places (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
+    Before: `x` (1, 8, 2), indices (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
     """
-    inputs, outputs = int(x.ty.shape[axis]), len(places)
+    inputs, outputs = int(x.ty.shape[axis]), len(indices)
     matrix = np.zeros((inputs, outputs), weights.dtype)
-    np.add.at(matrix, (places, np.arange(outputs)[:, None]), weights)
+    np.add.at(matrix, (indices, np.arange(outputs)[:, None]), weights)
     if inputs == outputs and np.array_equal(matrix, np.eye(inputs)):
         return x
     is_used = (weights != 0).any(axis=0)
@@ -243,15 +243,14 @@ def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Arr
         product = builder.emit(relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), factor))
         return builder.emit(relax.op.permute_dims(product, [int(i) for i in np.argsort(order)]))
 
-    def compute(x: te.Tensor, places: te.Tensor, weights: te.Tensor) -> te.Tensor:
-        last = tirx.const(inputs - 1, "int32")
-        taps = range(int(is_used.sum()))
+    def compute(x: te.Tensor, indices: te.Tensor, weights: te.Tensor) -> te.Tensor:
+        last, taps = tirx.const(inputs - 1, "int32"), range(int(is_used.sum()))
         # A table tells TVM no bounds, without which it would index with 64 bits.
         return _sums(
-            x, axis, outputs, lambda i: [(te.max(te.min(places[i, tap], last), 0), weights[i, tap]) for tap in taps]
+            x, axis, outputs, lambda i: [(te.max(te.min(indices[i, tap], last), 0), weights[i, tap]) for tap in taps]
         )
 
-    tables = [places[:, is_used].astype("int32"), weights[:, is_used].astype("float32")]
+    tables = [indices[:, is_used].astype("int32"), weights[:, is_used].astype("float32")]
     return builder.emit_te(compute, x, *map(relax.const, tables), primfunc_name_hint="interpolate")
 
 
@@ -262,21 +261,21 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
     `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
     # In the middle of a sample, elements have the same distances from the output, and weights, as on any axis.
-    places, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
-    weights = np.ones_like(places) if weights is None else weights
-    middle = len(places) // 2
-    first = next(row for row in range(middle, middle + times) if places[row, 0] != places[row - 1, 0])
+    indices, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
+    weights = np.ones_like(indices) if weights is None else weights
+    middle = len(indices) // 2
+    first = next(row for row in range(middle, middle + times) if indices[row, 0] != indices[row - 1, 0])
     shift = -first % times  # from one multiple of `times` to the next, outputs then have the same elements
-    distances = (places[first] - (first + shift) // times).tolist()
+    distances = (indices[first] - (first + shift) // times).tolist()
     shares = weights[first : first + times].T
 
     def compute(x: te.Tensor) -> te.Tensor:
         size = x.shape[how.axis]
 
         def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
-            place, phase = (output + shift) // times, (output + shift) % times
+            base, phase = (output + shift) // times, (output + shift) % times
             for distance, share in zip(distances, shares, strict=True):
-                source = place + distance
+                source = base + distance
                 source = te.min(source, size - 1) if distance + (shift > 0) > 0 else source
                 source = te.max(source, 0) if distance < 0 else source
                 yield source, None if (share == 1).all() else _by_phase(phase, share, x.dtype)
@@ -337,8 +336,8 @@ def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
     if np.allclose(numbers, numbers[0] + step * np.arange(len(numbers)), rtol=0, atol=1e-9):
         return phase.astype(dtype) * tirx.const(step, dtype) + tirx.const(float(numbers[0]), dtype)
     value = tirx.const(float(numbers[-1]), dtype)
-    for place in reversed(range(len(numbers) - 1)):
-        value = tirx.Select(phase == place, tirx.const(float(numbers[place]), dtype), value)
+    for index in reversed(range(len(numbers) - 1)):
+        value = tirx.Select(phase == index, tirx.const(float(numbers[index]), dtype), value)
     return value
 
 
@@ -356,4 +355,4 @@ def _sums(x: te.Tensor, axis: int, outputs: Any, taps: Callable[[tirx.Expr], Ite
 
 
 def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr]:
-    return [size if place == axis else each for place, each in enumerate(shape)]
+    return [size if index == axis else each for index, each in enumerate(shape)]

@@ -111,8 +111,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "grid_sampler_3d.default": self._grid_sample,
             "getitem": partial(self._item_of, table["getitem"]),
             "log1p.default": self._log1p,
-            "max.dim": partial(self._extreme_with_place, relax.op.max, relax.op.argmax),
-            "min.dim": partial(self._extreme_with_place, relax.op.min, relax.op.argmin),
+            "max.dim": partial(self._extreme_with_index, relax.op.max, relax.op.argmax),
+            "min.dim": partial(self._extreme_with_index, relax.op.min, relax.op.argmin),
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
             "_to_copy.default": self._cast,
@@ -213,7 +213,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         wanted = [relax_dtype(each.dtype) for each in expected]
         if [str(field.dtype) for field in value.ty.fields] == wanted:
             return value
-        items = [self.block_builder.emit(relax.TupleGetItem(value, place)) for place in range(len(wanted))]
+        items = [self.block_builder.emit(relax.TupleGetItem(value, index)) for index in range(len(wanted))]
         return self.block_builder.emit(
             relax.Tuple([self.block_builder.cast(item, name) for item, name in zip(items, wanted, strict=True)])
         )
@@ -358,8 +358,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _squeeze_ones(self, node: torch.fx.Node) -> relax.Expr:
         x, dims = self.env[node.args[0]], node.args[1]
         shape = node.args[0].meta["val"].shape
-        places = {dim % max(1, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)}
-        ones = sorted(place for place in places if place < len(shape) and _is_one(shape[place]))
+        axes = {dim % max(1, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)}
+        ones = sorted(axis for axis in axes if axis < len(shape) and _is_one(shape[axis]))
         return relax.op.squeeze(x, ones) if ones else x
 
     # --- Reductions and elementwise ---
@@ -368,13 +368,13 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         x, (dims, keep) = self.env[node.args[0]], given(node, dim=[], keepdim=False)
         return op(x, list(dims) or None, keepdims=keep) if x.ty.ndim else x
 
-    def _extreme_with_place(self, value: Any, place: Any, node: torch.fx.Node) -> relax.Expr:
+    def _extreme_with_index(self, extreme: Any, index_of_extreme: Any, node: torch.fx.Node) -> relax.Expr:
         x, (dim, keep) = self.env[node.args[0]], given(node, dim=0, keepdim=False)
-        found = [self.block_builder.emit(each) for each in (value(x, dim, keep), place(x, dim, keep))]
+        found = [self.block_builder.emit(each) for each in (extreme(x, dim, keep), index_of_extreme(x, dim, keep))]
         return self.block_builder.emit(relax.Tuple(found))
 
     def _scatter_add(self, node: torch.fx.Node) -> relax.Expr:
-        x, index, source = (self.env[node.args[place]] for place in (0, 2, 3))
+        x, index, source = (self.env[node.args[number]] for number in (0, 2, 3))
         if str(x.ty.dtype) == "bool":
             raise ValueError("truth values are not added up")
         return relax.op.scatter_elements(x, index, source, axis=node.args[1], reduction="add")

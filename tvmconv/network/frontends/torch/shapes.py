@@ -75,13 +75,13 @@ def select(builder: ImportBuilder, x: relax.Expr, shape: Shape, dim: int, index:
     """Return x at one index along an axis, without the axis."""
     axis = dim % x.ty.ndim
     length = size(x, axis)
-    place = _from_start(builder, index, length)
-    builder.require(as_expr(place) >= 0, f"needs an axis {axis} that has an element {index}")
-    builder.require(as_expr(length) > place, f"needs an axis {axis} that has an element {index}")
-    if isinstance(place, int):
-        part = builder.emit(relax.op.strided_slice(x, [axis], [place], [place + 1], [1]))
+    position = _from_start(builder, index, length)
+    builder.require(as_expr(position) >= 0, f"needs an axis {axis} that has an element {index}")
+    builder.require(as_expr(length) > position, f"needs an axis {axis} that has an element {index}")
+    if isinstance(position, int):
+        part = builder.emit(relax.op.strided_slice(x, [axis], [position], [position + 1], [1]))
         return relax.op.squeeze(part, [axis])
-    return moved(builder, x, shape, lambda at, _, place: [*at[:axis], place, *at[axis:]], "select", place)
+    return moved(builder, x, shape, lambda at, _, position: [*at[:axis], position, *at[axis:]], "select", position)
 
 
 def unfold(builder: ImportBuilder, x: relax.Expr, shape: Shape, dim: int, length: int, step: int) -> relax.Expr:

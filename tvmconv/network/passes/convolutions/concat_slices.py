@@ -80,7 +80,7 @@ def concat_slices_of(
     in_nhwc = {output for output, layout in layouts.items() if layout.channels == CHANNELS_LAST}
     found: dict[relax.Var, ConcatSlice] = {}
     for block in blocks_of(mod):
-        index_of = {var: place for place, var in enumerate(block.values)}
+        index_of = {var: index for index, var in enumerate(block.values)}
         interleaved = _interleaved(block, values, in_nhwc)
         of_parts = layouts | {var: layouts[planes.source] for var, planes in interleaved.items()}
         for concat in reversed(block.values):  # outermost first: that takes the parts of the concatenations in it

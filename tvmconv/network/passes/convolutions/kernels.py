@@ -1,7 +1,7 @@
 """The passes that plan and call the kernels of convolutions and linear layers.
 
 `find_layers` begins the plan. Each pass `choose_...` or `plan_...` records a choice in the context and returns the
-module unchanged; `call_kernels` puts calls of the kernels in place of the convolutions and of what these take in:
+module unchanged; `call_kernels` puts calls of the kernels instead of the convolutions and of what these take in:
 padding with zeros before them, and after them bias, factors, batch norm, an addition of another tensor, and an
 activation.
 """

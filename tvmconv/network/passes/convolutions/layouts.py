@@ -149,25 +149,25 @@ class Part:
     def _fastest(self, sites: Sequence[Site], permuted: Sequence[relax.Var], groups: set[relax.Var]) -> set[relax.Var]:
         """Return the groups to hold in the inner layout, by their roots, such that no single change would save time."""
         ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
-        moved = [(self._root(var), self._moving_cycles(var)) for var in permuted]
+        cycles_of_moves = [(self._root(var), self._moving_cycles(var)) for var in permuted]
         ordered = [root for root in dict.fromkeys(map(self._root, self.live)) if root in groups]
-        touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
+        sites_of = {root: [number for number, roots in enumerate(ends) if root in roots] for root in ordered}
 
-        def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
-            moving = sum(cycles for root, cycles in moved if root not in chosen)
-            return moving + sum(of_site(place, *(root in chosen for root in ends[place])) for place in places)
+        def cycles(numbers: Iterable[int], chosen: set[relax.Var]) -> float:
+            moving = sum(cycles for root, cycles in cycles_of_moves if root not in chosen)
+            return moving + sum(of_site(number, *(root in chosen for root in ends[number])) for number in numbers)
 
         @cache  # a search asks for it again
-        def of_site(place: int, x_is_inner: bool, output_is_inner: bool) -> float:
+        def of_site(number: int, x_is_inner: bool, output_is_inner: bool) -> float:
             layout, out_layout = (self._layout if inner else "NCHW" for inner in (x_is_inner, output_is_inner))
-            workload = msgspec.structs.replace(sites[place].described, layout=layout, out_layout=out_layout)
-            constant = sites[place].is_constant
+            workload = msgspec.structs.replace(sites[number].described, layout=layout, out_layout=out_layout)
+            constant = sites[number].is_constant
             problem = Problem(workload, precision=self._precision, constant_weight=constant)
             return least_cycles(problem, self._target)
 
         def improved(chosen: set[relax.Var]) -> set[relax.Var]:
             while better := [
-                root for root, places in touching.items() if cycles(places, chosen ^ {root}) < cycles(places, chosen)
+                root for root, numbers in sites_of.items() if cycles(numbers, chosen ^ {root}) < cycles(numbers, chosen)
             ]:
                 chosen = chosen ^ {better[0]}
             return chosen

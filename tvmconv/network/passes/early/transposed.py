@@ -70,17 +70,17 @@ def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], m
     outputs = (kernel - 1) * dilation + 1 - sum(padding) + more  # beyond `stride * (size - 1)`
 
     def with_cut(first: int) -> Axis:
-        places = {
+        taps_at = {
             (phase, (phase - first + padding[0] - tap * dilation) // stride): tap
             for tap in range(kernel)
             for phase in range(stride)
             if (phase - first + padding[0] - tap * dilation) % stride == 0
         }
-        offsets = [offset for _, offset in places]
+        offsets = [offset for _, offset in taps_at]
         least = min(offsets)
         step = gcd(*(offset - least for offset in offsets)) or 1
         taps = np.full((stride, (max(offsets) - least) // step + 1), -1)
-        for (phase, offset), tap in places.items():
+        for (phase, offset), tap in taps_at.items():
             taps[phase, (offset - least) // step] = tap
         return Axis(first, taps, step, -least, -(-(outputs + first) // stride) - 1)
 

@@ -121,12 +121,12 @@ def _tensors(mod: tvm.IRModule) -> list[Tensor]:
         return {owner for var in free_variables(value) for owner in owners.get(var, ())}
 
     read_later = {var for binding in bindings for var in free_variables(binding.value)}
-    for place, binding in enumerate(bindings):
+    for index, binding in enumerate(bindings):
         var, value = binding.var, binding.value
         read = read_in(value)
-        last.update(dict.fromkeys(read, place))
+        last.update(dict.fromkeys(read, index))
         if isinstance(binding, relax.VarBinding) and _is_allocation(value, known):
-            owners[var], first[var], last[var] = {var}, place, place
+            owners[var], first[var], last[var] = {var}, index, index
         elif isinstance(binding, relax.VarBinding) and _is_alias(value):
             owners[var] = read
         elif var in read_later or not _is_launch(value, mod):
@@ -164,7 +164,7 @@ def _function(
 
 def _in_memory(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
     """Return `IN_MEMORY`: tensors are views of arrays; those of one array, shape and dtype share a view."""
-    memory = [_memory(place) for place in range(len(arrays))]
+    memory = [_memory(index) for index in range(len(arrays))]
     home = {tensor.var: var for var, array in zip(memory, arrays, strict=True) for tensor in array.tensors}
     views: list[tuple[relax.Var, relax.Var]] = []
 
@@ -212,8 +212,8 @@ def _with_tensors(
     return _function(main, name, params, body)
 
 
-def _memory(place: int) -> relax.Var:
-    return relax.Var(f"memory_{place}", relax.TensorType([tirx.Var(f"memory_{place}_bytes", "int64")], "uint8"))
+def _memory(index: int) -> relax.Var:
+    return relax.Var(f"memory_{index}", relax.TensorType([tirx.Var(f"memory_{index}_bytes", "int64")], "uint8"))
 
 
 def _allocating(

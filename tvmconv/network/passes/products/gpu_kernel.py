@@ -89,13 +89,14 @@ class _Kernel:
         given, number = self.factors, index_variable("number")
         index = number * THREADS + self.thread
         in_terms = of_first or given.transposed  # terms are the contiguous axis in memory
-        term, place = (index % CHUNK, index // CHUNK) if in_terms else (index // SIDE, index % SIDE)
-        value = given.first_at(matrix, first + place, begin + term)
+        term, row_or_column = (index % CHUNK, index // CHUNK) if in_terms else (index // SIDE, index % SIDE)
+        value = given.first_at(matrix, first + row_or_column, begin + term)
         if not of_first:
-            value = given.second_at(matrix, begin + term, first + place)
-        there = tirx.all(first + place < (given.rows if of_first else given.columns), begin + term < given.terms)
+            value = given.second_at(matrix, begin + term, first + row_or_column)
+        count = given.rows if of_first else given.columns
+        there = tirx.all(first + row_or_column < count, begin + term < given.terms)
         value = tirx.if_then_else(there, value, tirx.const(0.0, "float32"))
-        return [loop(number, CHUNK * SIDE // THREADS, tirx.BufferStore(shared, value, [term, place]))]
+        return [loop(number, CHUNK * SIDE // THREADS, tirx.BufferStore(shared, value, [term, row_or_column]))]
 
     def _added(self, term: Expr, own_row: Expr, own_column: Expr) -> list[tirx.Stmt]:
         """Return the statements that add the products of a term to a thread's sums."""

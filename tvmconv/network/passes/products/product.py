@@ -98,5 +98,5 @@ class OpenFactors(NamedTuple):
 
     def second_at(self, matrix: Expr, term: Expr, column: Expr) -> Expr:
         """Return an element of the second factor in float32."""
-        place = (matrix, column, term) if self.transposed else (matrix, term, column)
-        return self.second[place].astype("float32")
+        indices = (matrix, column, term) if self.transposed else (matrix, term, column)
+        return self.second[indices].astype("float32")

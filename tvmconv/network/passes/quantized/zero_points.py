@@ -125,8 +125,8 @@ def _padded(x: te.Tensor, zero_point: te.Tensor, padding: Sequence[int]) -> te.T
     before, after = padding[:rank], padding[rank:]
     sizes = [size + first + last for size, first, last in zip(x.shape[2:], before, after, strict=True)]
 
-    def value(n: tirx.Var, c: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
-        source = [index - size for index, size in zip(place, before, strict=True)]
+    def value(n: tirx.Var, c: tirx.Var, *position: tirx.Var) -> tirx.PrimExpr:
+        source = [index - size for index, size in zip(position, before, strict=True)]
         inside = [test for index, size in zip(source, x.shape[2:], strict=True) for test in (index >= 0, index < size)]
         zero = zero_point[(0,) * len(zero_point.shape)].astype(x.dtype)
         pixel = (n, c, *source)

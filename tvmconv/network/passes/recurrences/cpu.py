@@ -245,30 +245,30 @@ class Tile:
         row, k = index_variable("row"), index_variable("k")
 
         # Step 1. Sums begin with the products of the input
-        def begin(place: int, at: Expr) -> tirx.Stmt:
-            return Element(sums, [row, place, at]).store(self._begin(row, self.phase[place], at))
+        def begin(number: int, at: Expr) -> tirx.Stmt:
+            return Element(sums, [row, number, at]).store(self._begin(row, self.phase[number], at))
 
-        begun = [self._lanes(partial(begin, place)) for place in range(len(self.phase))]
+        begun = [self._lanes(partial(begin, number)) for number in range(len(self.phase))]
 
         # Step 2. Each element of the state is multiplied by a row of the weight
-        def added(row: int, place: int, at: Expr) -> tirx.Stmt:
-            total, gate = Element(sums, [row, place, at]), layer.gates.index(self.phase[place])
+        def added(row: int, number: int, at: Expr) -> tirx.Stmt:
+            total, gate = Element(sums, [row, number, at]), layer.gates.index(self.phase[number])
             weight = self.buffers["weight"][self.direction, self.block, k, gate, at]
             return total.store(total.load() + self._factor(row, k) * weight.astype(layer.dtype))
 
-        def multiplied(places: Sequence[int]) -> tirx.Stmt:
-            every = [self._lanes(partial(added, *each), unrolled=True) for each in product(range(rows), places)]
+        def multiplied(numbers: Sequence[int]) -> tirx.Stmt:
+            every = [self._lanes(partial(added, *each), unrolled=True) for each in product(range(rows), numbers)]
             return serial(k, layer.hidden, sequence(every))
 
-        places, together = range(len(self.phase)), self.tiling.gates
-        products = [multiplied(places[first : first + together]) for first in places[::together]]
+        numbers, together = range(len(self.phase)), self.tiling.gates
+        products = [multiplied(numbers[first : first + together]) for first in numbers[::together]]
 
         # Step 3. The next state, and the output
-        finished = serial(row, rows, sequence(self._finished(sums, row)))
-        statements = sequence([serial(row, rows, sequence(begun)), *products, finished])
+        next_states = serial(row, rows, sequence(self._next_states(sums, row)))
+        statements = sequence([serial(row, rows, sequence(begun)), *products, next_states])
         return SBlockRealize([], True, SBlock([], [], [], "tile", statements, alloc_buffers=[sums]))
 
-    def _finished(self, sums: Any, row: Expr) -> list[tirx.Stmt]:
+    def _next_states(self, sums: Any, row: Expr) -> list[tirx.Stmt]:
         layer, buffers, direction = self.layer, self.buffers, self.direction
         before, after = tirx.floormod(self.step, 2), tirx.floormod(self.step + 1, 2)
         position, counts = self._position(row)

@@ -68,10 +68,10 @@ def dynamic_quantize_lstm(node: Node) -> relax.Expr:
     directions, gates = len(layer.reverse), 4 * hidden
     inputs = (sizes_of(x.ty) or (None,))[-1]
     weights, scales = [], []
-    for place, name, rows in ((1, "W", inputs), (2, "R", hidden)):
-        _require(node, node.operands[place], name, (directions, rows, gates))
+    for index, name, rows in ((1, "W", inputs), (2, "R", hidden)):
+        _require(node, node.operands[index], name, (directions, rows, gates))
         first = 8 if name == "W" else 10
-        weight, scale = node.constant(place, name), node.constant(first, f"{name}_scale")
+        weight, scale = node.constant(index, name), node.constant(first, f"{name}_scale")
         zero_point = node.constant(first + 1, f"{name}_zero_point")
         if weight is None or scale is None:
             raise Refused(f"its {name if weight is None else f'{name}_scale'} is missing")
@@ -100,8 +100,8 @@ def _converted(node: Node, layer: Recurrence, numbers: Numbers) -> relax.Expr:
         steps, batch = batch, steps
         x = node.emit(relax.op.permute_dims(x, (1, 0, 2)))
 
-    def state(place: int, name: str) -> relax.Expr | None:
-        if (value := node.operand(place)) is None:
+    def state(index: int, name: str) -> relax.Expr | None:
+        if (value := node.operand(index)) is None:
             return None
         if batch_first:
             value = node.emit(relax.op.permute_dims(value, (1, 0, 2)))

@@ -243,8 +243,8 @@ def pad(node: Node) -> relax.Expr:
     if len(widths) != 2 * len(axes) or not all(-len(sizes) <= axis < len(sizes) for axis in axes):
         raise Refused(f"it has {len(widths)} pads for the axes {axes} of {len(sizes)}", "two pads for each axis")
     paddings = [Padding(0, 0)] * len(sizes)
-    for place, axis in enumerate(axes):
-        before, after = (node.builder.facts.simplified(widths[each]) for each in (place, place + len(axes)))
+    for index, axis in enumerate(axes):
+        before, after = (node.builder.facts.simplified(widths[each]) for each in (index, index + len(axes)))
         paddings[axis] = Padding(before, after)
     return padded(node.builder, x, paddings, mode, value)
 
