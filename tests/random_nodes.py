@@ -346,8 +346,8 @@ def rolled(m: Maker) -> str:
     """Move elements along an axis, those that leave at one end coming in at the other."""
     x = m.any()
     axis = m.axis_of(x) % m.values[x].ndim
-    place, along = m.node("Mod", m.ints(m.one_of(-1, -2, -7, 3)), m.size(x, axis)), m.ints(axis)
-    ends = [(place, m.ints(2**63 - 1)), (m.ints(0), place)]
+    index, along = m.node("Mod", m.ints(m.one_of(-1, -2, -7, 3)), m.size(x, axis)), m.ints(axis)
+    ends = [(index, m.ints(2**63 - 1)), (m.ints(0), index)]
     parts = [m.node("Slice", x, first, end, along, keeps=True) for first, end in ends]
     return m.node("Concat", *parts, axis=axis, keeps=True)
 

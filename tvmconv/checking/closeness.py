@@ -53,7 +53,7 @@ def assert_close(
     for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
         differs = test(got) != test(stored)
         if differs.any():
-            raise AssertionError(f"{name} in the wrong places: {_where(differs)}")
+            raise AssertionError(f"{name} at the wrong indices: {_where(differs)}")
     finite = np.isfinite(stored) & np.isfinite(magnitude)
     roundings = terms + 4
     magnitude = np.where(finite, magnitude, 0)
@@ -95,7 +95,7 @@ def assert_rounded(
 
 
 def _where(wrong: np.ndarray, got: np.ndarray | None = None, reference: np.ndarray | None = None) -> str:
-    places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:5]]
+    indices = [tuple(map(int, index)) for index in np.argwhere(wrong)[:5]]
     if got is None or reference is None:
-        return ", ".join(map(str, places))
-    return ", ".join(f"{place}: {got[place]!s} for {reference[place]:.8g}" for place in places)
+        return ", ".join(map(str, indices))
+    return ", ".join(f"{index}: {got[index]!s} for {reference[index]:.8g}" for index in indices)

@@ -319,9 +319,9 @@ def _positions(
     read, inside = [], []
     for axis, size in enumerate((workload.height, workload.width)):
         start = position[axis] * workload.stride[axis] - workload.padding[axis]
-        places = start[:, None] + workload.dilation[axis] * np.arange(workload.kernel[axis])
-        read.append(np.clip(places, 0, size - 1))
-        inside.append(places == read[-1])
+        indices = start[:, None] + workload.dilation[axis] * np.arange(workload.kernel[axis])
+        read.append(np.clip(indices, 0, size - 1))
+        inside.append(indices == read[-1])
     patches = operands["x"][image[:, None, None], :, read[0][:, :, None], read[1][:, None, :]]
     within = (inside[0][:, :, None] & inside[1][:, None, :])[..., None]
     patches = np.where(within, patches, workload.zero_point).transpose(0, 3, 1, 2)

@@ -64,13 +64,13 @@ def split_graph(
     partitioner = CapabilityBasedPartitioner(whole, Supported(), allows_single_node_partition=True)
     names = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
     changed = {node.args[0].name for node in whole.graph.nodes if node.target is torch.ops.aten.copy_.default}
-    constant = {names[place] for place, i in enumerate(tensors) if i in weights} - changed
+    constant = {names[index] for index, i in enumerate(tensors) if i in weights} - changed
     parts = partitioner.partition_and_fuse()
     count = 0
     for node in parts.graph.nodes:
         if node.op == "call_module":
             count += 1
-            mine = [place for place, each in enumerate(node.args) if each.name in constant]
+            mine = [index for index, each in enumerate(node.args) if each.name in constant]
             part = getattr(parts, node.target)
             setattr(parts, node.target, _part(part, partial(compile_part, weights=mine)))
     if not count:
@@ -188,7 +188,7 @@ def _alone(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch
         if isinstance(value, torch.Tensor):
             results.append(made)
         else:
-            wanted = [place for place, each in enumerate(value) if isinstance(each, torch.Tensor)]
-            results += [graph.call_function(getitem, (made, place)) for place in wanted]
+            wanted = [index for index, each in enumerate(value) if isinstance(each, torch.Tensor)]
+            results += [graph.call_function(getitem, (made, index)) for index in wanted]
     graph.output(tuple(results))
     return torch.fx.GraphModule(torch.nn.Module(), graph), tuple(examples)

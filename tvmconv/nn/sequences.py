@@ -92,8 +92,8 @@ def causal_conv1d_update(
 ) -> Tensor:
     """Go on with `causal_conv1d_fn` by x (B, D), or by several elements (B, D, L), and return the result in that shape.
 
-    `conv_state` (B, D, S), S at least K - 1 and 1, has the last elements before x, and is brought up to those of x, in
-    place. With `cache_seqlens` (B,), of torch.int32, it is a ring: the element after `n` others is at index `n % S`,
+    `conv_state` (B, D, S), S at least K - 1 and 1, has the last elements before x, and is updated to those of x
+    itself. With `cache_seqlens` (B,), of torch.int32, it is a ring: the element after `n` others is at index `n % S`,
     and these are the numbers of elements before x. With `conv_state_indices` (B,), of torch.int32, it has the states of
     many sequences, (N, D, S), and these are the rows of those in x, each at most once; where one is negative, as -1 for
     padding, the result is 0 and no state changes. There are no gradients. The rest is as for `causal_conv1d_fn`. Raises

@@ -161,8 +161,8 @@ def test_bugs_of_computations_come_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_for_an_operator_ends() -> None:
     """Compiling each operator of a large model alone may take minutes: the message says that it was stopped."""
     model = import_model(small())
-    place, problem = compiling.operator_at_fault(model.mod, resolve_target("llvm"), "not today", seconds=-1.0)
-    assert (place, problem) == ("the model (the first 0 operators that were tried in -1 s compile alone)", "not today")
+    fault, problem = compiling.operator_at_fault(model.mod, resolve_target("llvm"), "not today", seconds=-1.0)
+    assert (fault, problem) == ("the model (the first 0 operators that were tried in -1 s compile alone)", "not today")
 
 
 def refused_in_a_branch() -> onnx.ModelProto:

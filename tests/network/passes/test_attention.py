@@ -58,9 +58,9 @@ def test_blocks_of_transformers(name: str, word: str) -> None:
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     assert [layer.convolution.workload.dtype for layer in layers] == [word] * 2
     names = operators(mod)
-    places = [place for place, name in enumerate(names) if name == "relax.call_tir"]
-    assert len(places) == 3
-    assert set(names[places[0] + 1 : places[-1]]) == {"relax.reshape", "relax.call_tir"}
+    indices = [index for index, name in enumerate(names) if name == "relax.call_tir"]
+    assert len(indices) == 3
+    assert set(names[indices[0] + 1 : indices[-1]]) == {"relax.reshape", "relax.call_tir"}
 
 
 @pytest.mark.parametrize("name", MODULES)

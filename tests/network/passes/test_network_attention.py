@@ -110,7 +110,7 @@ def test_parts_of_keys_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Biased(torch.nn.Module):
-    """Attention with a bias for each pair of places, as windows have."""
+    """Attention with a bias for each pair of positions, as windows have."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def test_scores_get_no_padding(name: str) -> None:
 
 
 def test_parts_are_slices() -> None:
-    """A place on an axis is no table's, and each part that is read is permuted by itself."""
+    """An index on an axis is no table's, and each part that is read is permuted by itself."""
 
     def parts(x: torch.Tensor) -> torch.Tensor:
         y = x.reshape(2, 5, 3, 4).permute(2, 0, 1, 3)
@@ -196,7 +196,7 @@ def test_scales_come_behind_products() -> None:
     inputs = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(6, 5)
     mod = scale_results(tvmconv.import_model(Function(scaled), inputs).mod)
     names = [name for name in operators(mod) if name in ("relax.matmul", "relax.multiply", "relax.divide")]
-    products = [place for place, name in enumerate(names) if name == "relax.matmul"]
+    products = [index for index, name in enumerate(names) if name == "relax.matmul"]
     assert names[: products[0]] in ([], ["relax.multiply"])  # that of what is read
     assert sorted(names) == ["relax.divide", *["relax.matmul"] * 2, *["relax.multiply"] * 2]
     machine = tvm.relax.VirtualMachine(lowering.build(mod, LLVM), tvm.cpu())

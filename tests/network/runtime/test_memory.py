@@ -233,7 +233,7 @@ class Graphs:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
-    """Let a function run in place of TVM's CUDA graphs, which a machine loses with its end."""
+    """Let a function run instead of TVM's CUDA graphs, which a machine loses with its end."""
     found = Graphs()
 
     def machine(*arguments: Any) -> VirtualMachine:

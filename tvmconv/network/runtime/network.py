@@ -142,12 +142,10 @@ class Network:
         What is alike in arrays that are passed to kernels as they are is checked once.
         """
         inputs = self._in_order(given, named)
-        arguments_and_facts = [
-            arrays.TAKERS[type(array)](spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)
-        ]
+        pairs = [arrays.TAKERS[type(array)](spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         arguments, key = (
-            [argument for argument, _ in arguments_and_facts],
-            tuple([facts for _, facts in arguments_and_facts]),
+            [argument for argument, _ in pairs],
+            tuple([facts for _, facts in pairs]),
         )
         if self._accepted.get(key):
             return inputs, arguments
