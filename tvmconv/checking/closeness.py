@@ -16,7 +16,7 @@ from tvmconv.problem.dtypes import FLOAT32_UNIT, NARROW, STORAGE_TYPES
 class Rounded(NamedTuple):
     """Further errors that results may have because factors of their products were rounded."""
 
-    most: np.ndarray | float
+    largest: np.ndarray | float
     """The largest error of each element."""
     typical: np.ndarray | float
     """The bound of the root mean square, element by element."""
@@ -62,9 +62,9 @@ def assert_close(
     unit_of_store = storage.unit if storage.name in NARROW else 0.0
     storing = np.where(finite, np.abs(stored), 0) * unit_of_store + storage.least
     storing += rounding * magnitude + np.where(finite, evaluation, 0)
-    most, typical = (np.where(finite, each, 0) for each in operands)
+    largest, typical = (np.where(finite, each, 0) for each in operands)
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
-    wrong = error > roundings * unit + storing + most
+    wrong = error > roundings * unit + storing + largest
     if wrong.any():
         where = _where(wrong, got, reference)
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")
@@ -87,8 +87,8 @@ def assert_rounded(
     """
     if got.shape != reference.shape:
         raise AssertionError(f"shape {got.shape}, expected {reference.shape}")
-    least, most = stored(reference - error), stored(reference + error)
-    wrong = ~((least <= got) & (got <= most))
+    lowest, highest = stored(reference - error), stored(reference + error)
+    wrong = ~((lowest <= got) & (got <= highest))
     if wrong.any():
         where = _where(wrong, got, stored(reference))
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")

@@ -64,7 +64,7 @@ def operator_at_fault(
     """
     end, tried = monotonic() + seconds, set[int]()
     found = [(block, var, value) for block in blocks_of(mod) for var, value in block.values.items()]
-    for block, var, value in sorted(found, key=lambda each: _unlikelihood(mod, each[2])):
+    for block, var, value in sorted(found, key=lambda each: _trial_order(mod, each[2])):
         if monotonic() > end:
             return (
                 f"the model (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)",
@@ -84,7 +84,7 @@ def operator_at_fault(
     return "the model", problem
 
 
-def _unlikelihood(mod: tvm.IRModule, value: relax.Expr) -> int:
+def _trial_order(mod: tvm.IRModule, value: relax.Expr) -> int:
     """Return a rank by which values are tried: the lower, the likelier it is that TVM cannot compile the value."""
     function = _function_of(mod, value)
     if function is not None and lowering.is_scheduled(function):

@@ -23,7 +23,7 @@ from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_ker
 from tvmconv.network.passes.early.heads import scale_results, slice_single_indices
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
-from tvmconv.network.passes.fusible import permute_parts
+from tvmconv.network.passes.fusible import permute_slices
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
 
@@ -166,7 +166,7 @@ def test_parts_are_slices() -> None:
 
     mod = tvmconv.import_model(Function(parts), (torch.zeros(2, 5, 12),)).mod
     assert "relax.take" not in operators(mod)
-    names = operators(permute_parts(slice_single_indices(mod)))
+    names = operators(permute_slices(slice_single_indices(mod)))
     assert "relax.take" not in names
     assert [names.count(f"relax.{each}") for each in ("permute_dims", "strided_slice")] == [2, 2]
 

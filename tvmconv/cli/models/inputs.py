@@ -51,9 +51,9 @@ def with_sizes(
     Raises `InvalidArgumentError` for shapes that no input has.
     """
     sizes: dict[str, int] = {}
-    own = {spec.name: spec.shape for spec in specs}
+    shapes_of_inputs = {spec.name: spec.shape for spec in specs}
     for name, shape in shapes.items():
-        pairs = list(zip_longest(own.get(name, ()), shape))
+        pairs = list(zip_longest(shapes_of_inputs.get(name, ()), shape))
         if not pairs or not all(mine == given or str in (type(mine), type(given)) for mine, given in pairs):
             raise InvalidArgumentError("input-shapes", f"{name}:{shape}", f"shapes of {', '.join(map(str, specs))}")
     for array_shapes in (known, shapes):

@@ -151,7 +151,7 @@ def step_of(offset: Expr, axis: Var, analyzer: Analyzer) -> Expr:
     return analyzer.simplify(substitute(offset, {axis: axis + 1}) - offset)
 
 
-def runs_along(load: TensorLoad, axis: Var) -> bool:
+def is_contiguous_along(load: TensorLoad, axis: Var) -> bool:
     """Return whether elements at neighbouring indices on an axis are neighbours in memory."""
     return _is_one(stride(load, axis))
 

@@ -91,7 +91,7 @@ class VectorCode:
                 yield int(self._simplified(column, at)) if is_there else None
 
         windows = [list(window(output)) for output in range(outputs)]
-        stride = max([1, *_steps(windows)])
+        stride = max([1, *_distances(windows)])
         lanes = most_lanes
         while lanes > outputs or _width(lanes, stride) > row:
             lanes //= 2
@@ -165,7 +165,7 @@ def _points(axes: Mapping[Var, int]) -> Iterator[dict[Var, int]]:
         yield dict(zip(axes, values, strict=True))
 
 
-def _steps(windows: list[list[int | None]]) -> Iterator[int]:
+def _distances(windows: list[list[int | None]]) -> Iterator[int]:
     """Yield the distances from the columns of one output to those of the next."""
     for one, other in pairwise(windows):
         yield from (b - a for a, b in zip(one, other, strict=True) if a is not None and b is not None)

@@ -88,11 +88,11 @@ def _of_part(values: Values, item: relax.TupleGetItem) -> Bounds | None:
     if value is None:
         return None
     if operator_name(value) == "relax.topk" and (item.index == 1 or value.attrs.ret_type == "indices"):
-        return _along_axis(values, value)
+        return _of_indices_into_axis(values, value)
     return bounds_of(values, value.fields[item.index]) if isinstance(value, relax.Tuple) else None
 
 
-def _along_axis(values: Values, call: relax.Call) -> Bounds | None:
+def _of_indices_into_axis(values: Values, call: relax.Call) -> Bounds | None:
     """Return the bounds of indices into one axis of a call's operand, or into all elements."""
     sizes, axis = sizes_of(call.args[0].ty), call.attrs.axis
     if sizes is None:
@@ -123,9 +123,9 @@ def _of_clip(values: Values, call: relax.Call) -> Bounds | None:
 
 KNOWN: dict[str, Callable[[Values, relax.Call], Bounds | None]] = {
     "arange": _of_range,
-    "argmax": _along_axis,
-    "argmin": _along_axis,
-    "argsort": _along_axis,
+    "argmax": _of_indices_into_axis,
+    "argmin": _of_indices_into_axis,
+    "argsort": _of_indices_into_axis,
     "clip": _of_clip,
     "nonzero": _of_nonzero,
 }

@@ -48,7 +48,7 @@ from .early.matrices import with_rows_in_matrices
 from .early.safe_softmax import with_safe_softmax
 from .early.transposed import spread_transposed
 from .fused import choose_fused, use_fused
-from .fusible import flatten_concatenations, outline_branches, permute_parts
+from .fusible import flatten_concatenations, outline_branches, permute_slices
 from .half import with_precision
 from .index_checks import with_index_checks
 from .products import use_products
@@ -157,7 +157,7 @@ BUILDING = (*PREPARING, *FINDING, *PLANNING, *CALLING, *REMAINING)
 
 COMPILING = (
     _of_module(flatten_concatenations, "cuda"),
-    _of_module(permute_parts, "cuda"),
+    _of_module(permute_slices, "cuda"),
     _of_module(outline_branches, "cpu"),
     _of_target(lower_and_fuse_for_gpu, "cuda"),
     _of_target(lower_and_fuse, "cpu"),

@@ -82,7 +82,7 @@ class ConcatSlice(NamedTuple):
     """The partly filled concat buffer that the kernel stores into; None where the kernel gets memory for a new one."""
     concat: relax.Var
     """The variable that holds the concatenated tensor."""
-    is_last: bool
+    completes_concat: bool
     """True if the concatenated tensor is complete once this output is stored."""
 
 

@@ -37,9 +37,8 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
             axis, fields = joined_by(value)
             if axis is None:
                 continue
-            along = [joined_by(block.values.get(each))[0] for each in fields]
             inner = [
-                parts.get(each, [each]) if own == axis else [each] for each, own in zip(fields, along, strict=True)
+                parts.get(each, [each]) if joined_by(block.values.get(each))[0] == axis else [each] for each in fields
             ]
             found = [part for each in inner for part in each]
             if not all(_is_in_vectors(part, axis) for part in found):
@@ -99,7 +98,7 @@ def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
     return outline.builder_.get()
 
 
-def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
+def permute_slices(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with a permutation repeated for each slice of its result, if slices alone read the result.
 
     TVM fuses a permutation with its reader if there is only one: then a slice reads the original tensor directly.
@@ -116,6 +115,6 @@ def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             if all(calls(block.values[reader], "strided_slice") for reader in readers):
                 for reader in readers:  # each gets a new call: one call would be bound to one variable
-                    own = relax.Call(value.op, value.args, value.attrs)
-                    values[reader] = substitute(block.values[reader], {var: own})
+                    permutation = relax.Call(value.op, value.args, value.attrs)
+                    values[reader] = substitute(block.values[reader], {var: permutation})
     return rebind(mod, values)

@@ -112,15 +112,15 @@ class _Builder:
         The values are those of ONNX's DynamicQuantizeLinear. Float32 holds the integers exactly, and sums up to 2**24.
         """
         emit, dtype = self._builder.emit, self._layer.dtype
-        zero, most = relax.const(0, dtype), relax.const(255, dtype)
+        zero, largest = relax.const(0, dtype), relax.const(255, dtype)
         low = emit(relax.op.minimum(emit(relax.op.min(x)), zero))
         high = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
-        unit = emit(relax.op.divide(emit(relax.op.subtract(high, low)), most))
+        unit = emit(relax.op.divide(emit(relax.op.subtract(high, low)), largest))
         unit = emit(relax.op.where(emit(relax.op.equal(low, high)), relax.const(1, dtype), unit))
         lowest = emit(relax.op.round(emit(relax.op.divide(low, unit))))
-        point = emit(relax.op.minimum(emit(relax.op.negative(lowest)), most))
+        point = emit(relax.op.minimum(emit(relax.op.negative(lowest)), largest))
         rounded = emit(relax.op.round(emit(relax.op.divide(x, unit))))
-        rounded = emit(relax.op.minimum(rounded, emit(relax.op.subtract(most, point))))
+        rounded = emit(relax.op.minimum(rounded, emit(relax.op.subtract(largest, point))))
         rounded = emit(relax.op.maximum(rounded, emit(relax.op.negative(point))))
         product = emit(relax.op.matmul(rounded, w))
         assert numbers.scales is not None

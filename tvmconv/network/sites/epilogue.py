@@ -42,11 +42,11 @@ class Tail:
     """The activation, where it is more than two bounds."""
 
 
-def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = ()) -> Tail:
+def follow(convolution: relax.Var, block: Block, additions: Collection[relax.Var] = ()) -> Tail:
     """Collect the operators after a convolution (N, K, ...) that its kernel's epilogue can take in.
 
-    Where two convolutions are added, either could take the other's result as its residual: the variables in `taken` are
-    additions that other kernels have taken in.
+    Where two convolutions are added, either could take the other's result as its residual: the variables in
+    `additions` are those that other kernels have taken in.
     """
     channels = int(convolution.ty.shape[1])
     output, scale, shift, low, high = convolution, np.ones(channels), np.zeros(channels), -inf, inf
@@ -56,7 +56,7 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
         if (low, high) == (-inf, inf) and (found := activation_behind(output, block)) is not None:
             output, function = found
             break
-        if (reader := block.only_reader(output)) is None or reader in taken:
+        if (reader := block.only_reader(output)) is None or reader in additions:
             break
         value = block.values[reader]
         unclipped, keeps_type = (low, high) == (-inf, inf), tvm_ffi.structural_equal(value.ty, output.ty)

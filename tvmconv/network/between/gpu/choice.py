@@ -14,7 +14,7 @@ from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.workload import MAX_ELEMENTS
 from tvmconv.targets.devices import WARP, Gpu
 
-from ..stages import Stage, loads_in, runs_along, variables_in
+from ..stages import Stage, is_contiguous_along, loads_in, variables_in
 from .domain import run_of, tile_of
 from .plan import TILE, VECTOR_BYTES, Domain, Plan, assumed, size_of
 from .windows import are_side_by_side, sliding_of
@@ -49,8 +49,8 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     sizes = [size_of(columns) for stage, columns in every if columns or stage.is_reduction]
     inner = {target for stage in stages[:-1] for target in stage.targets}  # these are in registers
     loads = (load.source for stage in stages for value in stage.values for load, _ in loads_in(value))
-    moved = [*(source for source in loads if source not in inner), *stages[-1].targets]
-    widest = max(itemsize(each.ty.dtype) for each in (moved if inner or sizes else _larger(moved)))
+    in_memory = [*(source for source in loads if source not in inner), *stages[-1].targets]
+    widest = max(itemsize(each.ty.dtype) for each in (in_memory if inner or sizes else _larger(in_memory)))
     is_contiguous = any(_is_contiguous_reduction(stage) for stage in stages if stage.is_reduction)
     has_column_vectors = (is_contiguous and not _slides(stages)) or (bool(domain.tests) and len(stages) > 1)
     through_tiles = [] if has_column_vectors else _through_tiles(stages[-1], domain)
@@ -144,7 +144,7 @@ def _is_contiguous_reduction(stage: Stage) -> bool:
     inner = list(stage.reduced)[-1]
     loads = (load for value in stage.values for load, _ in loads_in(value))
     load = next((load for load in loads if inner in variables_in(load.indices)), None)
-    return load is not None and runs_along(load, inner)
+    return load is not None and is_contiguous_along(load, inner)
 
 
 def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
@@ -159,7 +159,7 @@ def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
         axis = list(stage.outer)[-1]
         return stage.values if axis in domain.columns[-1] else []
     row, column = list(domain.rows)[-1], list(stage.outer)[-1]
-    found = [(value, *each) for value in stage.values for each in loads_in(value) if runs_along(each[0], row)]
+    found = [(value, *each) for value in stage.values for each in loads_in(value) if is_contiguous_along(each[0], row)]
     read = [(value, load, tests) for value, load, tests in found if column in variables_in(load.indices)]
     if len(read) == 1 and read[0][2]:
         return [read[0][0]]

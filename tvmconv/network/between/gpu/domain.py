@@ -15,7 +15,7 @@ from tvmconv.compute.statements import INDEX, index_variable
 from tvmconv.compute.substitution import substitute
 from tvmconv.lowering.signatures import itemsize
 
-from ..stages import Stage, loads_in, runs_along, stride, variables_in
+from ..stages import Stage, is_contiguous_along, loads_in, stride, variables_in
 from .plan import LINE, TILE, Axes, Domain, assumed, size_of, split_index
 
 CHUNK = 4096
@@ -151,7 +151,7 @@ def _transposed(stage: Stage) -> Domain | None:
     """
     axes, loads = list(stage.outer), [each for value in stage.values for each in loads_in(value)]
     for load, conditions in loads:
-        contiguous_axis = next((axis for axis in reversed(axes) if runs_along(load, axis)), None)
+        contiguous_axis = next((axis for axis in reversed(axes) if is_contiguous_along(load, axis)), None)
         if contiguous_axis is None or contiguous_axis is axes[-1] or axes[-1] not in variables_in(load.indices):
             continue
         if conditions and (len(loads) > 1 or contiguous_axis in variables_in(conditions)):

@@ -44,11 +44,11 @@ def _normalized(
     outer, count = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in reduced)
 
     def total(term: Callable[[Sequence[Any]], tirx.PrimExpr], name: str) -> te.Tensor:
-        along = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in reduced]
+        reduce_axes = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in reduced]
 
         def of_row(*row: tirx.Var) -> tirx.PrimExpr:
-            index = dict(zip((*kept, *reduced), (*row, *along), strict=True))
-            return te.sum(term([index[axis] for axis in range(len(x.shape))]), axis=along)
+            index = dict(zip((*kept, *reduced), (*row, *reduce_axes), strict=True))
+            return te.sum(term([index[axis] for axis in range(len(x.shape))]), axis=reduce_axes)
 
         return te.compute(outer, of_row, name=name)
 
@@ -89,8 +89,8 @@ def softmax(x: te.Tensor, axis: int) -> te.Tensor:
         product = power * reciprocal
         return product + reciprocal * (power - product * total)
 
-    most = te.compute(outer, lambda *row: te.max(x(*element(row, k)), axis=k), name="most")
-    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - most(*row(at))), name="powers")
+    maxima = te.compute(outer, lambda *row: te.max(x(*element(row, k)), axis=k), name="maxima")
+    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - maxima(*row(at))), name="powers")
     totals = te.compute(outer, lambda *row: te.sum(powers(*element(row, j)), axis=j), name="totals")
     return te.compute(x.shape, share, name="softmax")
 

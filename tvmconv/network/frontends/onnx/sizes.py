@@ -160,7 +160,7 @@ def _symbolic(builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[A
     if any(isinstance(each, Sizes) and each.elements.size > MOST_ELEMENTS for each in operands):
         raise UnknownElementError
     if name in MOVING:
-        return _moved(node, operands, opset)
+        return _rearranged(node, operands, opset)
     attributes = {each.name: each for each in node.attribute}
     if name in ("Cast", "CastLike"):
         return [_cast(operands[0], _dtype(attributes["to"].i) if name == "Cast" else operands[1].dtype, facts)]
@@ -206,7 +206,7 @@ MOVING = {
 """Operators that move elements, and the indices of the operands that have them; None for all."""
 
 
-def _moved(node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
+def _rearranged(node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
     """Return the outputs of an operator that moves elements: it is run on numbers that stand for them."""
     moving = MOVING[node.op_type]
     table: list[Element] = []

@@ -132,8 +132,8 @@ def tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | N
         taps = _taps(arithmetic, how, output, inputs, outputs, *how.numbers)
         weights = None if how.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
         return np.stack([index for index, _ in taps], 1), weights
-    first, most, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
-    indices = first + np.arange(int(most))
+    first, taps_of_window, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
+    indices = first + np.arange(int(taps_of_window))
     weights = weight(indices)
     if how.excludes:
         weights = np.where((indices >= 0) & (indices < inputs), weights, 0)

@@ -124,7 +124,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "tanh.default": self._tanh,
         }
         for name, move in MOVES.items():
-            table[name] = partial(self._moved, move)
+            table[name] = partial(self._rearranged, move)
         for name, pool in pooling.OPERATORS.items():
             table[name] = partial(self._pool, pool)
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
@@ -313,7 +313,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         filling = self._constant(torch.tensor(value, dtype=result.dtype))
         return relax.op.full(relax.ShapeExpr(self._shape(result)), filling, relax_dtype(result.dtype))
 
-    def _moved(self, move: Callable[..., Any], node: torch.fx.Node) -> Any:
+    def _rearranged(self, move: Callable[..., Any], node: torch.fx.Node) -> Any:
         """Return a node's tensor with its elements moved, by one of the functions of `torch_shapes`."""
         result = node.meta["val"]
         shape = [self._shape(each) for each in result] if isinstance(result, (list, tuple)) else self._shape(result)

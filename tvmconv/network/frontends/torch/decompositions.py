@@ -143,8 +143,8 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     if len(indexed) > 1:
         flat = flat.reshape(*sizes[:position], prod(x.shape[axis] for axis in indexed), *sizes[position:])
     where = _index_on_joined_axis(x, indexed, indices)
-    taken = flat.index_select(position, where.reshape(-1))
-    return taken if where.dim() == 1 else taken.reshape(*sizes[:position], *where.shape, *sizes[position:])
+    elements = flat.index_select(position, where.reshape(-1))
+    return elements if where.dim() == 1 else elements.reshape(*sizes[:position], *where.shape, *sizes[position:])
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:

@@ -158,9 +158,9 @@ class TorchSizes:
             multiples = np.arange(1, TRIED + 1, dtype="float64")  # of the denominator; no other size is near an integer
             if not np.array_equal(np.trunc(multiples * exact.denominator * factor), multiples * exact.numerator):
                 return None
-            most = TRIED * exact.denominator
-            need = f"times {factor}, is rounded, and may be at most {most}"
-            self.facts.require(self._operand(size.args[0]) <= most, "a size that,", need)
+            largest = TRIED * exact.denominator
+            need = f"times {factor}, is rounded, and may be at most {largest}"
+            self.facts.require(self._operand(size.args[0]) <= largest, "a size that,", need)
         return size.args[0] * exact.numerator, sympy.Integer(exact.denominator)
 
 
@@ -169,12 +169,12 @@ def _bounded(name: str, expression: sympy.Expr, ranges: Any) -> OpenSize:
 
     To torch a size that is open is at least 2, whatever it was told, and larger lower bounds alone are meant.
     """
-    least, most = 1, None
+    smallest, largest = 1, None
     if expression in ranges:
         low, high = ranges[expression].lower, ranges[expression].upper
-        least = int(low) if low.is_Integer and low > TORCH_LEAST else 1
-        most = int(high) if high.is_Integer else None
-    return OpenSize(name, least, most)
+        smallest = int(low) if low.is_Integer and low > TORCH_LEAST else 1
+        largest = int(high) if high.is_Integer else None
+    return OpenSize(name, smallest, largest)
 
 
 def _line(expression: sympy.Expr, symbol: sympy.Symbol) -> tuple[int, int]:

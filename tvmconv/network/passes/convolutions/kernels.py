@@ -161,7 +161,7 @@ class _Calls:
                 self.builder, plan.ranges, self._context.target, kind, weight is not None, positions
             )
         kernel = self._kernels[key]
-        output = site.output if concat_slice is None or not concat_slice.is_last else concat_slice.concat
+        output = site.output if concat_slice is None or not concat_slice.completes_concat else concat_slice.concat
         self.values[output] = _call(plan, weight, kernel)
         config, why = msgspec.to_builtins(selection.config), _why(reason_of(plan.ranges), site)
         return Layer(site.convolution, f"tvmconv {selection.name}", config, why, str(kernel.function.name_hint))
@@ -216,8 +216,8 @@ def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
     *names, output = site.described.operands
     operands = dict(zip(names, site.operands, strict=True))
     wanted = with_sizes(choice.workload, site.sizes).operands
-    taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
-    return _reshaped(relax.call_dps_packed(choice.name, taken, relax.TensorType(*wanted[output])), site)
+    inputs = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
+    return _reshaped(relax.call_dps_packed(choice.name, inputs, relax.TensorType(*wanted[output])), site)
 
 
 def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:

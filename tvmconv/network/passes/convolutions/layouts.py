@@ -30,7 +30,7 @@ from ...graph.constants import same_sizes, sizes_of, static_shape
 from ...graph.convolutions import redescribed
 from ...graph.graph import Block, blocks_of, free_variables, operator_name
 from ...graph.interleaving import interleaving
-from ...graph.shuffles import along, channels_of, chooses_channels, is_split
+from ...graph.shuffles import channels_of, chooses_channels, is_split, with_channel_axis
 from ...sites import Site
 
 BY_ELEMENT = (
@@ -261,11 +261,11 @@ def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var],
     if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
         return value.args[0]
     if is_split(value) and value.args[0] in held:
-        return along(value, order.channels)
+        return with_channel_axis(value, order.channels)
     if var not in held or not isinstance(value, relax.Call):
         return None
     if chooses_channels(value):
-        return along(value, order.channels)
+        return with_channel_axis(value, order.channels)
     if is_permutation(value, NCHW_FROM_NHWC):
         return value.args[0]
     if _is_concatenation(value):

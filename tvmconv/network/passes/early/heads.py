@@ -79,9 +79,9 @@ def _scaled(factor: relax.Expr, product: relax.Var, block: Block) -> tuple[relax
             number = constant_value(scaling.args[1])
             is_scale = number is not None and number.size == 1 and scaling.args[0].ty.ndim >= number.ndim
             return (scaling, reader) if is_scale else None
-        if (moved := call_of(value, *MOVES)) is None:
+        if (move := call_of(value, *MOVES)) is None:
             return None
-        factor, reader = moved.args[0], factor
+        factor, reader = move.args[0], factor
     return None
 
 

@@ -145,13 +145,13 @@ def _filters(call: relax.Call, arranged: Callable[[Array], Array], block: Block)
 
 def _arranged(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
     """Return the filters (groups * phases * K, C / groups, ...) of all phases of a weight (C, K / groups, ...)."""
-    taken = np.pad(weight, [(0, 0), (0, 0), *[(0, 1)] * len(axes)])  # tap -1 is 0
-    taken = taken.reshape(groups, -1, *taken.shape[1:])
+    values = np.pad(weight, [(0, 0), (0, 0), *[(0, 1)] * len(axes)])  # tap -1 is 0
+    values = values.reshape(groups, -1, *values.shape[1:])
     for number, axis in enumerate(axes):
-        taken = np.take(taken, axis.taps, axis=3 + 2 * number)
-    phases, taps = (range(3 + part, taken.ndim, 2) for part in (0, 1))
-    filters: Array = np.ascontiguousarray(taken.transpose(0, *phases, 2, 1, *taps))
-    return filters.reshape(-1, taken.shape[1], *filters.shape[-len(axes) :])
+        values = np.take(values, axis.taps, axis=3 + 2 * number)
+    phases, taps = (range(3 + part, values.ndim, 2) for part in (0, 1))
+    filters: Array = np.ascontiguousarray(values.transpose(0, *phases, 2, 1, *taps))
+    return filters.reshape(-1, values.shape[1], *filters.shape[-len(axes) :])
 
 
 def _values_of_phases(var: relax.Var, groups: int, phases: int, block: Block) -> dict[relax.Var, relax.Expr]:

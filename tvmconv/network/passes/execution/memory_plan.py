@@ -30,9 +30,9 @@ class Tensor(NamedTuple):
     """An intermediate tensor that gets its memory from the plan."""
 
     var: relax.Var
-    first: int
+    first_binding: int
     """The index of its allocation among the bindings of "main"."""
-    last: int
+    last_binding: int
     """The index of the last binding that reads or writes it."""
     nbytes: tirx.Expr
     assumed: int
@@ -47,7 +47,8 @@ class Array:
 
     def is_free(self, tensor: Tensor) -> bool:
         """Return whether no tensor of the array is in use while another tensor is."""
-        return all(each.last < tensor.first or tensor.last < each.first for each in self.tensors)
+        first, last = tensor.first_binding, tensor.last_binding
+        return all(each.last_binding < first or last < each.first_binding for each in self.tensors)
 
     def nbytes(self, analyzer: Analyzer) -> tirx.Expr:
         """Return the number of bytes of the largest tensor, as an expression of the open sizes."""

@@ -94,10 +94,10 @@ def _chosen(
     finders = [finder for finder in FINDERS if finder.of_layers == of_layers]
     found = (each for block in blocks_of(mod) for one in finders for each in one.find(block, sites, target, precision))
     saving = {each: saved for each in found if (saved := _saved(each, target)) > 0}
-    taken, chosen = set[relax.Var](), set[Found]()
+    covered, chosen = set[relax.Var](), set[Found]()
     for each in sorted(saving, key=lambda each: (-saving[each], least_cycles(each.problem, target))):
-        if taken.isdisjoint(each.layers):
-            taken.update(each.layers)
+        if covered.isdisjoint(each.layers):
+            covered.update(each.layers)
             chosen.add(each)
     return [replace(each, reason=_reason(each, target)) for each in saving if each in chosen]
 

@@ -78,10 +78,11 @@ def _operands(first: Site, second: Site) -> list[relax.Expr]:
     return [x, *(each for site in (first, second) for each in _constants(site, site is second))]
 
 
-def _constants(site: Site, turned: bool) -> list[relax.Expr]:
-    """Return the weight (K, C) of a layer, or with `turned` (C, K), and its shift."""
+def _constants(site: Site, transposed: bool) -> list[relax.Expr]:
+    """Return the weight (K, C) of a layer, or with `transposed` (C, K), and its shift."""
     weight = site.weight
     assert weight is not None
     # A layer of one channel is a depthwise one, whose weight begins with its channel.
     matrix = weight.reshape(site.described.out_channels, -1)
-    return [relax.const(np.ascontiguousarray(matrix.T if turned else matrix)), *map(relax.const, site.vectors.values())]
+    matrix = np.ascontiguousarray(matrix.T if transposed else matrix)
+    return [relax.const(matrix), *map(relax.const, site.vectors.values())]

@@ -146,13 +146,13 @@ def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str)
     if not form.takes_halves:
         return set()
 
-    def is_taken(value: relax.Expr) -> bool:
+    def has_kernel(value: relax.Expr) -> bool:
         if call_of(value, "matmul") is None or {str(each.ty.dtype) for each in (value, *value.args)} != {"float32"}:
             return False
         first, second = (relax.Var("factor", relax.TensorType(each.ty.shape, dtype)) for each in value.args)
         return not isinstance(found_product((first, second), dtype, form, target, DEFAULT), str)
 
-    return {var for block in blocks_of(mod) for var, value in block.values.items() if is_taken(value)}
+    return {var for block in blocks_of(mod) for var, value in block.values.items() if has_kernel(value)}
 
 
 def surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:

@@ -102,8 +102,8 @@ class _Kernel:
         """Return the statements that add the products of a term to a thread's sums."""
         lane, row, column = (index_variable(each) for each in ("lane", "row", "column"))
         loaded = [
-            loop(lane, OWN, tirx.BufferStore(own, shared[term, first + lane], [lane]), tirx.ForKind.VECTORIZED)
-            for own, shared, first in ((self.row, self.rows, own_row), (self.column, self.columns, own_column))
+            loop(lane, OWN, tirx.BufferStore(registers, shared[term, first + lane], [lane]), tirx.ForKind.VECTORIZED)
+            for registers, shared, first in ((self.row, self.rows, own_row), (self.column, self.columns, own_column))
         ]
         at = row * OWN + column
         added = tirx.BufferStore(self.sums, self.sums[at] + self.row[row] * self.column[column], [at])

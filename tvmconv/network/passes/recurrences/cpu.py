@@ -59,14 +59,14 @@ def tiling_of(layer: Recurrence, cpu: Cpu, batch: Expr) -> Tiling:
     """Return the tiling for a batch, which may be open: then rows beyond whole tiles are taken one by one."""
     lanes = cpu.lanes if layer.dtype == "float32" else cpu.lanes // 2
     gates, in_all = len(max(layer.phases, key=len)), layer.channels // lanes
-    most = int(cpu.registers * MOST_ACCUMULATORS)
+    accumulators = int(cpu.registers * MOST_ACCUMULATORS)
     vectors = max(each for each in range(1, max(1, BUSY // gates) + 1) if in_all % each == 0)
-    rows = max(1, most // (gates * vectors))
+    rows = max(1, accumulators // (gates * vectors))
     if not isinstance(batch, tirx.IntImm) or int(batch) <= rows:
         return Tiling(lanes, vectors, min(rows, int(batch)) if isinstance(batch, tirx.IntImm) else rows, gates)
     # With many rows, a vector of the weight is loaded once for up to eight rows.
     rows = next(each for each in range(min(BUSY, int(batch)), 0, -1) if int(batch) % each == 0 or each <= BUSY // 2)
-    together = max(1, most // rows)
+    together = max(1, accumulators // rows)
     return Tiling(lanes, 1, rows, -(-gates // -(-gates // together)))
 
 
@@ -99,8 +99,8 @@ class _Loops:
         """Return the body of the function."""
         rows = int(self._batch) if isinstance(self._batch, tirx.IntImm) else 1
         work = len(self._layer.gates) * self._hidden * self._layer.channels * rows
-        parts = self._directions * self._blocks  # TVM makes no parallel loop of a single part
-        if work >= SHARED_WORK[self._directions] and parts > 1 and not self._layer.quantized:
+        tasks = self._directions * self._blocks  # TVM makes no parallel loop of a single part
+        if work >= SHARED_WORK[self._directions] and tasks > 1 and not self._layer.quantized:
             body = self._shared()
         else:
             body = self._apart(work >= STEP_WORK)
@@ -175,7 +175,7 @@ class _Loops:
         state = self._made["state"][tirx.floormod(step, 2), direction, row, channel]
         value = tirx.Select(channel < self._layer.hidden, state, tirx.const(0, dtype))
 
-        def over_state(*statements: tirx.Stmt) -> tirx.Stmt:
+        def for_state_elements(*statements: tirx.Stmt) -> tirx.Stmt:
             body = loop(lane, lanes, sequence(list(statements)), tirx.ForKind.VECTORIZED)
             return serial(row, self._batch, serial(vector, self._layer.channels // lanes, body))
 
@@ -197,11 +197,11 @@ class _Loops:
         rounded = tirx.max(tirx.min(rounded, 255.0 - point[0]), -point[0])
         statements = [
             loop(lane, lanes, sequence(begun), tirx.ForKind.VECTORIZED),
-            over_state(*found),
+            for_state_elements(*found),
             serial(lane, lanes, sequence(joined)),
             unit.store(tirx.Select(low == high, tirx.const(1, dtype), (high - low) / 255.0)),
             Element(point, [0]).store(zero_point),
-            over_state(Element(self._made["rounded"], [direction, row, channel]).store(rounded)),
+            for_state_elements(Element(self._made["rounded"], [direction, row, channel]).store(rounded)),
         ]
         return SBlockRealize([], True, SBlock([], [], [], "rounded", sequence(statements), alloc_buffers=[ends, point]))
 
@@ -270,17 +270,17 @@ class Tile:
 
     def _next_states(self, sums: Any, row: Expr) -> list[tirx.Stmt]:
         layer, buffers, direction = self.layer, self.buffers, self.direction
-        before, after = tirx.floormod(self.step, 2), tirx.floormod(self.step + 1, 2)
+        parity, next_parity = tirx.floormod(self.step, 2), tirx.floormod(self.step + 1, 2)
         position, counts = self._position(row)
 
         def of_lane(at: Expr) -> tirx.Stmt:
             channel = self.block * self.tiling.block + at
             here = [direction, self.first + row, channel]
-            where = Channel(
+            channel_elements = Channel(
                 sums=lambda gate: Element(sums, [row, self.phase.index(gate), at]),
                 gates=lambda gate: self._product_of_input(row, gate, at),
-                before=Element(buffers["state"], [before, *here]),
-                after=Element(buffers["state"], [after, *here]),
+                state=Element(buffers["state"], [parity, *here]),
+                next_state=Element(buffers["state"], [next_parity, *here]),
                 named=lambda name: Element(buffers[name], here),
                 peepholes=lambda gate: Element(buffers["peepholes"], [direction, "iof".index(gate), channel]),
                 counts=counts,
@@ -288,16 +288,16 @@ class Tile:
             scaled = []
             if layer.quantized:
                 for gate in self.phase:
-                    total = where.sums(gate)
+                    total = channel_elements.sums(gate)
                     scale = buffers["scales"][direction, layer.gates.index(gate), channel] * buffers["unit"][direction]
-                    scaled.append(total.store(total.load() * scale + where.gates(gate).load()))
-            return sequence([*scaled, Cell.either(layer, direction, self.phase, where)])
+                    scaled.append(total.store(total.load() * scale + channel_elements.gates(gate).load()))
+            return sequence([*scaled, Cell.either(layer, direction, self.phase, channel_elements)])
 
         statements = [self._lanes(of_lane)]
         if self.phase == layer.phases[-1]:
             lane = index_variable("lane")
             channel = self.block * self.tiling.block + lane
-            value = buffers["state"][after, direction, self.first + row, channel]
+            value = buffers["state"][next_parity, direction, self.first + row, channel]
             if counts is not None:
                 value = tirx.Select(counts, value, tirx.const(0, layer.dtype))
             store = Element(buffers["y"], [position, direction, self.first + row, channel]).store(value)

@@ -58,13 +58,13 @@ class _Kernel:
     def root(self) -> SBlockRealize:
         """Return the body of the function."""
         layer = self._layer
-        phases = sequence([self._over_channels(partial(self._phase, phase)) for phase in layer.phases])
+        phases = sequence([self._for_all_channels(partial(self._phase, phase)) for phase in layer.phases])
         steps = loop(self._step, self._steps, phases, tirx.ForKind.SERIAL)
-        whole = sequence([self._over_channels(self._begun), steps, self._over_channels(self._ended)])
+        whole = sequence([self._for_all_channels(self._begun), steps, self._for_all_channels(self._ended)])
         body = _bound(self._block, self._batch * len(layer.reverse), "blockIdx.x", whole)
         return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._made.values())))
 
-    def _over_channels(self, of: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    def _for_all_channels(self, of: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that the threads run for all channels, each for some of them."""
         thread, turn = index_variable("thread"), index_variable("turn")
         body = loop(turn, self._turns, of(turn * self._threads + thread), tirx.ForKind.SERIAL)
@@ -110,8 +110,8 @@ class _Kernel:
         at = Channel(
             sums=lambda gate: Element(registers, [phase.index(gate)]),
             gates=product_of_input,
-            before=Element(made["state"], [before, channel]),
-            after=Element(made["state"], [after, channel]),
+            state=Element(made["state"], [before, channel]),
+            next_state=Element(made["state"], [after, channel]),
             named=lambda name: Element(made[name], [channel]),
             peepholes=lambda gate: Element(named["peepholes"], [direction, "iof".index(gate), channel]),
             counts=counts,

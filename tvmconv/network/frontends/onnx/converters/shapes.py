@@ -26,7 +26,7 @@ from tvmconv.network.sizes.facts import (
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...agreement import broadcastable
-from ...builder import moved, tiled
+from ...builder import gathered, tiled
 from ...shared.padding import Padding, padded
 from ..node import Node
 from ..sizes import Sizes
@@ -180,7 +180,7 @@ def slice_(node: Node) -> relax.Expr:
         if not isinstance(step, int) or step == 0:
             raise Refused(f"its step along axis {axis} is no number that is known, or 0")
         cuts.append(_cut(node, axis, sizes[axis], start, end, step))
-    return _taken(node, x, sizes, cuts)
+    return _elements_of_cuts(node, x, sizes, cuts)
 
 
 def split(node: Node) -> relax.Expr:
@@ -207,7 +207,7 @@ def split(node: Node) -> relax.Expr:
     if isinstance(size, int) and isinstance(total, int):
         return relax.op.split(x, ends[1:-1], axis) if len(parts) > 1 else relax.Tuple([x])
     cuts = [_Cut(axis, start, end, 1, part, True) for (start, end), part in zip(pairwise(ends), parts, strict=True)]
-    return relax.Tuple([node.emit(_taken(node, x, sizes, [cut])) for cut in cuts])
+    return relax.Tuple([node.emit(_elements_of_cuts(node, x, sizes, [cut])) for cut in cuts])
 
 
 def _sums(node: Node, parts: Sequence[Size]) -> list[Size]:
@@ -295,7 +295,7 @@ def _length(facts: SizeFacts, start: Size, end: Size, step: int) -> Size:
     return facts.larger(facts.simplified((distance + abs(step) - 1) // abs(step)), 0)
 
 
-def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut]) -> relax.Expr:
+def _elements_of_cuts(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut]) -> relax.Expr:
     """Return the elements of cuts of a tensor: by Relax where it has their sizes right, else by a function."""
     is_open = not all(isinstance(each, int) for cut in cuts for each in (sizes[cut.axis], cut.start, cut.end))
     if not is_open or all(cut.is_inside for cut in cuts):
@@ -313,4 +313,4 @@ def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut
         return [start + i * step for i, start, step in zip(at, starts, strides, strict=True)]
 
     is_reversed = any(step < 0 for step in strides)
-    return moved(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)
+    return gathered(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)
