@@ -43,7 +43,7 @@ def test_every_call_has_its_own_output(
     network: tvmconv.Network, reference: tvmconv.Network, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results are compared at the end, so that no call may have overwritten that of another."""
-    monkeypatch.setattr(sessions, "MOST_SIZES", most)
+    monkeypatch.setattr(sessions, "MAX_SIZES", most)
     network.release_memory()
     inputs = [np.random.default_rng(index).permuted(images(batch), axis=1) for index, batch in enumerate(BATCHES)]
     for x, y in zip(inputs, [network(torch.from_numpy(x).cuda()) for x in inputs], strict=True):

@@ -31,7 +31,7 @@ HINT = "static shapes, or other operators"
 CALLING = ("relax.call_tir", "relax.call_tir_inplace")
 """The operators that call functions of the module."""
 
-MOST_SECONDS = 8.0
+MAX_SECONDS = 8.0
 """The time after which no more operators are tried for being at fault; the last one takes a second or two beyond it."""
 
 
@@ -54,11 +54,11 @@ def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 
 
 def operator_at_fault(
-    mod: tvm.IRModule, target: tvm.target.Target, problem: str, seconds: float = MOST_SECONDS
+    mod: tvm.IRModule, target: tvm.target.Target, problem: str, seconds: float = MAX_SECONDS
 ) -> tuple[str, str]:
     """Return an operator of "main" that TVM cannot compile alone either, in words, and the reason.
 
-    If each operator compiles alone, or if none that fails was found in `MOST_SECONDS`, return the model with its own
+    If each operator compiles alone, or if none that fails was found in `MAX_SECONDS`, return the model with its own
     problem. Equal operators are tried once; operators of open sizes come first, and kernels, which TVM has only to
     translate, last.
     """

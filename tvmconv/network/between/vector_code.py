@@ -19,7 +19,7 @@ from tvmconv.compute.substitution import substitute
 LEAST_LANES = 4
 """The fewest lanes with which vectors pay."""
 
-MOST_LOADS = 256
+MAX_LOADS = 256
 """The largest number of vectors that are loaded for a row of outputs."""
 
 
@@ -80,7 +80,7 @@ class VectorCode:
             return []
         if not all(variables(each) <= inside for each in (column, *of_columns)):
             return []
-        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MOST_LOADS:  # even with the longest vectors
+        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MAX_LOADS:  # even with the longest vectors
             return []
 
         def window(output: int) -> Iterator[int | None]:
@@ -96,7 +96,7 @@ class VectorCode:
         while lanes > outputs or _width(lanes, stride) > row:
             lanes //= 2
         starts = _starts(outputs, lanes)
-        if lanes < LEAST_LANES or len(starts) * prod(found.reduced.values()) > MOST_LOADS:
+        if lanes < LEAST_LANES or len(starts) * prod(found.reduced.values()) > MAX_LOADS:
             return []
         width = _width(lanes, stride)
         begins = _starts(row, width)

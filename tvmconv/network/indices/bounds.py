@@ -16,7 +16,7 @@ from ..sizes.facts import Size, SizeFacts, as_expr, product
 Bounds = tuple[Size, Size]
 """The least and the greatest value that the elements of a tensor may have."""
 
-MOST_STEPS = 16
+MAX_STEPS = 16
 """The largest number of operators, each on the result of the next, that are looked through."""
 
 MOVING = (
@@ -35,7 +35,7 @@ class Values:
     facts: SizeFacts
 
 
-def bounds_of(values: Values, expr: relax.Expr, steps: int = MOST_STEPS) -> Bounds | None:
+def bounds_of(values: Values, expr: relax.Expr, steps: int = MAX_STEPS) -> Bounds | None:
     """Return bounds of the integers of a tensor; None where nothing is known.
 
     Before: `k = R.argmax(x, axis=1)` with x of the shape (n, 10, h). After: (0, 9).

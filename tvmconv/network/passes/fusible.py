@@ -16,7 +16,7 @@ from ..graph.constants import sizes_of
 from ..graph.graph import Block, blocks_of, calls, free_variables, has_branches, joined_by, rebind
 from .convolutions.layouts import BY_ELEMENT
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 """The most parts of a flattened concatenation: each takes time when a network is built."""
 
 
@@ -43,7 +43,7 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
             found = [part for each in inner for part in each]
             if not all(_is_in_vectors(part, axis) for part in found):
                 continue
-            if len(found) > MOST_PARTS:
+            if len(found) > MAX_PARTS:
                 found = fields
             if len(found) > len(fields):
                 values[var] = relax.op.concat(found, axis)

@@ -27,7 +27,7 @@ IN_GRAPHS = "main_in_graphs"
 MEMORY_SIZES = "memory_sizes"
 """The function that says how many bytes each of these arrays needs for inputs of some shapes."""
 
-MOST_SIZES = 64
+MAX_SIZES = 64
 """The largest number of sizes that a network remembers from its calls, and of those that it keeps CUDA graphs for."""
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -135,12 +135,12 @@ class Session:
         is_new = shapes not in self._needed
         needed = tuple(self.machine[MEMORY_SIZES](*inputs)) if is_new else self._needed.pop(shapes)
         self._needed[shapes] = needed  # after all others
-        if len(self._needed) > MOST_SIZES:
+        if len(self._needed) > MAX_SIZES:
             del self._needed[next(iter(self._needed))]
         self._grow(needed)
         if is_new or IN_GRAPHS not in self._functions:
             return self.machine[IN_MEMORY](*inputs, *self._arrays)
-        if shapes not in self._in_graphs and len(self._in_graphs) == MOST_SIZES:
+        if shapes not in self._in_graphs and len(self._in_graphs) == MAX_SIZES:
             self._stop()
         self._in_graphs.add(shapes)
         return self.machine[IN_GRAPHS](*inputs, *self._arrays)

@@ -11,7 +11,7 @@ from tvm import tirx
 
 from .facts import Size, SizeFacts, as_expr, choice, product
 
-MOST_EXACT = 256
+MAX_EXACT = 256
 """The largest factor by which float32 multiplies sizes exactly, as those have up to 16 bits."""
 
 
@@ -92,7 +92,7 @@ def _product(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Elemen
     if not is_float or not (is_expression(a) or is_expression(b)):
         return a * b
     for each in (a, b):
-        if isinstance(each, Fraction) and abs(each.numerator) > MOST_EXACT:
+        if isinstance(each, Fraction) and abs(each.numerator) > MAX_EXACT:
             raise UnknownElementError
     x, y = _ratio(a), _ratio(b)
     return Ratio(x.above * y.above, x.below * y.below)
@@ -109,7 +109,7 @@ def _quotient(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Eleme
             times = facts.quotient([above], [below])
             if isinstance(times, int) and facts.are_equal(above, product([below, times])):
                 return Fraction(times)
-        if is_expression(b) or b < 0 or abs(b.numerator) > MOST_EXACT:
+        if is_expression(b) or b < 0 or abs(b.numerator) > MAX_EXACT:
             raise UnknownElementError
         x = _ratio(a)
         return Ratio(x.above * b.denominator, x.below * b.numerator)

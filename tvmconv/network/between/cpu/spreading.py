@@ -30,7 +30,7 @@ from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, fuse_innerm
 from .row_loops import spread_rows
 from .vector_functions import with_vector_functions
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """The largest divisor of an index for which a loop is copied for each remainder, as for channels in a shuffle."""
 
 
@@ -255,7 +255,7 @@ def _axis_of_remainders(block: SBlock) -> tuple[int, int] | None:
             if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):
                 parts = int(remainder.b)
                 if (
-                    parts <= MOST_PARTS
+                    parts <= MAX_PARTS
                     and isinstance(axis.dom.extent, tirx.IntImm)
                     and int(axis.dom.extent) % parts == 0
                 ):

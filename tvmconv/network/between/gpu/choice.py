@@ -25,7 +25,7 @@ TILE_BYTES = 8
 BLOCK = 256
 """The threads of a block of many rows."""
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """The most threads of a block."""
 
 NARROW = 4
@@ -68,7 +68,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     rows, columns = assumed(count), max([assumed(size) for size in sizes], default=1)
     if has_column_vectors:
         threads = 1
-        while threads < MOST_THREADS and (
+        while threads < MAX_THREADS and (
             threads * vector * 8 < columns or (rows * threads < busy and threads * vector * 2 <= columns)
         ):
             threads *= 2

@@ -24,7 +24,7 @@ from .plan import size_of
 from .tiles import stored_through_tiles
 from .windows import reduced_by_sliding
 
-MOST_STORED = 32
+MAX_STORED = 32
 """The bytes of the widest vector that is stored at once."""
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
@@ -95,7 +95,7 @@ class Statements(Columns):
                 copy = tirx.BufferStore(target, out[kernel.element], [*zeros, offset] if target.ty.shape else [])
                 first = [substitute(test, {kernel.element: 0}) for test in there]
                 # A vector of bytes that are read may have more elements than the widest vector that is stored.
-                width, chunk = min(run, MOST_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
+                width, chunk = min(run, MAX_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
                 copy = substitute(copy, {kernel.element: chunk * width + kernel.element})
                 copies = loop(chunk, run // width, loop(kernel.element, width, copy, tirx.ForKind.VECTORIZED))
                 body = sequence([fill, copies])

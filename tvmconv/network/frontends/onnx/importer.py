@@ -113,7 +113,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
     return Imported(mod, [value.name for value in inputs], outputs, facts, words)
 
 
-MOST_TRIES = 16
+MAX_TRIES = 16
 """The largest number of imports of a model that leaves ranks to open sizes: of each such rank, two are tried."""
 
 
@@ -134,7 +134,7 @@ def _imported(
     path: list[tuple[bool, bool]] = []  # the choices, and for each whether it is the second one
     first: tuple[tvm.IRModule, SizeFacts, Mapping[str, str]] | None = None
     refusal: Refused | None = None
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         facts = SizeFacts(sizes, choices=[holds for holds, _ in path])
         importer = Importer(nodes, facts)
         try:
@@ -153,7 +153,7 @@ def _imported(
         path[-1] = (not path[-1][0], True)
     if first is not None:
         return first
-    raise refusal or Refused(f"its ranks follow from open sizes in over {MOST_TRIES} ways", OPEN_HINT)
+    raise refusal or Refused(f"its ranks follow from open sizes in over {MAX_TRIES} ways", OPEN_HINT)
 
 
 def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:

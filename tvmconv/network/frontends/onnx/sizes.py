@@ -33,7 +33,7 @@ from ..builder import ImportBuilder
 if TYPE_CHECKING:
     import onnx
 
-MOST_ELEMENTS = 1024
+MAX_ELEMENTS = 1024
 """The largest number of elements of an array with expressions; arrays of sizes have a few."""
 
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -157,7 +157,7 @@ def _of_shape(node: onnx.NodeProto, shape: Sequence[Size], facts: SizeFacts) -> 
 def _symbolic(builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
     """Return the outputs of a node with expressions among its operands; raise `UnknownElementError` for others."""
     name, facts = node.op_type, builder.facts
-    if any(isinstance(each, Sizes) and each.elements.size > MOST_ELEMENTS for each in operands):
+    if any(isinstance(each, Sizes) and each.elements.size > MAX_ELEMENTS for each in operands):
         raise UnknownElementError
     if name in MOVING:
         return _rearranged(node, operands, opset)
@@ -280,7 +280,7 @@ def _elements(operand: Known) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Return the elements of an array as objects of Python, those of floats as fractions."""
     if isinstance(operand, Sizes):
         return operand.elements
-    if operand.dtype.kind not in "biuf" or operand.size > MOST_ELEMENTS or not np.isfinite(operand).all():
+    if operand.dtype.kind not in "biuf" or operand.size > MAX_ELEMENTS or not np.isfinite(operand).all():
         raise UnknownElementError
     values = [Fraction(each) if operand.dtype.kind == "f" else each for each in operand.reshape(-1).tolist()]
     return _array(values, operand.shape)

@@ -26,7 +26,7 @@ SAMPLE = 16
 The outputs in its middle are far enough from both ends for all modes.
 """
 
-MOST_TAPS = 4
+MAX_TAPS = 4
 """The largest number of elements along an axis to look up and add one by one; more make a matrix product."""
 
 
@@ -237,7 +237,7 @@ def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, indices: Ar
     if inputs == outputs and np.array_equal(matrix, np.eye(inputs)):
         return x
     is_used = (weights != 0).any(axis=0)
-    if is_used.sum() > MOST_TAPS:
+    if is_used.sum() > MAX_TAPS:
         order = [*(each for each in range(x.ty.ndim) if each != axis), axis]
         factor = relax.const(matrix.astype(str(x.ty.dtype)))
         product = builder.emit(relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), factor))

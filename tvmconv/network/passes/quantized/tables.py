@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 PLAIN = ("add", "clip", "dequantize", "maximum", "minimum", "multiply", "nn.relu", "nn.relu6", "quantize", "subtract")
 """Operators that, if they are few, take vector instructions no longer than looking up single elements in a table."""
 
-MOST_PLAIN = 4
+MAX_PLAIN = 4
 """The largest number of plain operators, one after the other, for which a table does not pay."""
 
 ENTRIES = 256
@@ -97,7 +97,7 @@ class _Function:
     def is_costly(self) -> bool:
         """Return whether a table is faster than the operators."""
         names = list(self._steps.values())
-        return len(names) > MOST_PLAIN or any(name not in PLAIN for name in names)
+        return len(names) > MAX_PLAIN or any(name not in PLAIN for name in names)
 
     def integers(self, var: relax.Expr) -> Array:
         """Return the integer that a variable has for each byte of `x`; raise `NotATableError` if it has none."""

@@ -19,7 +19,7 @@ from tvmconv.targets.devices import Cpu
 
 from ...recurrence.cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
-MOST_ACCUMULATORS = 0.75
+MAX_ACCUMULATORS = 0.75
 """The largest share of the vector registers that hold sums; the others hold weights and elements of the state."""
 
 BUSY = 8
@@ -59,7 +59,7 @@ def tiling_of(layer: Recurrence, cpu: Cpu, batch: Expr) -> Tiling:
     """Return the tiling for a batch, which may be open: then rows beyond whole tiles are taken one by one."""
     lanes = cpu.lanes if layer.dtype == "float32" else cpu.lanes // 2
     gates, in_all = len(max(layer.phases, key=len)), layer.channels // lanes
-    accumulators = int(cpu.registers * MOST_ACCUMULATORS)
+    accumulators = int(cpu.registers * MAX_ACCUMULATORS)
     vectors = max(each for each in range(1, max(1, BUSY // gates) + 1) if in_all % each == 0)
     rows = max(1, accumulators // (gates * vectors))
     if not isinstance(batch, tirx.IntImm) or int(batch) <= rows:

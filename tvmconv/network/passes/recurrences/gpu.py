@@ -19,7 +19,7 @@ from tvmconv.compute.statements import INDEX, index_variable, loop, sequence
 
 from ...recurrence.cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """The threads of a block at most."""
 
 STATIC_BYTES = 48 * 1024
@@ -42,7 +42,7 @@ class _Kernel:
     def __init__(self, layer: Recurrence, buffers: Buffers) -> None:
         self._layer, self._named = layer, buffers
         self._steps, self._batch, _ = buffers["gates"].ty.shape
-        turns = -(-layer.channels // MOST_THREADS)
+        turns = -(-layer.channels // MAX_THREADS)
         # The threads divide the channels, so that no barrier is inside a condition.
         while layer.channels % turns:
             turns += 1
@@ -131,7 +131,7 @@ class _Kernel:
         # Step 2. The next state, and the output
         statements.append(Cell.either(layer, direction, phase, at))
         if phase == layer.phases[-1]:
-            value = at.after.load()
+            value = at.next_state.load()
             if counts is not None:
                 value = tirx.Select(counts, value, tirx.const(0, layer.dtype))
             statements.append(self._stored("y", (position, direction, row, channel), channel, value))

@@ -19,7 +19,7 @@ from ...shared.resampling import Arithmetic, Formula, Resampling, of_tvm, resamp
 from ..node import OPEN_HINT, Node
 from ..sizes import Sizes
 
-MOST_PARTS = 1000
+MAX_PARTS = 1000
 """The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
 
 TRANSFORMATIONS = (
@@ -99,7 +99,7 @@ def _axes(node: Node, scales: Sequence[float] | None, sizes: Sequence[Size] | No
             node.require(as_expr(outputs) >= 1, f"needs a size of at least 1 for axis {index}, not {outputs}")
             scale = _quotient(node, inputs, outputs)
         else:
-            part = Fraction(number).limit_denominator(MOST_PARTS)
+            part = Fraction(number).limit_denominator(MAX_PARTS)
             part = part if np.float32(part) == np.float32(number) else Fraction(number)
             outputs = facts.simplified(inputs * part.numerator // part.denominator)
             node.require(as_expr(outputs) >= 1, f"needs an axis {index} that its scale {number:.6g} leaves elements of")
