@@ -144,12 +144,12 @@ def _refusing(what: str, source: Path) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hold back warnings of ONNX Runtime's quantizer about the time that it takes."""
-    before = logging.root.manager.disable
+    previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(previous)
 
 
 @dataclass(frozen=True)

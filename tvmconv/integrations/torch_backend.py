@@ -85,9 +85,9 @@ def _compiled(
         if numbers:
             inputs = tuple(_Number(value.item()) if i in numbers else value for i, value in enumerate(inputs))
         rest = {i: value for i, value in enumerate(inputs) if i not in known}
-        exactly, kind = _kind(rest, {}), _kind(rest, batches)
-        if exactly in split:
-            return split[exactly](*inputs)
+        exact_kind, kind = _kind(rest, {}), _kind(rest, batches)
+        if exact_kind in split:
+            return split[exact_kind](*inputs)
         if kind not in built:
             try:
                 made = _Built(graph, inputs, weights, batches, choice)
@@ -95,8 +95,8 @@ def _compiled(
                 if not splits:
                     raise
                 compile_part = partial(_compiled, choice=choice, splits=False)
-                split[exactly] = split_graph(graph, inputs, weights, compile_part, error)
-                return split[exactly](*inputs)
+                split[exact_kind] = split_graph(graph, inputs, weights, compile_part, error)
+                return split[exact_kind](*inputs)
             if not made.takes_any_batch:
                 batches.clear()
             built[_kind(rest, batches)] = made

@@ -70,9 +70,9 @@ def split_graph(
     for node in parts.graph.nodes:
         if node.op == "call_module":
             count += 1
-            mine = [index for index, each in enumerate(node.args) if each.name in constant]
+            constant_arguments = [index for index, each in enumerate(node.args) if each.name in constant]
             part = getattr(parts, node.target)
-            setattr(parts, node.target, _part(part, partial(compile_part, weights=mine)))
+            setattr(parts, node.target, _compiled_part(part, partial(compile_part, weights=constant_arguments)))
     if not count:
         raise error
     _tell(reasons, total)
@@ -87,7 +87,7 @@ def split_graph(
     return run
 
 
-def _part(part: torch.fx.GraphModule, compile_part: Callable[[torch.fx.GraphModule], Run]) -> torch.nn.Module:
+def _compiled_part(part: torch.fx.GraphModule, compile_part: Callable[[torch.fx.GraphModule], Run]) -> torch.nn.Module:
     """Return a part of a graph as a module that a network runs; torch runs it where TVM cannot compile it."""
     import torch
 
@@ -162,7 +162,7 @@ def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
     if not nodes:
         return {}
     try:
-        import_model(*_alone(nodes))
+        import_model(*_module_of(nodes))
     except UnsupportedModelError as error:
         if len(nodes) == 1:
             return {nodes[0]: str(error)}
@@ -171,7 +171,7 @@ def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
     return {}
 
 
-def _alone(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+def _module_of(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """Return a module of these operators, none of which reads another, and inputs for it: their arguments."""
     import torch
 

@@ -70,7 +70,7 @@ def operator_at_fault(
                 f"the model (the first {len(tried)} operators that were tried in {seconds:g} s compile alone)",
                 problem,
             )
-        if (alone := _alone(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
+        if (alone := _module_of(mod, value)) is None or (key := tvm_ffi.structural_hash(alone)) in tried:
             continue
         tried.add(key)
         try:
@@ -80,7 +80,7 @@ def operator_at_fault(
             variables = list(block.values)
             behind = variables[variables.index(var) :]
             named = next((each for each in behind if not UNNAMED.fullmatch(each.name)), var)
-            return f"{_called(value)} (node {named.name!r})", refusal.problem
+            return f"{_called_name(value)} (node {named.name!r})", refusal.problem
     return "the model", problem
 
 
@@ -99,7 +99,7 @@ def _function_of(mod: tvm.IRModule, value: relax.Expr) -> tvm.tirx.PrimFunc | No
     return mod[value.args[0]] if operator_name(value) in CALLING else None
 
 
-def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
+def _module_of(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
     """Return a module that calls just this operator or function of the module; None for a value that calls neither."""
     name = operator_name(value)
     if name is None or name == "relax.call_dps_packed" or not isinstance(value.ty, relax.TensorType | relax.TupleType):
@@ -118,7 +118,7 @@ def _alone(mod: tvm.IRModule, value: relax.Expr) -> tvm.IRModule | None:
     return alone
 
 
-def _called(call: relax.Call) -> str:
+def _called_name(call: relax.Call) -> str:
     """Return the name of the operator or the function that is called."""
     name = operator_name(call)
     if name in CALLING:

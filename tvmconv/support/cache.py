@@ -58,7 +58,7 @@ class Cache(Generic[K, V]):
                     return value
                 other = self._underway.get(key)
                 if other is None:
-                    mine = self._underway[key] = Event()
+                    event = self._underway[key] = Event()
                     break
             other.wait()
         try:
@@ -66,7 +66,7 @@ class Cache(Generic[K, V]):
         finally:
             with self._lock:
                 del self._underway[key]
-            mine.set()
+            event.set()
 
     def clear(self) -> None:
         """Forget all values."""

@@ -40,7 +40,7 @@ class SparseChoice:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FusedLayers:
     """Several layers of a network that one kernel may compute, as a finder of `fused.FINDERS` describes them."""
 
     problem: FusedProblem
@@ -52,7 +52,7 @@ class Found:
     """The descriptions of the layers, by the variables that they compute."""
     words: str
     """The layers in words, to be read behind "one kernel for"."""
-    apart: Sequence[Problem] = ()
+    separate_problems: Sequence[Problem] = ()
     """The problems of the kernels that compute the layers apart; none where something without an estimate does."""
     sizes: Mapping[str, tvm.tirx.PrimExpr] = field(default_factory=dict)
     """The expressions of the workload's open sizes, by name."""
@@ -93,7 +93,7 @@ class LayerPlan:
     site: Site
     sparse: SparseChoice | None = None
     """The kernel that has the weight compiled in; None for a dense one."""
-    fused: Found | None = None
+    fused: FusedLayers | None = None
     """The layers, this one among them, that one kernel computes."""
     ranges: tuple[dispatch.Range, ...] = ()
     """The dense kernels, each for a range of batches or sizes; none where another kind of kernel computes the layer."""
@@ -119,7 +119,7 @@ class Plan:
     """The variables that are slices of channels of larger tensors."""
 
     @property
-    def fused(self) -> list[Found]:
+    def fused(self) -> list[FusedLayers]:
         """The groups of several layers that one kernel computes, each once."""
         return list(dict.fromkeys(layer.fused for layer in self.layers if layer.fused is not None))
 

@@ -153,7 +153,7 @@ class Cell:
         self._layer, self._activations = recurrence, recurrence.activations[direction]
 
     @classmethod
-    def either(cls, recurrence: Recurrence, direction: Expr, phase: str, at: Channel) -> tirx.Stmt:
+    def for_any_direction(cls, recurrence: Recurrence, direction: Expr, phase: str, at: Channel) -> tirx.Stmt:
         """Return the statements of `next_state` as one, for a direction that is known only when it runs."""
         numbers = range(len(set(recurrence.activations)))  # one for both directions if they have the same
         cells = [tirx.stmt_seq(*cls(recurrence, number).next_state(phase, at)) for number in numbers]

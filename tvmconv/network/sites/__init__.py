@@ -31,7 +31,7 @@ from ..graph.convolutions import (
 )
 from ..graph.graph import Block, blocks_of
 from ..graph.layers import Convolution
-from .epilogue import Tail, follow, padding_before
+from .epilogue import Tail, padding_before, tail_after
 from .half import half_factors, half_tail
 from .integers import Factors, integer_factors, integer_tail
 from .quantized import quantized_constant
@@ -124,7 +124,7 @@ def _site(
 
     `additions` holds the additions that kernels have taken in, and gets this one's.
     """
-    linear, tail = is_linear(call), follow(var, block, additions)
+    linear, tail = is_linear(call), tail_after(var, block, additions)
     data, padding = padding_before(call.args[0], block)
     factors = integer_factors(call, data, 1 if linear else 0, block)
     reason = factors if isinstance(factors, str) else None

@@ -42,7 +42,7 @@ class Tail:
     """The activation, where it is more than two bounds."""
 
 
-def follow(convolution: relax.Var, block: Block, additions: Collection[relax.Var] = ()) -> Tail:
+def tail_after(convolution: relax.Var, block: Block, additions: Collection[relax.Var] = ()) -> Tail:
     """Collect the operators after a convolution (N, K, ...) that its kernel's epilogue can take in.
 
     Where two convolutions are added, either could take the other's result as its residual: the variables in

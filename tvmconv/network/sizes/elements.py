@@ -40,14 +40,14 @@ def is_expression(element: Element) -> bool:
     return isinstance(element, (tirx.Expr, Ratio))
 
 
-def whole(facts: SizeFacts, number: Ratio) -> Element:
+def truncated(facts: SizeFacts, number: Ratio) -> Element:
     """Return a number without its fraction, as a cast to an integer does, for numbers of at least 0."""
     if facts.proves(number.above >= 0) is not True:
         raise UnknownElementError
-    return simple(number.above // number.below, facts)
+    return simplest(number.above // number.below, facts)
 
 
-def simple(element: Element, facts: SizeFacts) -> Element:
+def simplest(element: Element, facts: SizeFacts) -> Element:
     """Return an element in its simplest form."""
     if isinstance(element, Ratio):
         above = facts.simplified(element.above)
@@ -173,7 +173,7 @@ def _extreme(of_sizes: Callable[..., Size], of_numbers: Callable[..., Element], 
 
 def _clipped(facts: SizeFacts, is_float: bool, a: Element, *bounds: Element) -> Element:
     low, high = (*bounds, None, None)[:2]
-    a = a if low is None else simple(_larger(facts, is_float, a, low), facts)
+    a = a if low is None else simplest(_larger(facts, is_float, a, low), facts)
     return a if high is None else _smaller(facts, is_float, a, high)
 
 

@@ -66,7 +66,7 @@ class Kernel:
         """The test for a thread's group to exist; None where all do."""
 
     @property
-    def meets(self) -> bool:
+    def exchanges_values(self) -> bool:
         """True if the threads of a block exchange values."""
         return self.plan.threads > 1
 

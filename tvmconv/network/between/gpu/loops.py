@@ -104,7 +104,7 @@ class Statements(Columns):
                 store = tirx.BufferStore(target, value, [*zeros, offset] if target.ty.shape else [])
                 steps.append(self._each(tested(list(map(ranges.analyzer.simplify, there)), store), run))
         steps = [loop(part, size // run, step) for step in steps]
-        tests = [] if kernel.is_there is None or not kernel.meets else [kernel.is_there]
+        tests = [] if kernel.is_there is None or not kernel.exchanges_values else [kernel.is_there]
         if self._is_of_row and self.plan.threads > 1:
             tests.append(tirx.EQ(kernel.lane, ZERO))
         return [tested(tests, sequence(steps))]
@@ -146,13 +146,14 @@ class KernelLoops(Kernel):
         if not plan.has_column_vectors:
             lane, row = quotient(thread, plan.rows), rest(thread, plan.rows)
         first = block * plan.rows + self.row
+        clamps = self.is_there is not None and self.exchanges_values
         body: list[tirx.Stmt] = [
             tirx.Bind(self.lane, lane),
             tirx.Bind(self.row, row),
-            tirx.Bind(self.group, first if self.is_there is None or not self.meets else tirx.min(first, groups - 1)),
+            tirx.Bind(self.group, tirx.min(first, groups - 1) if clamps else first),
         ]
         steps = [step for number in range(len(self.stages)) for step in self._stage(number)]
-        if self.is_there is not None and not self.meets:
+        if self.is_there is not None and not self.exchanges_values:
             steps = [tirx.IfThenElse(self.is_there, sequence(steps), None)]
         extents = {thread: plan.rows * plan.threads, block: Analyzer().simplify(tirx.ceildiv(groups, plan.rows))}
         root = launched(tirx.SeqStmt([*body, *steps]), extents, self.buffers)

@@ -24,8 +24,8 @@ from ...sizes.elements import (
     Ratio,
     UnknownElementError,
     is_expression,
-    simple,
-    whole,
+    simplest,
+    truncated,
 )
 from ...sizes.facts import Size, SizeFacts, as_expr, product, python_text
 from ..builder import ImportBuilder
@@ -178,7 +178,7 @@ def _symbolic(builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[A
     def combined(*values: Element) -> Element:
         if name in ("Div", "Mod") and not is_float and any(map(is_expression, values)):
             _require_divisor(builder, values[1])
-        return simple(function(facts, is_float, *values), facts)
+        return simplest(function(facts, is_float, *values), facts)
 
     if name in ("Max", "Min", "Sum"):
         result = reduce(lambda left, right: np.frompyfunc(combined, 2, 1)(left, right), arrays)
@@ -247,7 +247,7 @@ def _reduced(name: str, operands: Sequence[Any], attributes: dict[str, Any], fac
         return _settled(elements, dtype)
     keep = not ("keepdims" in attributes and attributes["keepdims"].i == 0)
     wanted = range(elements.ndim) if axes is None or not axes.size else [int(axis) % elements.ndim for axis in axes]
-    function = np.frompyfunc(lambda a, b: simple(REDUCING[name](facts, dtype.kind == "f", a, b), facts), 2, 1)
+    function = np.frompyfunc(lambda a, b: simplest(REDUCING[name](facts, dtype.kind == "f", a, b), facts), 2, 1)
     for axis in sorted(wanted, reverse=True):
         elements = np.asarray(function.reduce(elements, axis=axis, keepdims=keep), object)
     return _settled(elements, dtype)
@@ -269,8 +269,8 @@ def _cast(operand: Known, dtype: np.dtype[Any], facts: SizeFacts) -> Known:
         if operand.dtype.kind == "b" or (dtype.kind == "b" and isinstance(element, Ratio)):
             raise UnknownElementError
         if dtype.kind == "b":
-            return simple(tirx.NE(element, as_expr(0)), facts)
-        return whole(facts, element) if isinstance(element, Ratio) else element
+            return simplest(tirx.NE(element, as_expr(0)), facts)
+        return truncated(facts, element) if isinstance(element, Ratio) else element
 
     elements: Any = np.frompyfunc(cast, 1, 1)(_elements(operand))
     return _settled(np.asarray(elements, object), dtype)

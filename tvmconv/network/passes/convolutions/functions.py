@@ -19,7 +19,7 @@ from tvmconv.targets import backend_of, resolve_target
 
 from ...graph.constants import same_sizes
 from ...graph.layers import Convolution, Layer
-from ..context import Found
+from ..context import FusedLayers
 from .packing import Packing, split_packing
 
 
@@ -40,14 +40,14 @@ class FusedKernels:
         self._builder, self._target = builder, target
         self._kernels: dict[FusedProblem, tuple[relax.GlobalVar, dispatch.Selection]] = {}
 
-    def call(self, found: Found) -> relax.Expr:
+    def call(self, found: FusedLayers) -> relax.Expr:
         """Return the expression that computes the output of several layers by their kernel."""
         function, _ = self._kernel(found.problem)
         *_, (shape, dtype) = with_sizes(found.problem.workload, found.sizes).operands.values()
         call, wanted = relax.call_tir(function, found.operands(), relax.TensorType(shape, dtype)), found.output.ty
         return call if same_sizes(wanted, shape) else relax.op.reshape(call, wanted.shape)
 
-    def layer(self, found: Found, convolution: Convolution, reason: Callable[[str], str] = str) -> Layer:
+    def layer(self, found: FusedLayers, convolution: Convolution, reason: Callable[[str], str] = str) -> Layer:
         """Return the `Layer` of one of the layers; `reason` may add to the reason for the kernel."""
         function, selection = self._kernel(found.problem)
         config, why = msgspec.to_builtins(selection.config), reason(f"{found.reason}; {selection.reason}")

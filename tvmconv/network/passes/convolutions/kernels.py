@@ -29,7 +29,7 @@ from ...graph.constants import same_sizes
 from ...graph.graph import rebind
 from ...graph.layers import Layer
 from ...sites import Site
-from ..context import Context, Found, LayerPlan, SparseChoice
+from ..context import Context, FusedLayers, LayerPlan, SparseChoice
 from .concat_slices import concat_slices_of, pooling_of_concat_buffers, slices_of
 from .functions import FusedKernels, NetworkKernel, add_kernel, output_of, reason_of
 from .layouts import choose_layouts
@@ -145,7 +145,7 @@ class _Calls:
         config, why = msgspec.to_builtins(choice.selection.config), _why(choice.reason, site)
         return Layer(site.convolution, f"tvmconv {choice.selection.name}", config, why, choice.name)
 
-    def _fused(self, site: Site, found: Found) -> Layer:
+    def _fused(self, site: Site, found: FusedLayers) -> Layer:
         if found.output not in self.values:
             self.values[found.output] = self._fused_kernels.call(found)
         return self._fused_kernels.layer(found, site.convolution, lambda reason: _why(reason, site))

@@ -21,9 +21,9 @@ from ...graph.graph import Block, call_of, calls
 from ...graph.layers import Convolution
 from ...graph.views import AxisStrides, contiguous_strides, last_view_of, reshaped, view_of
 from ...sites import Site
-from ..context import Found
+from ..context import FusedLayers
 from ..early.safe_softmax import NAME, SOFTMAX
-from ..products import convolution_of, found_product, surroundings
+from ..products import convolution_of, factors_and_output, found_product
 from ..products.forms import Form, form_for, transposed
 from ..products.larger_tensors import position_of_result, position_of_rows
 from ..products.product import Product
@@ -63,7 +63,9 @@ class _Site:
     """The constants that are added to scores, each with the `Place` of its rows."""
 
 
-def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[Found]:
+def attention_of(
+    block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str
+) -> Iterator[FusedLayers]:
     """Yield the attention in a block: two products of computed tensors, with a softmax of rows between them.
 
     No variable in between has another reader. Scores may be scaled by numbers and have constants added. All sizes are
@@ -78,7 +80,7 @@ def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target,
         if (site := _site(var, value, block, form, target, precision)) is not None:
             attention, operands, output = _attention(site, block)
             problem = FusedProblem(attention, precision=site.precision)
-            yield Found(problem, partial(list, operands), output, site.layers, WORDS)
+            yield FusedLayers(problem, partial(list, operands), output, site.layers, WORDS)
 
 
 def _site(
@@ -87,8 +89,8 @@ def _site(
     """Return the attention whose second product is a variable; None where there is none."""
     if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
         return None
-    (shares, v), output = surroundings(var, value, form, block)
-    (q, k), _ = surroundings(scores.product, block.values[scores.product], form, block)
+    (shares, v), output = factors_and_output(var, value, form, block)
+    (q, k), _ = factors_and_output(scores.product, block.values[scores.product], form, block)
     products = []
     for factors, dtype in (((q, k), "float32"), ((shares, v), str(output.ty.dtype))):
         found = found_product(factors, dtype, form, target, precision)

@@ -59,7 +59,7 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
         for var, value in block.values.items():
             if call_of(value, "matmul") is None:
                 continue
-            factors, output = surroundings(var, value, form, block)
+            factors, output = factors_and_output(var, value, form, block)
             found = found_product(factors, str(output.ty.dtype), form, target, precision, assumed)
             if not isinstance(found, str) and found[0].is_open:
                 calls[output], function = opened.call(factors, found[0], output, block)
@@ -155,7 +155,7 @@ def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str)
     return {var for block in blocks_of(mod) for var, value in block.values.items() if has_kernel(value)}
 
 
-def surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
+def factors_and_output(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
     """Return the factors that a kernel reads and the variable that it computes: without casts from and to halves."""
     first, second = (half_of(each, block) for each in value.args)
     wide = (value.args[0], value.args[1]), var

@@ -291,7 +291,7 @@ class Tile:
                     total = channel_elements.sums(gate)
                     scale = buffers["scales"][direction, layer.gates.index(gate), channel] * buffers["unit"][direction]
                     scaled.append(total.store(total.load() * scale + channel_elements.gates(gate).load()))
-            return sequence([*scaled, Cell.either(layer, direction, self.phase, channel_elements)])
+            return sequence([*scaled, Cell.for_any_direction(layer, direction, self.phase, channel_elements)])
 
         statements = [self._lanes(of_lane)]
         if self.phase == layer.phases[-1]:

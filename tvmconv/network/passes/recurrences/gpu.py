@@ -129,7 +129,7 @@ class _Kernel:
         statements.append(loop(k, layer.hidden, sequence(added), tirx.ForKind.SERIAL))
 
         # Step 2. The next state, and the output
-        statements.append(Cell.either(layer, direction, phase, at))
+        statements.append(Cell.for_any_direction(layer, direction, phase, at))
         if phase == layer.phases[-1]:
             value = at.next_state.load()
             if counts is not None:
