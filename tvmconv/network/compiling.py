@@ -15,7 +15,7 @@ from tvmconv.problem.errors import UnsupportedModelError
 
 from . import passes
 from .graph.constants import static_shape
-from .graph.faults import Refused, tvm_at_work
+from .graph.faults import Refused, tvm_errors_as_refusals
 from .graph.graph import blocks_of, free_variables, operator_name
 from .passes.context import Context
 from .passes.execution import network_pipeline
@@ -49,7 +49,7 @@ def compile_network(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
 def _compiled(mod: tvm.IRModule, target: tvm.target.Target) -> Executable:
     """Compile the module; raise `Refused` where TVM cannot."""
     mod = passes.run(passes.COMPILING, mod, Context(target))
-    with tvm_at_work():
+    with tvm_errors_as_refusals():
         return lowering.build(mod, target, network_pipeline(target))
 
 

@@ -18,7 +18,7 @@ from tests.shared.sparing import in_turns, sparing
 from tvmconv.network import build, compiling, import_model, passes
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
-from tvmconv.network.graph.faults import Refused, tvm_at_work
+from tvmconv.network.graph.faults import Refused, tvm_errors_as_refusals
 from tvmconv.network.passes import execution
 from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import resolve_target
@@ -93,7 +93,7 @@ def test_bugs_in_code_without_a_file_come_out() -> None:
         code = compile("def run(): raise TypeError('a bug')", "<generated>", "exec")
         module: dict[str, Any] = {"__name__": name}
         exec(code, module)
-        with pytest.raises(Refused if refused else TypeError, match="a bug"), tvm_at_work():
+        with pytest.raises(Refused if refused else TypeError, match="a bug"), tvm_errors_as_refusals():
             module["run"]()
 
 

@@ -60,7 +60,7 @@ class VectorCode:
         for var, values in reduction.outer.items():
             self._analyzer.bind(var, values)
 
-    def row(self, most_lanes: int) -> list[tirx.Stmt]:
+    def row(self, max_lanes: int) -> list[tirx.Stmt]:
         """Return statements for a row of outputs of windows that slide along rows.
 
         The rows of a window are first reduced to one row, in contiguous vectors. These cover the row from end to end,
@@ -80,7 +80,7 @@ class VectorCode:
             return []
         if not all(variables(each) <= inside for each in (column, *of_columns)):
             return []
-        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MAX_LOADS:  # even with the longest vectors
+        if -(-outputs // max_lanes) * prod(found.reduced.values()) > MAX_LOADS:  # even with the longest vectors
             return []
 
         def window(output: int) -> Iterator[int | None]:
@@ -92,7 +92,7 @@ class VectorCode:
 
         windows = [list(window(output)) for output in range(outputs)]
         stride = max([1, *_distances(windows)])
-        lanes = most_lanes
+        lanes = max_lanes
         while lanes > outputs or _width(lanes, stride) > row:
             lanes //= 2
         starts = _starts(outputs, lanes)

@@ -38,7 +38,7 @@ def with_indices_in_range(mod: tvm.IRModule, facts: SizeFacts, words: Mapping[st
         variable = var.name.removesuffix("_output")
         node = _Node(words.get(variable, f"{name} (node {variable!r})"), facts, bindings)
         try:
-            with facts.inside(branch):
+            with facts.in_branch(branch):
                 values[var] = node.with_indices_in_range(value, name)
         except Refused as refusal:
             raise unsupported([node.words], refusal.problem, refusal.hint or HINT) from None

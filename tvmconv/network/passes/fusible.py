@@ -13,7 +13,7 @@ from tvmconv.lowering.signatures import itemsize
 
 from ..between.gpu.plan import VECTOR_BYTES
 from ..graph.constants import sizes_of
-from ..graph.graph import Block, blocks_of, calls, free_variables, has_branches, joined_by, rebind
+from ..graph.graph import Block, blocks_of, calls, concat_of, free_variables, has_branches, rebind
 from .convolutions.layouts import BY_ELEMENT
 
 MAX_PARTS = 64
@@ -34,11 +34,11 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
     for block in blocks_of(mod):
         parts: dict[relax.Var, list[relax.Var]] = {}
         for var, value in block.values.items():
-            axis, fields = joined_by(value)
+            axis, fields = concat_of(value)
             if axis is None:
                 continue
             inner = [
-                parts.get(each, [each]) if joined_by(block.values.get(each))[0] == axis else [each] for each in fields
+                parts.get(each, [each]) if concat_of(block.values.get(each))[0] == axis else [each] for each in fields
             ]
             found = [part for each in inner for part in each]
             if not all(_is_in_vectors(part, axis) for part in found):
@@ -63,7 +63,7 @@ def _is_in_vectors(part: relax.Var, axis: int) -> bool:
 def _is_read_by_element(var: relax.Var, axis: int, block: Block) -> bool:
     """Return whether a variable's readers are concatenations along an axis, or compute element by element."""
     readers = [block.values[reader] for reader in block.readers(var)]
-    return block.is_inner(var) and all(joined_by(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)
+    return block.is_inner(var) and all(concat_of(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)
 
 
 def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:

@@ -71,7 +71,7 @@ class Recurrence(msgspec.Struct, frozen=True):
         return ("zr", "h") if self.kind == "gru" and not self.linear_before_reset else (self.gates,)
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def state_buffers(self) -> tuple[str, ...]:
         """The names of the buffers for each channel of a state, beside the state itself."""
         return ("c",) if self.kind == "lstm" else ("reset", "update") if len(self.phases) > 1 else ()
 

@@ -65,9 +65,11 @@ def tail_after(convolution: relax.Var, block: Block, additions: Collection[relax
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
         elif not unclipped:
             break
-        elif keeps_type and (bias := vector_of("relax.add", value, output)) is not None:
+        elif keeps_type and (bias := channel_vector("relax.add", value, output)) is not None:
             shift, has_shift = shift + bias, True
-        elif residual is None and keeps_type and (factor := vector_of("relax.multiply", value, output)) is not None:
+        elif (
+            residual is None and keeps_type and (factor := channel_vector("relax.multiply", value, output)) is not None
+        ):
             scale, shift, has_scale = scale * factor, shift * factor, True
         elif (
             residual is None
@@ -105,7 +107,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
     return None
 
 
-def vector_of(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
+def channel_vector(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
     """Return the constant (K,) that an operator combines with the channels of y (N, K, ...); None for anything else."""
     if operator_name(value) != operator:
         return None

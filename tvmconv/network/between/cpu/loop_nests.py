@@ -28,16 +28,16 @@ WINDOW = 64
 """The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""
 
 
-def assumed(extent: tirx.PrimExpr, depth: int) -> int:
+def assumed_extent(extent: tirx.PrimExpr, depth: int) -> int:
     """Return the extent of a loop; of one that is known only when the model runs, 1 for the outermost loop, else 16."""
     return int(extent) if isinstance(extent, tirx.IntImm) else 16 if depth else 1
 
 
-def work(sch: Schedule, block: SBlockRV) -> int:
+def step_count(sch: Schedule, block: SBlockRV) -> int:
     """Return the number of steps of a block's loops, with those inside of it."""
     inside = sch.get_child_blocks(block)
     loops = sch.get_loops(inside[0]) if inside else sch.get_loops(block)
-    return prod(assumed(sch.get(loop).extent, depth) for depth, loop in enumerate(loops))
+    return prod(assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(loops))
 
 
 def fuse_innermost(sch: Schedule, block: SBlockRV, max_loops: int) -> None:

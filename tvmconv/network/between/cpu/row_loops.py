@@ -16,7 +16,7 @@ from tvmconv.targets.devices import TURNS
 
 from ..stages import is_map
 from .blocked import is_row
-from .loop_nests import LEAST_ELEMENTS, assumed, fuse_innermost, work
+from .loop_nests import LEAST_ELEMENTS, assumed_extent, fuse_innermost, step_count
 
 
 def spread_rows(sch: Schedule) -> bool:
@@ -38,8 +38,8 @@ def spread_rows(sch: Schedule) -> bool:
         return False
     depth = min(_shared(sch, each, last, between) for each in blocks)
     loops = sch.get_loops(last)[:depth]
-    turns = prod(assumed(sch.get(loop).extent, depth) for depth, loop in enumerate(loops))
-    is_parallel = max(work(sch, each) for each in blocks) >= LEAST_ELEMENTS
+    turns = prod(assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(loops))
+    is_parallel = max(step_count(sch, each) for each in blocks) >= LEAST_ELEMENTS
     if not depth or not all(map(sch.get_consumers, others)) or (is_parallel and turns < TURNS):
         return False
     task = sch.fuse(*loops)

@@ -20,13 +20,13 @@ from tvmconv.compute.substitution import CHOICE
 from tvmconv.lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
 from tvmconv.targets.devices import MOST_LANES, TURNS, cpu_of
 
-from ...graph.faults import tvm_at_work
-from ..fusing import REVERSING, fused
+from ...graph.faults import tvm_errors_as_refusals
+from ..fusing import REVERSING, fuse
 from ..lowerings import CPU_LOWERINGS
 from ..reductions import LANES, mark_for_vectors, with_vectors
 from ..stages import is_map, variables_in, with_simple_indices
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
-from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, fuse_innermost
+from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed_extent, fuse_innermost
 from .row_loops import spread_rows
 from .vector_functions import with_vector_functions
 
@@ -38,8 +38,8 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
     lower = [passes.LegalizeOps({**CPU_LOWERINGS, **REVERSING}), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
-    with target, tvm_at_work():
-        return fused(tvm.transform.Sequential(lower)(mod))
+    with target, tvm_errors_as_refusals():
+        return fuse(tvm.transform.Sequential(lower)(mod))
 
 
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -133,7 +133,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     extents = [sch.get(loop).extent for loop in loops]
     if len(loops) != len(value.iter_vars):
         return None
-    sizes = [assumed(extent, depth) for depth, extent in enumerate(extents)]
+    sizes = [assumed_extent(extent, depth) for depth, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     is_known = all(isinstance(extent, tirx.IntImm) for extent in extents[spatial:])
@@ -215,7 +215,7 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the loops around a block that `with_vectors` will fill; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [assumed(sch.get(loop).extent, depth) for depth, loop in enumerate(sch.get_loops(each))]
+        [assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
@@ -228,7 +228,7 @@ def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
     """Spread a marked reduction over threads, by its outer loops, or by its columns where the outer turns are few."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [assumed(sch.get(loop).extent, depth) for depth, loop in enumerate(sch.get_loops(each))]
+        [assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps[len(sizes) :]) < LEAST_WORK * int(sch.get(block).annotations[BLOCKED]):

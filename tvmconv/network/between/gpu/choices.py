@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     operands: list[Expr]
     """The operands that are read; the last one may be a number, as for the padding around a tensor."""
 
-    def made(self, tests: Sequence[Expr], loads: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    def statement(self, tests: Sequence[Expr], loads: Sequence[tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that runs the chosen one of some statements, by a binary search over the tests.
 
         Before: `if a: x`, `elif b: y`, `elif c: z`, `else: w`. After: `if b: (if a: x, else: y)`, `else: (if c: z,
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
         if len(loads) == 1:
             return loads[0]
         half = len(loads) // 2
-        first, second = self.made(tests[: half - 1], loads[:half]), self.made(tests[half:], loads[half:])
+        first, second = self.statement(tests[: half - 1], loads[:half]), self.statement(tests[half:], loads[half:])
         return tirx.IfThenElse(tests[half - 1], first, second)
 
 

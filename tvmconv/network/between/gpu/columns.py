@@ -21,7 +21,7 @@ from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ..stages import flat_index, loads_in, parts_of, variables_in, with_loads
 from .choices import Choice, choices_in
-from .kernel import Ahead, Chosen, Kernel
+from .kernel import ChoiceInRegisters, EarlyLoad, Kernel
 from .plan import VECTOR_BYTES, split_index
 
 SLOW = (tvm.ir.Call, tirx.Div, tirx.Cast)
@@ -51,8 +51,8 @@ class Columns:
             for var, extent in axes.items():
                 self.axes.bind(var, Range(0, extent))
         self.values = self._values()
-        self.loaded: list[Ahead] = []
-        self.chosen: dict[Any, Chosen] = {}
+        self.loaded: list[EarlyLoad] = []
+        self.chosen: dict[Any, ChoiceInRegisters] = {}
         """The choices that are loaded ahead, by their registers."""
         self.of_rows: list[tirx.Stmt] = []
         """The statements that compute values of a whole row, which run before those of columns."""
@@ -128,13 +128,13 @@ class Columns:
             step = kernel.step if self.count is not None else 0
             register = found.registers[step * self.vector + kernel.element]
 
-            def known(call: tvm.ir.Call, found: Chosen = found, register: Expr = register) -> Expr:
+            def known(call: tvm.ir.Call, found: ChoiceInRegisters = found, register: Expr = register) -> Expr:
                 return register if found.is_of(call) else call
 
             value = tvm_ffi.structural_map(value, (tvm.ir.Call, known))
         return value
 
-    def _chosen(self, choice: Choice) -> Chosen | None:
+    def _chosen(self, choice: Choice) -> ChoiceInRegisters | None:
         """Return the registers for a choice between vectors and the statement that loads one; None for others."""
         kernel, operands = self.kernel, [substitute(operand, self.values) for operand in choice.operands]
         tests = [self._of_vectors(substitute(test, self.values)) for test in choice.tests]
@@ -145,11 +145,11 @@ class Columns:
         size = self.vector * (1 if self.count is None else self.at_once)
         registers = kernel.registers("chosen", size, str(choice.value.ty.dtype))
         copies = [self._copy(load.source, offset, registers) for load, offset in zip(loads, offsets, strict=True)]
-        statement = choice.made(tests, copies)
+        statement = choice.statement(tests, copies)
         if len(loads) < len(operands):  # the number is stored first, so that the load needs no other branch
             fill = tirx.BufferStore(registers, operands[-1], [kernel.step * self.vector + kernel.element])
             statement = sequence([loop(kernel.element, self.vector, fill), tested(tests[-1:], statement)])
-        return Chosen(choice.value, registers, statement)
+        return ChoiceInRegisters(choice.value, registers, statement)
 
     def _with_rows_values(self, value: Expr) -> Expr:
         """Return a value with registers for slow parts of it that do not differ between the columns of a row.
@@ -207,7 +207,7 @@ class Columns:
             return
         size = self.vector * (1 if self.count is None else self.at_once)
         registers = kernel.registers("kept", size, str(load.source.ty.dtype))
-        ahead = Ahead(load.source, offset, self.count, registers, [] if always else [test])
+        ahead = EarlyLoad(load.source, offset, self.count, registers, [] if always else [test])
         self.loaded.append(ahead)
         if stays:
             kernel.kept.append(ahead)
@@ -246,7 +246,7 @@ class Columns:
             return load
         return load.source.vload([*[tirx.const(0, INDEX)] * (len(load.indices) - 1), offset])
 
-    def _kept(self, source: Any, offset: Expr) -> Ahead | None:
+    def _kept(self, source: Any, offset: Expr) -> EarlyLoad | None:
         wanted = offset, self.count
         for each in (*self.kernel.kept, *self.loaded):
             if each.source.same_as(source) and tvm_ffi.structural_equal((each.offset, each.count), wanted):

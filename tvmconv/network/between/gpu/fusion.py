@@ -11,10 +11,10 @@ from tvm.ir.expr import TensorLoad
 
 from tvmconv.lowering import OPAQUE, is_scheduled
 
-from ...graph.faults import tvm_at_work
+from ...graph.faults import tvm_errors_as_refusals
 from ...graph.graph import blocks_of, call_of, calls
 from ..cpu.spreading import has_work
-from ..fusing import SEPARATED, fused
+from ..fusing import SEPARATED, fuse
 from ..lowerings import LOWERINGS
 from ..stages import Stage, is_contraction, loads_in, loads_stored_offset, stages_of
 from .choice import is_window
@@ -43,9 +43,9 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]
-    with target, tvm_at_work():
-        mod = fused(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
-        return fused(_with_patterns(mod, REDUCTION))
+    with target, tvm_errors_as_refusals():
+        mod = fuse(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
+        return fuse(_with_patterns(mod, REDUCTION))
 
 
 def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:

@@ -17,7 +17,7 @@ from .plan import Domain, Plan, size_of
 
 
 @dataclass
-class Ahead:
+class EarlyLoad:
     """A load of a vector that is made ahead, into registers."""
 
     source: Any
@@ -30,7 +30,7 @@ class Ahead:
 
 
 @dataclass
-class Chosen:
+class ChoiceInRegisters:
     """A choice between vectors of which one is loaded ahead, into registers."""
 
     value: Expr
@@ -50,7 +50,7 @@ class Kernel:
         self.buffers: list[Any] = []
         self.results: dict[Any, Any] = {}
         """The registers with the results of reductions, by the reductions' targets, and those with values of rows."""
-        self.kept: list[Ahead] = []
+        self.kept: list[EarlyLoad] = []
         """The loads that stay in registers for later stages."""
         self.block, self.thread = index_variable("block"), index_variable("thread")
         self.group, self.row, self.lane, self.step, self.turn, self.element = (

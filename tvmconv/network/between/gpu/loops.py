@@ -22,7 +22,7 @@ from .columns import Columns
 from .kernel import Kernel
 from .plan import size_of
 from .tiles import stored_through_tiles
-from .windows import reduced_by_sliding
+from .windows import sliding_reduction
 
 MAX_STORED = 32
 """The bytes of the widest vector that is stored at once."""
@@ -34,7 +34,7 @@ WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": 
 class Statements(Columns):
     """The loops of one stage over a row's columns, as statements."""
 
-    def reduced(self) -> list[tirx.Stmt]:
+    def reduction_statements(self) -> list[tirx.Stmt]:
         """Return the statements of a reduction; all threads of a row have the results."""
         stage, plan, kernel = self.stage, self.plan, self.kernel
         size = 1 if plan.has_column_vectors else plan.vector
@@ -45,7 +45,7 @@ class Statements(Columns):
         index = ZERO if plan.has_column_vectors else kernel.element
         steps: list[tirx.Stmt] = []
         if plan.sliding is not None:
-            steps += reduced_by_sliding(self, plan.sliding, *targets[0])
+            steps += sliding_reduction(self, plan.sliding, *targets[0])
         else:
             for (register, dtype), init in zip(targets, stage.inits, strict=True):
                 steps.append(self._each(tirx.BufferStore(register, init.astype(dtype), [index]), size))
@@ -68,7 +68,7 @@ class Statements(Columns):
             steps += self._stores(values, size)
         return steps
 
-    def stored(self) -> list[tirx.Stmt]:
+    def map_statements(self) -> list[tirx.Stmt]:
         """Return the statements of a map."""
         if self.plan.through_tiles:
             tiles = stored_through_tiles(self)
@@ -165,8 +165,8 @@ class KernelLoops(Kernel):
         count = size_of(columns) if columns or stage.is_reduction else None
         loops = Statements(self, number, count)
         if not stage.is_reduction:
-            return loops.stored()
-        return loops.reduced()
+            return loops.map_statements()
+        return loops.reduction_statements()
 
 
 def _join_neighbouring_threads(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:

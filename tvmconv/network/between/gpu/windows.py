@@ -167,7 +167,7 @@ def _slid(domain: Domain, stages: list[Stage]) -> set[Var]:
     return variables_in(substitute(index, domain.axis_values[0]) for index in indices)
 
 
-def reduced_by_sliding(columns: Columns, sliding: Sliding, register: Any, dtype: str) -> list[tirx.Stmt]:
+def sliding_reduction(columns: Columns, sliding: Sliding, register: Any, dtype: str) -> list[tirx.Stmt]:
     """Return the statements that reduce the windows of a thread, which loads the elements that they share once.
 
     Before: `for r, s: y[h, w] = max(y[h, w], x[h + r, w + s])`, for a tile of two times three outputs.

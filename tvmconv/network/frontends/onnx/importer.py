@@ -12,7 +12,7 @@ from tvm import relax
 
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 
-from ...graph.faults import Refused, node_at_fault, quiet, summary, tvm_at_work
+from ...graph.faults import Refused, node_at_fault, quiet, summary, tvm_errors_as_refusals
 from ...graph.sizes import OpenSize
 from ...sizes.facts import SizeFacts
 from ..builder import Imported
@@ -99,7 +99,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
             refuse_unknown(model.graph.node, Importer.operators)
             domains = [each.domain for each in model.opset_import]
             raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
-        with quiet(), tvm_at_work():
+        with quiet(), tvm_errors_as_refusals():
             mod, facts, words = _imported(inlined.graph, inputs, opset, nodes, sizes)
     except Refused as refusal:
         errors = [error for error in (refusal, refusal.__cause__) if error is not None]
@@ -138,7 +138,7 @@ def _imported(
         facts = SizeFacts(sizes, choices=[holds for holds, _ in path])
         importer = Importer(nodes, facts)
         try:
-            with tvm_at_work():
+            with tvm_errors_as_refusals():
                 result = importer.imported(graph, inputs, opset), facts, importer.bb.words
             if not facts.choices or _has_told_ranks(result[0], graph.output):
                 return result

@@ -194,7 +194,7 @@ def _require_divisor(builder: ImportBuilder, divisor: Element) -> None:
         raise UnknownElementError
     if not is_positive:
         # TVM computes sizes when a call begins, those in branches that do not run as well.
-        with builder.facts.inside(()):
+        with builder.facts.in_branch(()):
             builder.require(divisor > 0, f"divides by {python_text(divisor)}, which has to be positive")
 
 

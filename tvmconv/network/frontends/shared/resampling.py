@@ -112,7 +112,7 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
         elif not all(isinstance(each, (int, float)) for each in (inputs, how.outputs, *how.numbers)):
             y = (_smoothed if how.step else _by_formula)(builder, y, how)
         else:
-            indices, weights = tables(how, inputs, how.outputs)
+            indices, weights = sampling_tables(how, inputs, how.outputs)
             indices = np.clip(indices, 0, inputs - 1)
             if weights is None:
                 y = _gather(builder, y, how.axis, indices[:, 0])
@@ -124,7 +124,7 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
 # --- Formulas ---
 
 
-def tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
+def sampling_tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
     """Return the indices of elements and their weights, (outputs, taps), for sizes that are numbers; None for 1."""
     arithmetic = of_numpy(how.table_dtype)
     output = arithmetic.number(np.arange(outputs))
@@ -261,7 +261,7 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
     `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
     # In the middle of a sample, elements have the same distances from the output, and weights, as on any axis.
-    indices, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
+    indices, weights = sampling_tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
     weights = np.ones_like(indices) if weights is None else weights
     middle = len(indices) // 2
     first = next(row for row in range(middle, middle + times) if indices[row, 0] != indices[row - 1, 0])

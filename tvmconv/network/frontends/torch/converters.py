@@ -21,7 +21,16 @@ from ..agreement import broadcastable, joined
 from ..builder import ImportBuilder, convolution
 from . import pooling, quantization, recurrent, resampling, shapes
 from .sizes import TorchSizes
-from .types import BROADCASTING, base_name, computed_in, first_tensor, given, node_words, relax_dtype, type_problem
+from .types import (
+    BROADCASTING,
+    arguments_of,
+    base_name,
+    computing_dtype,
+    first_tensor,
+    node_words,
+    relax_dtype,
+    type_problem,
+)
 
 Converter = Callable[[torch.fx.Node], Any]
 
@@ -140,7 +149,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
         """Convert a node with its tensors in the dtype that torch computes in; raise if its type is not torch's."""
         self.block_builder.enter(node.name, node_words(node))
-        expected, dtype = node.meta.get("val"), computed_in(node)
+        expected, dtype = node.meta.get("val"), computing_dtype(node)
         if _is_number(expected):
             return self._number(convert, node)
         with self._operands_as(node, dtype and relax_dtype(dtype)):
@@ -320,7 +329,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return move(self.block_builder, self.env[node.args[0]], shape, *map(self._plain, node.args[1:]))
 
     def _joined(self, node: torch.fx.Node) -> relax.Expr:
-        axis = given(node, dim=0)[0]
+        axis = arguments_of(node, dim=0)[0]
         parts = [self.env[each] for each in node.args[0]]
         rank = node.meta["val"].dim()
         # Torch leaves out tensors of shape (0,), whatever the rank of the others.
@@ -365,11 +374,11 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     # --- Reductions and elementwise ---
 
     def _extreme(self, op: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
-        x, (dims, keep) = self.env[node.args[0]], given(node, dim=[], keepdim=False)
+        x, (dims, keep) = self.env[node.args[0]], arguments_of(node, dim=[], keepdim=False)
         return op(x, list(dims) or None, keepdims=keep) if x.ty.ndim else x
 
     def _extreme_with_index(self, extreme: Any, index_of_extreme: Any, node: torch.fx.Node) -> relax.Expr:
-        x, (dim, keep) = self.env[node.args[0]], given(node, dim=0, keepdim=False)
+        x, (dim, keep) = self.env[node.args[0]], arguments_of(node, dim=0, keepdim=False)
         found = [self.block_builder.emit(each) for each in (extreme(x, dim, keep), index_of_extreme(x, dim, keep))]
         return self.block_builder.emit(relax.Tuple(found))
 

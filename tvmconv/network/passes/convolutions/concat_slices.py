@@ -13,7 +13,7 @@ from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.layout import Layout, data_layout
 
 from ...graph.constants import same_sizes, static_shape
-from ...graph.graph import Block, blocks_of, call_of, calls, joined_by, operator_name
+from ...graph.graph import Block, blocks_of, call_of, calls, concat_of, operator_name
 from ...graph.interleaving import Interleaving, interleaving
 from ...sites import Site
 from ..context import ConcatSlice, Slice
@@ -84,7 +84,7 @@ def concat_slices_of(
         interleaved = _interleaved(block, values, in_nhwc)
         of_parts = layouts | {var: layouts[planes.source] for var, planes in interleaved.items()}
         for concat in reversed(block.values):  # outermost first: that takes the parts of the concatenations in it
-            axis, parts = joined_by(values.get(concat, block.values[concat]))
+            axis, parts = concat_of(values.get(concat, block.values[concat]))
             buffer, first = None, 0
             if parts and (begin := slices.get(parts[0])) is not None and not begin.position.first:
                 if begin.source not in layouts:  # it may be an input, whose memory is not the network's
@@ -190,7 +190,7 @@ def _parts_of_concat(
         if (layout := layouts.get(field)) is not None:
             inner = [field] if layout.channels == axis else []
         else:
-            inner_axis, inner_fields = joined_by(values.get(field, block.values.get(field)))
+            inner_axis, inner_fields = concat_of(values.get(field, block.values.get(field)))
             inner = (
                 _parts_of_concat(inner_fields, inner_axis, field, block, values, layouts, pooled)
                 if inner_axis == axis

@@ -74,19 +74,19 @@ def choose_layouts(
     others: dict[relax.Var, relax.Expr] = {}
     chosen: dict[relax.Var, Site] = {}
     for block in blocks_of(mod):
-        part = Part(block, by_output, layout, target, precision)
-        held = part.held(in_nchw)
-        for var in part.live:
+        groups = LayoutGroups(block, by_output, layout, target, precision)
+        inner_vars = groups.inner_vars(in_nchw)
+        for var in groups.live:
             if (site := by_output.get(var)) is not None:
-                chosen[var] = _with_layouts(site, held, layout)
-            elif var in held and (planes := part.interleaved.get(var)) is not None:
+                chosen[var] = _with_layouts(site, inner_vars, layout)
+            elif var in inner_vars and (planes := groups.interleaved.get(var)) is not None:
                 others[var] = planes.expression(layout)
-            elif (value := _with_layout(var, block.values[var], held, layout)) is not None:
+            elif (value := _with_layout(var, block.values[var], inner_vars, layout)) is not None:
                 others[var] = value
     return [chosen.get(site.output, site) for site in sites], others
 
 
-class Part:
+class LayoutGroups:
     """The tensors of a dataflow block, in groups of tensors that must have the same layout."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Part:
         self.interleaved = {var: each[0] for var, each in found.items() if each is not None}
         self._on_the_way = {var for each in found.values() if each is not None for var in each[1]}
 
-    def held(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
+    def inner_vars(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
         """Return the variables to hold in the inner layout: those of groups that something writes and reads in it.
 
         That is a convolution or a permutation of axes, or a mean of planes as the reader.
@@ -241,10 +241,10 @@ def with_layout(workload: ConvWorkload, layout: str) -> ConvWorkload:
     return msgspec.structs.replace(workload, **chosen)
 
 
-def _with_layouts(site: Site, held: Collection[relax.Var], layout: str) -> Site:
+def _with_layouts(site: Site, inner_vars: Collection[relax.Var], layout: str) -> Site:
     """Return a site with x and output in the inner layout where those variables are held in it."""
     ends = {"layout": site.operands[0], "out_layout": site.output}
-    chosen = {name: layout for name, var in ends.items() if var in held}
+    chosen = {name: layout for name, var in ends.items() if var in inner_vars}
     if not chosen:
         return site
     workload = msgspec.structs.replace(site.described, **chosen)
@@ -252,17 +252,19 @@ def _with_layouts(site: Site, held: Collection[relax.Var], layout: str) -> Site:
     return replace(site, convolution=convolution, workload=workload)
 
 
-def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var], layout: str) -> relax.Expr | None:
+def _with_layout(
+    var: relax.Var, value: relax.Expr, inner_vars: Collection[relax.Var], layout: str
+) -> relax.Expr | None:
     """Return the expression that computes a variable from tensors in the layout; None where it stays the same."""
     order = data_layout(layout)
-    if _is_mean(value) and value.args[0] in held:
+    if _is_mean(value) and value.args[0] in inner_vars:
         # Of one pixel both layouts are the same.
         return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
-    if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
+    if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in inner_vars:
         return value.args[0]
-    if is_split(value) and value.args[0] in held:
+    if is_split(value) and value.args[0] in inner_vars:
         return with_channel_axis(value, order.channels)
-    if var not in held or not isinstance(value, relax.Call):
+    if var not in inner_vars or not isinstance(value, relax.Call):
         return None
     if chooses_channels(value):
         return with_channel_axis(value, order.channels)

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...graph.constants import Array, constant_value, sizes_of
-from ...graph.graph import Block, call_of, calls, joined_by
+from ...graph.graph import Block, call_of, calls, concat_of
 from ...graph.shuffles import channels_of, is_split
 
 
@@ -47,7 +47,7 @@ def skipping_channels(block: Block) -> list[SkippingChannels]:
 
 def concatenated_channels(value: relax.Expr | None) -> list[relax.Var]:
     """Return the tensors (N, C, H, W) that a value concatenates along channels; none for any other value."""
-    axis, fields = joined_by(value)
+    axis, fields = concat_of(value)
     return fields if axis == 1 and fields[0].ty.ndim == 4 else []
 
 

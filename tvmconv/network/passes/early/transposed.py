@@ -21,7 +21,7 @@ from ...graph.convolutions import ASSUMED_SIDE, transposed_obstacle
 from ...graph.graph import Block, blocks_of, calls, free_variables, rebind
 from ...graph.interleaving import Interleaving
 from ...sites.batch_norm import scale_and_shift
-from ...sites.epilogue import vector_of
+from ...sites.epilogue import channel_vector
 from ...sites.integers import in_int8
 from ...sites.quantized import quantized_constant
 from ..convolutions.layouts import BY_ELEMENT, is_scalar
@@ -201,7 +201,7 @@ def _value_of_phases(
     for each in value.args:
         if each in read or not isinstance(each.ty, relax.TensorType) or is_scalar(each):
             arguments.append(each)
-        elif any(vector_of(value.op.name, value, one) is not None for one in read):
+        elif any(channel_vector(value.op.name, value, one) is not None for one in read):
             arguments.append(each_phase(each))
         else:
             return None

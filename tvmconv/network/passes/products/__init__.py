@@ -90,7 +90,7 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
                 else:
                     rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
             calls[in_larger.output] = rows
-            block.take_as_given(in_larger.output)  # its old operands are computed no more: it is no view of them
+            block.forget_value(in_larger.output)  # its old operands are computed no more: it is no view of them
     return rebind(builder.get(), calls)
 
 
@@ -216,7 +216,7 @@ def _product(factors: Sequence[relax.Expr], out_dtype: str) -> Product | str:
     if all(same_size(size, 1) for size in others):  # one matrix with the rows of the whole batch
         return Product(1, prod((*batch, rows)), terms, columns, *types)
     if all(same_size(size, 1) for size in batch):
-        return Product(prod(others), rows, terms, columns, *types, one_first=True)
+        return Product(prod(others), rows, terms, columns, *types, shares_first=True)
     if len(batch) != len(others) or not all(map(same_size, batch, others)):
         return "a matrix is a factor of several, and not of all"
     return Product(prod(batch), rows, terms, columns, *types)
@@ -279,7 +279,7 @@ class OpenProducts:
         batch, rows, terms, columns = product[:4]
         matrices = (batch, columns, terms) if is_swapped else (batch, terms, columns)
         operands = [
-            relax.op.reshape(first, (1 if product.one_first else batch, rows, terms)),
+            relax.op.reshape(first, (1 if product.shares_first else batch, rows, terms)),
             relax.op.reshape(swapped if is_swapped else second, matrices),
         ]
         result = relax.TensorType((batch, rows, columns), product.out_dtype)

@@ -88,7 +88,7 @@ class _OnTensorCores:
             return None
         if product.rows == 1 or min(product.terms, product.columns) < 2:
             return "a single row, column or term has nothing to share"
-        return "the first factor is one matrix for the whole batch" if product.one_first else None
+        return "the first factor is one matrix for the whole batch" if product.shares_first else None
 
     def terms(self, product: Product) -> int:
         return _in_copies(product.terms, product.dtype)
@@ -153,7 +153,7 @@ class _OnPlanes:
         return InLargerTensors({}, {}, output)
 
     def workload(self, product: Product) -> ConvWorkload:
-        images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
+        images, groups = (product.batch, 1) if product.shares_first else (1, product.batch)
         return ConvWorkload.conv2d(
             (images, groups * product.terms, 1, product.columns),
             (groups * product.rows, product.terms, 1, 1),

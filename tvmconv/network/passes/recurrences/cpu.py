@@ -90,7 +90,7 @@ class _Loops:
         self._tiling = tiling_of(layer, cpu, self._batch)
         self._blocks = layer.channels // self._tiling.block
         state = [self._directions, self._batch, layer.channels]
-        made = {"state": [2, *state], **dict.fromkeys(layer.kept, state)}
+        made = {"state": [2, *state], **dict.fromkeys(layer.state_buffers, state)}
         if layer.quantized:
             made |= {"rounded": state, "unit": [self._directions]}
         self._made = {name: tirx.decl_buffer(shape, layer.dtype, name) for name, shape in made.items()}

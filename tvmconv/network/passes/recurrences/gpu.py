@@ -47,7 +47,7 @@ class _Kernel:
         while layer.channels % turns:
             turns += 1
         self._turns, self._threads = turns, layer.channels // turns
-        shapes = {"state": [2, layer.channels], **{name: [layer.channels] for name in layer.kept}}
+        shapes = {"state": [2, layer.channels], **{name: [layer.channels] for name in layer.state_buffers}}
         elements = sum(prod(shape) for shape in shapes.values())
         scope = "shared" if elements * (8 if layer.dtype == "float64" else 4) <= STATIC_BYTES else "shared.dyn"
         self._made = {name: tirx.decl_buffer(shape, layer.dtype, name, scope=scope) for name, shape in shapes.items()}
