@@ -90,16 +90,16 @@ def _compiled(
             return split[exact_kind](*inputs)
         if kind not in built:
             try:
-                made = _Built(graph, inputs, weights, batches, choice)
+                network = _Built(graph, inputs, weights, batches, choice)
             except UnsupportedModelError as error:
                 if not splits:
                     raise
                 compile_part = partial(_compiled, choice=choice, splits=False)
                 split[exact_kind] = split_graph(graph, inputs, weights, compile_part, error)
                 return split[exact_kind](*inputs)
-            if not made.takes_any_batch:
+            if not network.takes_any_batch:
                 batches.clear()
-            built[_kind(rest, batches)] = made
+            built[_kind(rest, batches)] = network
         return built[_kind(rest, batches)](list(rest.values()))
 
     known = frozenset(weights)

@@ -113,11 +113,11 @@ def _compiled_part(part: torch.fx.GraphModule, compile_part: Callable[[torch.fx.
 
 def _tell(reasons: Mapping[torch.fx.Node, str], total: int) -> None:
     """Warn of the operators that torch runs."""
-    told = list(dict.fromkeys(f"{node.target}: {reason}" for node, reason in reasons.items()))
-    more = f"; and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    reasons_by_operator = list(dict.fromkeys(f"{node.target}: {reason}" for node, reason in reasons.items()))
+    more = f"; and {len(reasons_by_operator) - NAMED} more" if len(reasons_by_operator) > NAMED else ""
     warnings.warn(
         f"torch runs {len(reasons)} of the {total} operators of a graph, which tvmconv lacks, and tvmconv the others: "
-        f"{'; '.join(told[:NAMED])}{more}",
+        f"{'; '.join(reasons_by_operator[:NAMED])}{more}",
         stacklevel=2,
     )
 
@@ -183,12 +183,12 @@ def _module_of(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[t
             inputs[argument] = graph.placeholder(f"input_{len(examples)}")
             value = argument.meta["val"]
             examples.append(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device))
-        made = graph.node_copy(node, inputs.__getitem__)
+        copy = graph.node_copy(node, inputs.__getitem__)
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            results.append(made)
+            results.append(copy)
         else:
             wanted = [index for index, each in enumerate(value) if isinstance(each, torch.Tensor)]
-            results += [graph.call_function(getitem, (made, index)) for index in wanted]
+            results += [graph.call_function(getitem, (copy, index)) for index in wanted]
     graph.output(tuple(results))
     return torch.fx.GraphModule(torch.nn.Module(), graph), tuple(examples)

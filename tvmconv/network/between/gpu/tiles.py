@@ -104,7 +104,7 @@ class _Stores:
     def all(self) -> tirx.Stmt | None:
         """Return the statement with all stores of a thread; None if memory has no aligned vectors of that size."""
         element, stage, stores = self.columns.kernel.element, self.columns.stage, list[tirx.Stmt]()
-        for target, value in zip(stage.targets, map(self._made, stage.values), strict=True):
+        for target, value in zip(stage.targets, map(self._read_from_tiles, stage.values), strict=True):
             indices = self._indices_of(target, stage.indices)
             if self.size == 1:
                 store = tirx.BufferStore(target, value, indices)
@@ -124,7 +124,7 @@ class _Stores:
         offset = self.columns.offset_with(buffer, indices, self.axes)
         return [*[tirx.const(0, INDEX)] * (len(buffer.ty.shape) - 1), offset]
 
-    def _made(self, value: Expr) -> Expr:
+    def _read_from_tiles(self, value: Expr) -> Expr:
         """Return a value with elements of tiles instead of the expressions that go through them."""
         for tile, each in self.tiles.items():
             if tvm_ffi.structural_equal(value, each):
@@ -132,7 +132,7 @@ class _Stores:
 
         def load(each: TensorLoad) -> Expr:
             if any(tvm_ffi.structural_equal(each, known) for known in self.tiles.values()):
-                return self._made(each)
+                return self._read_from_tiles(each)
             return each.source.vload(self._indices_of(each.source, each.indices)) if each.source.ty.shape else each
 
         # Axes are replaced last, as loads are compared by them; indices into tiles have no axes.

@@ -140,7 +140,7 @@ def _imported(
         try:
             with tvm_errors_as_refusals():
                 result = importer.imported(graph, inputs, opset), facts, importer.bb.words
-            if not facts.choices or _has_told_ranks(result[0], graph.output):
+            if not facts.choices or _has_given_ranks(result[0], graph.output):
                 return result
             first = first or result
         except Refused as error:
@@ -156,13 +156,13 @@ def _imported(
     raise refusal or Refused(f"its ranks follow from open sizes in over {MAX_TRIES} ways", OPEN_HINT)
 
 
-def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
+def _has_given_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
     """Return whether the results of "main" have the ranks that the model declares for its outputs, where it does."""
     result = mod["main"].ret_ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]
-    told = [value.type.tensor_type for value in outputs]
+    types = [value.type.tensor_type for value in outputs]
     return all(
-        not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(told, fields, strict=True)
+        not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(types, fields, strict=True)
     )
 
 

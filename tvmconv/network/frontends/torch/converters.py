@@ -99,7 +99,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             elif base == "arange":
                 table[name] = partial(self._range, table[name])
             elif base in MADE:
-                table[name] = partial(self._made, table[name])
+                table[name] = partial(self._constant_of_torch, table[name])
             elif base in FILLED:
                 table[name] = partial(self._filled, table[name], FILLED[base])
         table |= {
@@ -153,7 +153,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         if _is_number(expected):
             return self._number(convert, node)
         with self._operands_as(node, dtype and relax_dtype(dtype)):
-            value = self._settled(convert(node))
+            value = self._emitted(convert(node))
             if dtype is not None:
                 value = self._as_torch(value, expected)
         if problem := type_problem(value, expected):
@@ -178,7 +178,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _scalar_tensor(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
         if not node.all_input_nodes:
-            return self._made(otherwise, node)
+            return self._constant_of_torch(otherwise, node)
         return self._scalar(self._plain(node.args[0]), relax_dtype(node.meta["val"].dtype))
 
     def _plain(self, argument: Any) -> Any:
@@ -267,7 +267,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         attributes = {"op_pattern": OPAQUE}
         return self.block_builder.emit_te(compute, number, primfunc_name_hint="number", primfunc_attrs=attributes)
 
-    def _settled(self, value: Any) -> Any:
+    def _emitted(self, value: Any) -> Any:
         """Return the value, bound to a variable if it is an expression, whose type is not known otherwise."""
         is_open = isinstance(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
         return self.block_builder.emit(value) if is_open else value
@@ -277,7 +277,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             return self.env[node.args[0]]
         raise ValueError("it is random, as in training")
 
-    def _made(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+    def _constant_of_torch(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
         """Return the constant that torch makes, if its arguments are known numbers."""
         if node.all_input_nodes:
             return otherwise(node)
@@ -287,7 +287,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _range(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
         """Return the numbers from a start in equal steps; of an open length, by a formula."""
         if not node.all_input_nodes:
-            return self._made(otherwise, node)
+            return self._constant_of_torch(otherwise, node)
         start, step = 0, 1
         arguments = [self._plain(argument) for argument in node.args]
         if len(arguments) > 1:
@@ -491,7 +491,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return recurrent.convert(self.block_builder, node, self.env, self._parameter)
 
     def _quantization(self, node: torch.fx.Node) -> relax.Expr:
-        return self._settled(quantization.convert(self.block_builder, self.env[node.args[0]], node, self._parameter))
+        return self._emitted(quantization.convert(self.block_builder, self.env[node.args[0]], node, self._parameter))
 
     def _parameter(self, argument: Any) -> Any:
         """Return an argument that is no tensor, or a tensor of the model as an array; None for a computed tensor."""
@@ -502,7 +502,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _pool(self, pool: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
         shape = self._shape(first_tensor(node.meta["val"]))
-        return self._settled(pool(self.block_builder, self.env[node.args[0]], node, shape))
+        return self._emitted(pool(self.block_builder, self.env[node.args[0]], node, shape))
 
 
 MOVES: dict[str, Callable[..., Any]] = {

@@ -104,13 +104,13 @@ class TorchSizes:
         if found is None:
             found = _number(expression)
             if found is None:
-                made = self._made(expression)
-                is_size = isinstance(made, int) or str(made.ty.dtype) == "int64"
-                found = self.facts.simplified(made) if is_size else made
+                expression_of_tvm = self._operator_of_tvm(expression)
+                is_size = isinstance(expression_of_tvm, int) or str(expression_of_tvm.ty.dtype) == "int64"
+                found = self.facts.simplified(expression_of_tvm) if is_size else expression_of_tvm
             self._known[expression] = found
         return found
 
-    def _made(self, expression: Any) -> Any:
+    def _operator_of_tvm(self, expression: Any) -> Any:
         """Return the expression of TVM for one of torch that is neither a number nor a variable."""
         if isinstance(expression, ROUNDED):
             return self._rounded(expression)
@@ -121,10 +121,10 @@ class TorchSizes:
 
     def _operand(self, expression: Any) -> Any:
         """Return an operand of an operator of TVM, which is an expression even where it is a number."""
-        made = self._translated(expression)
-        if isinstance(made, bool):
-            return tirx.const(made, "bool")
-        return tirx.const(made, "int64" if isinstance(made, int) else "float64") if _is_number(made) else made
+        found = self._translated(expression)
+        if isinstance(found, bool):
+            return tirx.const(found, "bool")
+        return tirx.const(found, "int64" if isinstance(found, int) else "float64") if _is_number(found) else found
 
     def _rounded(self, expression: Any) -> Any:
         """Return an integer that torch rounds a float64 to, by integers where that is certain to be the same."""

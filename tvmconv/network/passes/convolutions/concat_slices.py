@@ -95,22 +95,24 @@ def concat_slices_of(
                 if concat in interleaved
                 else _parts_of_concat(parts, axis, concat, block, values, of_parts, in_nhwc)
             )
-            made = [interleaved[part].source if part in interleaved else part for part in parts]
-            if len(set(made)) < max(1, len(made)) or not found.keys().isdisjoint(made):
+            outputs = [interleaved[part].source if part in interleaved else part for part in parts]
+            if len(set(outputs)) < max(1, len(outputs)) or not found.keys().isdisjoint(outputs):
                 continue
             ends = list(accumulate((int(part.ty.shape[1]) for part in parts), initial=first))
-            ordered = sorted(made, key=index_of.__getitem__)
+            ordered = sorted(outputs, key=index_of.__getitem__)
             if buffer is not None and not (
                 ends[-1] == int(buffer.ty.shape[1])
                 and _is_last_reader(buffer, concat, index_of[ordered[0]], block, slices)
             ):
                 continue
-            later = [index_of[output] for output in ordered if index_of[output] > index_of[made[0]]]
-            pooled = [index_of[reader] for reader in block.readers(made[0]) if _pooling(values.get(reader)) is not None]
+            later = [index_of[output] for output in ordered if index_of[output] > index_of[outputs[0]]]
+            pooled = [
+                index_of[reader] for reader in block.readers(outputs[0]) if _pooling(values.get(reader)) is not None
+            ]
             if later and pooled and max(pooled) > min(later):
                 continue
             positions = {}
-            for part, output, begins in zip(parts, made, ends, strict=False):
+            for part, output, begins in zip(parts, outputs, ends, strict=False):
                 layout = layouts[output]
                 span = Span(layout.channels, ends[-1] // layout.block, begins // layout.block)
                 positions[output] = _interleaved_position(interleaved[part], span) if part in interleaved else span

@@ -199,14 +199,14 @@ def _with_tensors(
     name: str,
     params: Sequence[relax.Var],
     tensors: Collection[relax.Var],
-    made: Callable[[relax.BlockBuilder, relax.Var], relax.Expr],
+    allocate: Callable[[relax.BlockBuilder, relax.Var], relax.Expr],
 ) -> relax.Function:
-    """Return "main" with another name and more parameters, and with `made` instead of its tensors' allocations."""
+    """Return "main" with another name and more parameters, and with `allocate` instead of its tensors' allocations."""
 
     def body(builder: relax.BlockBuilder) -> relax.Expr:
         for binding in _bindings(main):
             if binding.var in tensors:
-                binding = relax.VarBinding(binding.var, builder.normalize(made(builder, binding.var)))
+                binding = relax.VarBinding(binding.var, builder.normalize(allocate(builder, binding.var)))
             builder.emit_normalized(binding)
         return main.body.body
 

@@ -84,16 +84,16 @@ class _Loops:
     """The loops of a layer, for one direction or for two, by the index `direction`."""
 
     def __init__(self, layer: Recurrence, cpu: Cpu, buffers: Buffers) -> None:
-        self._layer, self._named = layer, dict(buffers)
+        self._layer, self._parameters = layer, dict(buffers)
         self._steps, self._batch, _ = buffers["gates"].ty.shape
         self._directions, self._hidden = len(layer.reverse), layer.hidden
         self._tiling = tiling_of(layer, cpu, self._batch)
         self._blocks = layer.channels // self._tiling.block
         state = [self._directions, self._batch, layer.channels]
-        made = {"state": [2, *state], **dict.fromkeys(layer.state_buffers, state)}
+        shapes = {"state": [2, *state], **dict.fromkeys(layer.state_buffers, state)}
         if layer.quantized:
-            made |= {"rounded": state, "unit": [self._directions]}
-        self._made = {name: tirx.decl_buffer(shape, layer.dtype, name) for name, shape in made.items()}
+            shapes |= {"rounded": state, "unit": [self._directions]}
+        self._buffers = {name: tirx.decl_buffer(shape, layer.dtype, name) for name, shape in shapes.items()}
 
     def root(self) -> SBlockRealize:
         """Return the body of the function."""
@@ -104,7 +104,7 @@ class _Loops:
             body = self._shared()
         else:
             body = self._apart(work >= STEP_WORK)
-        return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._made.values())))
+        return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._buffers.values())))
 
     def _apart(self, in_threads: bool) -> tirx.Stmt:
         """Return the statement that runs the directions one after the other, or in threads."""
@@ -115,7 +115,7 @@ class _Loops:
         if self._layer.quantized:
             phases.insert(0, self._rounded(direction, step))
         steps = serial(step, self._steps, sequence(phases))
-        body = sequence([self._begun(direction), steps, self._ended(direction)])
+        body = sequence([self._initial_states(direction), steps, self._final_states(direction)])
         kind = tirx.ForKind.PARALLEL if in_threads else tirx.ForKind.SERIAL
         return loop(direction, self._directions, body, kind)
 
@@ -136,31 +136,33 @@ class _Loops:
             waited(self._directions * self._blocks, self._phase(phase, direction, step, block))
             for phase in self._layer.phases
         ]
-        begun, ended = (waited(self._directions, of(part)) for of in (self._begun, self._ended))
+        begun, ended = (waited(self._directions, of(part)) for of in (self._initial_states, self._final_states))
         body = sequence([begun, serial(step, self._steps, sequence(phases)), ended])
         return tirx.AttrStmt(NOTHING, "pragma_parallel_launch_point", tirx.const(1), body)
 
-    def _begun(self, direction: Expr) -> tirx.Stmt:
+    def _initial_states(self, direction: Expr) -> tirx.Stmt:
         """Return the statement that fills a direction's state with the initial state, and with zeros after it."""
         row, channel = index_variable("row"), index_variable("channel")
-        targets = {"h": Element(self._made["state"], [0, direction, row, channel])}
-        if "c" in self._made:
-            targets["c"] = Element(self._made["c"], [direction, row, channel])
+        targets = {"h": Element(self._buffers["state"], [0, direction, row, channel])}
+        if "c" in self._buffers:
+            targets["c"] = Element(self._buffers["c"], [direction, row, channel])
         zero = tirx.const(0, self._layer.dtype)
         stores = [
-            target.store(tirx.if_then_else(channel < self._hidden, self._named[name][direction, row, channel], zero))
+            target.store(
+                tirx.if_then_else(channel < self._hidden, self._parameters[name][direction, row, channel], zero)
+            )
             for name, target in targets.items()
         ]
         return serial(row, self._batch, serial(channel, self._layer.channels, sequence(stores)))
 
-    def _ended(self, direction: Expr) -> tirx.Stmt:
+    def _final_states(self, direction: Expr) -> tirx.Stmt:
         """Return the statement that stores the last states of a direction."""
         row, channel = index_variable("row"), index_variable("channel")
         at = [direction, row, channel]
-        last = {"last_h": Element(self._made["state"], [tirx.floormod(self._steps, 2), *at])}
-        if "c" in self._made:
-            last["last_c"] = Element(self._made["c"], at)
-        stores = [Element(self._named[name], at).store(state.load()) for name, state in last.items()]
+        final = {"last_h": Element(self._buffers["state"], [tirx.floormod(self._steps, 2), *at])}
+        if "c" in self._buffers:
+            final["last_c"] = Element(self._buffers["c"], at)
+        stores = [Element(self._parameters[name], at).store(state.load()) for name, state in final.items()]
         return serial(row, self._batch, serial(channel, self._hidden, sequence(stores)))
 
     def _rounded(self, direction: Expr, step: Var) -> tirx.Stmt:
@@ -172,7 +174,7 @@ class _Loops:
         lanes, dtype = self._tiling.lanes, self._layer.dtype
         ends = tirx.decl_buffer([2, lanes], dtype, "ends", scope="local")
         channel = vector * lanes + lane
-        state = self._made["state"][tirx.floormod(step, 2), direction, row, channel]
+        state = self._buffers["state"][tirx.floormod(step, 2), direction, row, channel]
         value = tirx.Select(channel < self._layer.hidden, state, tirx.const(0, dtype))
 
         def for_state_elements(*statements: tirx.Stmt) -> tirx.Stmt:
@@ -190,7 +192,7 @@ class _Loops:
             for number, join in enumerate(joins)
         ]
         low, high = end(0, 0).load(), end(1, 0).load()
-        unit = Element(self._made["unit"], [direction])
+        unit = Element(self._buffers["unit"], [direction])
         zero_point = tirx.min(tirx.nearbyint(-low / unit.load()), tirx.const(255, dtype))
         point = tirx.decl_buffer([1], dtype, "point", scope="local")
         rounded = tirx.nearbyint(state / unit.load())
@@ -201,7 +203,7 @@ class _Loops:
             serial(lane, lanes, sequence(joined)),
             unit.store(tirx.Select(low == high, tirx.const(1, dtype), (high - low) / 255.0)),
             Element(point, [0]).store(zero_point),
-            for_state_elements(Element(self._made["rounded"], [direction, row, channel]).store(rounded)),
+            for_state_elements(Element(self._buffers["rounded"], [direction, row, channel]).store(rounded)),
         ]
         return SBlockRealize([], True, SBlock([], [], [], "rounded", sequence(statements), alloc_buffers=[ends, point]))
 
@@ -210,7 +212,7 @@ class _Loops:
         first, rows = index_variable("tile"), self._tiling.rows
         whole, rest = tirx.floordiv(self._batch, rows), tirx.floormod(self._batch, rows)
 
-        buffers = {**self._named, **self._made}
+        buffers = {**self._parameters, **self._buffers}
 
         def tile(first: Expr, rows: int) -> tirx.Stmt:
             return Tile(self._layer, self._tiling, buffers, phase, direction, step, block, first, rows).statement()

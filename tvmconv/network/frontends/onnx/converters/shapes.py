@@ -74,13 +74,13 @@ def squeeze(node: Node) -> relax.Expr:
 
 def unsqueeze(node: Node) -> relax.Expr:
     """Convert Unsqueeze: axes of one element, counted among those of the result."""
-    told = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
-    if not told:
+    given = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
+    if not given:
         raise Refused("it has no axes", "the axes to add")
-    rank = len(node.shape_of()) + len(told)
-    axes = sorted({node.axis(int(axis), rank) for axis in told})
-    if len(axes) < len(told):
-        raise Refused(f"it has an axis twice among {list(told)}", "each axis once")
+    rank = len(node.shape_of()) + len(given)
+    axes = sorted({node.axis(int(axis), rank) for axis in given})
+    if len(axes) < len(given):
+        raise Refused(f"it has an axis twice among {list(given)}", "each axis once")
     y = node.operands[0]
     for axis in axes:
         y = node.emit(relax.op.expand_dims(y, axis))
@@ -188,9 +188,9 @@ def split(node: Node) -> relax.Expr:
     x, sizes = node.operands[0], node.shape_of()
     axis = node.axis(node.attributes.get("axis", 0), len(sizes))
     size = sizes[axis]
-    told = node.attributes.get("split") if node.opset < 13 else node.sizes(1, "split")
-    parts = [] if told is None else list(told)
-    if told is None:
+    given = node.attributes.get("split") if node.opset < 13 else node.sizes(1, "split")
+    parts = [] if given is None else list(given)
+    if given is None:
         count = node.attributes.get("num_outputs", node.outputs)
         part = node.facts.quotient([size + count - 1], [count])
         if node.opset < 18:
@@ -238,8 +238,8 @@ def pad(node: Node) -> relax.Expr:
     else:
         widths = node.sizes(1, "pads") or []
         value = relax.const(0, x.ty.dtype) if node.operand(2) is None else node.operands[2]
-    told = node.constant(3, "axes")
-    axes = list(range(len(sizes))) if told is None else [int(axis) for axis in told.reshape(-1)]
+    given = node.constant(3, "axes")
+    axes = list(range(len(sizes))) if given is None else [int(axis) for axis in given.reshape(-1)]
     if len(widths) != 2 * len(axes) or not all(-len(sizes) <= axis < len(sizes) for axis in axes):
         raise Refused(f"it has {len(widths)} pads for the axes {axes} of {len(sizes)}", "two pads for each axis")
     paddings = [Padding(0, 0)] * len(sizes)
