@@ -82,7 +82,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("config", "dtype", "precision"), PLACES, ids=str)
-def test_places_in_fragments(config: Config, dtype: str, precision: str) -> None:
+def test_indices_in_fragments(config: Config, dtype: str, precision: str) -> None:
     """Each output of a tile takes each term from the right index of both factors, and no other.
 
     One factor has a single 1 in each row, which picks a term of the other one, of small integers: the results are
@@ -254,7 +254,7 @@ def test_exact_integers(name: str, config: Config | None) -> None:
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
 @pytest.mark.parametrize("config", TILES, ids=str)
-def test_places_of_integers_in_fragments(config: Config, dtype: str) -> None:
+def test_indices_of_integers_in_fragments(config: Config, dtype: str) -> None:
     """Each output of a tile takes each of the 128 terms of a chunk from the right index of both factors."""
     require("wgmma" if config.wgmma else "mma")
     terms, rows, columns = 128, config.block_m, config.block_n
