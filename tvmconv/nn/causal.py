@@ -146,9 +146,9 @@ def _update(
     return plain.updated(_convolved_after_states, x, states, w, bias, silu, lengths, rows)
 
 
-def _convolved_after_states(behind: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+def _convolved_after_states(sequences: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     """Return the convolution of all elements after the first K - 1 of a sequence, computed by a kernel."""
-    return _convolved(behind.contiguous(), w, bias, 0, silu)
+    return _convolved(sequences.contiguous(), w, bias, 0, silu)
 
 
 def _update_fake(

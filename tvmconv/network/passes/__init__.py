@@ -171,16 +171,16 @@ def run(
     passes: Sequence[Pass],
     mod: tvm.IRModule,
     shared: Any,
-    behind: Callable[[str, tvm.IRModule], None] = lambda name, mod: None,
+    after_pass: Callable[[str, tvm.IRModule], None] = lambda name, mod: None,
 ) -> tvm.IRModule:
     """Return the module after those passes that are for the device.
 
-    `shared` is the object that all passes of the list get, an `Imported` or a `Context`. `behind` is called after each
-    pass with its name and the module that it returned.
+    `shared` is the object that all passes of the list get, an `Imported` or a `Context`. `after_pass` gets the name
+    of each pass and the module that it returned.
     """
     device = backend_of(shared.target).device_type if isinstance(shared, Context) else None
     for each in passes:
         if each.device in (None, device):
             mod = each.function(mod, shared)
-            behind(each.name, mod)
+            after_pass(each.name, mod)
     return mod

@@ -103,57 +103,58 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
     dtype = str(x.ty.dtype)
     is_narrow = any(step.mode != "nearest" for step in steps) and dtype in NARROW
     y = builder.cast(x, "float32") if is_narrow else x
-    for how in steps:
-        if how.mode != "nearest" and "float" not in dtype:
-            raise Refused(f"the mode {how.mode} for {dtype} is not supported", "resample floating-point numbers")
-        inputs = (sizes_of(y.ty) or ())[how.axis]
-        if how.times is not None:
-            y = y if how.times == 1 else _repeated(builder, y, how, how.times)
-        elif not all(isinstance(each, (int, float)) for each in (inputs, how.outputs, *how.numbers)):
-            y = (_smoothed if how.step else _by_formula)(builder, y, how)
+    for resampling in steps:
+        if resampling.mode != "nearest" and "float" not in dtype:
+            raise Refused(f"the mode {resampling.mode} for {dtype} is not supported", "resample floating-point numbers")
+        inputs = (sizes_of(y.ty) or ())[resampling.axis]
+        if resampling.times is not None:
+            y = y if resampling.times == 1 else _repeated(builder, y, resampling, resampling.times)
+        elif not all(isinstance(each, (int, float)) for each in (inputs, resampling.outputs, *resampling.numbers)):
+            y = (_smoothed if resampling.step else _by_formula)(builder, y, resampling)
         else:
-            indices, weights = sampling_tables(how, inputs, how.outputs)
+            indices, weights = sampling_tables(resampling, inputs, resampling.outputs)
             indices = np.clip(indices, 0, inputs - 1)
             if weights is None:
-                y = _gather(builder, y, how.axis, indices[:, 0])
+                y = _gather(builder, y, resampling.axis, indices[:, 0])
             else:
-                y = _weighted(builder, y, how.axis, indices, weights)
+                y = _weighted(builder, y, resampling.axis, indices, weights)
     return builder.cast(y, dtype)
 
 
 # --- Formulas ---
 
 
-def sampling_tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
+def sampling_tables(resampling: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
     """Return the indices of elements and their weights, (outputs, taps), for sizes that are numbers; None for 1."""
-    arithmetic = of_numpy(how.table_dtype)
+    arithmetic = of_numpy(resampling.table_dtype)
     output = arithmetic.number(np.arange(outputs))
-    if how.step is None:
-        taps = _taps(arithmetic, how, output, inputs, outputs, *how.numbers)
-        weights = None if how.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
+    if resampling.step is None:
+        taps = _taps(arithmetic, resampling, output, inputs, outputs, *resampling.numbers)
+        weights = None if resampling.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
         return np.stack([index for index, _ in taps], 1), weights
-    first, taps_of_window, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
-    indices = first + np.arange(int(taps_of_window))
+    of_outputs = output[:, None]
+    first, count, weight = _kernel(arithmetic, resampling, of_outputs, inputs, outputs, *resampling.numbers)
+    indices = first + np.arange(int(count))
     weights = weight(indices)
-    if how.excludes:
+    if resampling.excludes:
         weights = np.where((indices >= 0) & (indices < inputs), weights, 0)
     return indices, weights / weights.sum(axis=1, keepdims=True)
 
 
 def _taps(
-    arithmetic: Arithmetic, how: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
+    arithmetic: Arithmetic, resampling: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
 ) -> list[tuple[Any, Any]]:
     """Return the elements of an output: the index of each, perhaps outside the axis, and its weight, None for 1."""
-    at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
-    if how.mode == "nearest":
-        return [(how.rounded(arithmetic, at).astype("int64"), None)]
+    at = resampling.coordinate(arithmetic, output, inputs, outputs, *numbers)
+    if resampling.mode == "nearest":
+        return [(resampling.rounded(arithmetic, at).astype("int64"), None)]
     left = arithmetic.floor(at)
     part, first = at - left, left.astype("int64")
-    if how.mode == "linear":
+    if resampling.mode == "linear":
         taps = [(first, arithmetic.number(1) - part), (first + 1, part)]
     else:
-        taps = [(first + i - 1, weight) for i, weight in enumerate(cubic_weights(part, how.coefficient))]
-    if not how.excludes:
+        taps = [(first + i - 1, weight) for i, weight in enumerate(cubic_weights(part, resampling.coefficient))]
+    if not resampling.excludes:
         return taps
     zero = arithmetic.number(0)
     inside = [(i, arithmetic.choose(arithmetic.both(i >= 0, i < inputs), weight, zero)) for i, weight in taps]
@@ -162,34 +163,34 @@ def _taps(
 
 
 def _kernel(
-    arithmetic: Arithmetic, how: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
+    arithmetic: Arithmetic, resampling: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
 ) -> tuple[Any, Any, Callable[[Any], Any]]:
     """Return the first element of an output, the largest number of elements, and a function that returns their weights.
 
     The kernel is stretched by the number of inputs for each output; elements may be outside the axis.
     """
-    assert how.step is not None
-    at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
+    assert resampling.step is not None
+    at = resampling.coordinate(arithmetic, output, inputs, outputs, *numbers)
     one = arithmetic.number(1)
-    width = arithmetic.larger(how.step(arithmetic, inputs, outputs, *numbers), one)
-    support = arithmetic.number(REACHES[how.mode]) * width
+    width = arithmetic.larger(resampling.step(arithmetic, inputs, outputs, *numbers), one)
+    support = arithmetic.number(REACHES[resampling.mode]) * width
     first, end = (arithmetic.floor(at + one + reach).astype("int64") for reach in (-support, support))
 
     def weight(index: Any) -> Any:
         distance = arithmetic.absolute((arithmetic.number(index) - at) / width)
-        return arithmetic.choose(index < end, _shape(arithmetic, how, distance), arithmetic.number(0))
+        return arithmetic.choose(index < end, _shape(arithmetic, resampling, distance), arithmetic.number(0))
 
     return first, 2 * arithmetic.ceil(support).astype("int64") + 1, weight
 
 
-def _shape(arithmetic: Arithmetic, how: Resampling, distance: Any) -> Any:
+def _shape(arithmetic: Arithmetic, resampling: Resampling, distance: Any) -> Any:
     """Return the weight of an element by its distance, which is at least 0."""
     zero, one = arithmetic.number(0), arithmetic.number(1)
-    if how.mode == "linear":
+    if resampling.mode == "linear":
         return arithmetic.larger(one - distance, zero)
-    if how.mode == "lanczos":
+    if resampling.mode == "lanczos":
         return np.where(distance < 3, np.sinc(distance) * np.sinc(distance / 3), 0)
-    near, far = _cubic_pieces(distance, how.coefficient)
+    near, far = _cubic_pieces(distance, resampling.coefficient)
     return arithmetic.choose(distance < one, near, arithmetic.choose(distance < arithmetic.number(2), far, zero))
 
 
@@ -254,14 +255,14 @@ def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, indices: Ar
     return builder.emit_te(compute, x, *map(relax.const, tables), primfunc_name_hint="interpolate")
 
 
-def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times: int) -> relax.Expr:
+def _repeated(builder: relax.BlockBuilder, x: relax.Expr, resampling: Resampling, times: int) -> relax.Expr:
     """Return weighted sums of elements of x along an axis of any size, `times` of them for each element.
 
     Before: `x` of two elements a, b, and `times` 2 with the weights (0.25, 0.75), (0.75, 0.25). After:
     `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
     # In the middle of a sample, elements have the same distances from the output, and weights, as on any axis.
-    indices, weights = sampling_tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
+    indices, weights = sampling_tables(replace(resampling, table_dtype="float64"), SAMPLE, SAMPLE * times)
     weights = np.ones_like(indices) if weights is None else weights
     middle = len(indices) // 2
     first = next(row for row in range(middle, middle + times) if indices[row, 0] != indices[row - 1, 0])
@@ -270,7 +271,7 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
     shares = weights[first : first + times].T
 
     def compute(x: te.Tensor) -> te.Tensor:
-        size = x.shape[how.axis]
+        size = x.shape[resampling.axis]
 
         def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
             base, phase = (output + shift) // times, (output + shift) % times
@@ -280,36 +281,37 @@ def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times
                 source = te.max(source, 0) if distance < 0 else source
                 yield source, None if (share == 1).all() else _by_phase(phase, share, x.dtype)
 
-        return _sums(x, how.axis, size * times, taps)
+        return _sums(x, resampling.axis, size * times, taps)
 
     return builder.emit_te(compute, x, primfunc_name_hint="repeat")
 
 
-def _by_formula(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
+def _by_formula(builder: relax.BlockBuilder, x: relax.Expr, resampling: Resampling) -> relax.Expr:
     """Return weighted sums of a few elements of x along an axis of any size."""
-    arithmetic = of_tvm(how.dtype)
+    arithmetic = of_tvm(resampling.dtype)
 
     def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
-        size = x.shape[how.axis]
+        size = x.shape[resampling.axis]
 
         def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
-            for index, weight in _taps(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers):
+            at = arithmetic.number(output)
+            for index, weight in _taps(arithmetic, resampling, at, size, as_expr(outputs), *numbers):
                 yield te.max(te.min(index.astype(size.ty.dtype), size - 1), 0), weight
 
-        return _sums(x, how.axis, outputs, taps)
+        return _sums(x, resampling.axis, outputs, taps)
 
-    return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="resample")
+    return builder.emit_te(compute, x, resampling.outputs, *resampling.numbers, primfunc_name_hint="resample")
 
 
-def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
+def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, resampling: Resampling) -> relax.Expr:
     """Return means of x along an axis of any size, weighted by a kernel, which leaves elements outside the axis out."""
-    axis, arithmetic = how.axis, of_tvm(how.dtype)
+    axis, arithmetic = resampling.axis, of_tvm(resampling.dtype)
 
     def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
         size, zero = x.shape[axis], tirx.const(0.0, x.dtype)
 
         def kernel(output: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, Callable[[tirx.Expr], tirx.Expr]]:
-            return _kernel(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers)
+            return _kernel(arithmetic, resampling, arithmetic.number(output), size, as_expr(outputs), *numbers)
 
         def total(name: str, shape: Sequence[tirx.Expr], axis: int, of: Callable[..., tirx.Expr]) -> te.Tensor:
             tap = te.reduce_axis((0, kernel(as_expr(0))[1]), "tap")
@@ -327,7 +329,7 @@ def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> re
         sums = total("sums", shape, axis, lambda at, index, weight: x(*at[:axis], index, *at[axis + 1 :]) * weight)
         return te.compute(shape, lambda *at: sums(*at) / whole[at[axis]])
 
-    return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="smoothed")
+    return builder.emit_te(compute, x, resampling.outputs, *resampling.numbers, primfunc_name_hint="smoothed")
 
 
 def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:

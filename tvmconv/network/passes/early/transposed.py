@@ -54,15 +54,15 @@ class Axis:
     taps: Array
     """The taps that each phase multiplies, (phases, taps of a phase's filter); -1 is a zero."""
     dilation: int
-    before: int
+    padding_before: int
     """The padding in front."""
     planes: int
     """The number of outputs of each phase less the number of inputs."""
 
     @property
-    def behind(self) -> int:
+    def padding_after(self) -> int:
         """The padding behind."""
-        return self.planes + (len(self.taps[0]) - 1) * self.dilation - self.before
+        return self.planes + (len(self.taps[0]) - 1) * self.dilation - self.padding_before
 
 
 def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], more: int, size: int) -> Axis:
@@ -107,7 +107,7 @@ def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, r
     convolution = (relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d)(
         call.args[0],
         filters,
-        padding=[*(axis.before for axis in axes), *(axis.behind for axis in axes)],
+        padding=[*(axis.padding_before for axis in axes), *(axis.padding_after for axis in axes)],
         dilation=[axis.dilation for axis in axes],
         groups=groups,
     )

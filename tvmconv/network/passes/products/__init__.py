@@ -234,9 +234,9 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
 
 
 def _rows(
-    operands: Factors, in_larger: InLargerTensors, more: int, workload: ConvWorkload, kernel: NetworkKernel
+    operands: Factors, in_larger: InLargerTensors, padding: int, workload: ConvWorkload, kernel: NetworkKernel
 ) -> relax.Expr:
-    """Return the expression that multiplies with a kernel; it has `more` elements of padding in each row."""
+    """Return the expression that multiplies with a kernel; it has `padding` elements of padding in each row."""
     shapes = {name: shape for name, (shape, _) in workload.operands.items()}
     shapes |= {name: (position.elements,) for name, position in in_larger.positions.items()}
     factors = [
@@ -244,7 +244,7 @@ def _rows(
         for name, operand in zip("xw", operands, strict=True)
     ]
     *others, columns = in_larger.output.ty.shape
-    return relax.op.reshape(output_of(kernel, workload, factors, shapes["output"]), (*others, columns + more))
+    return relax.op.reshape(output_of(kernel, workload, factors, shapes["output"]), (*others, columns + padding))
 
 
 class OpenProducts:

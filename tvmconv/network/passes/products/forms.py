@@ -189,6 +189,6 @@ def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
     return relax.op.permute_dims(factor, swapped)
 
 
-def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
-    """Return a factor, which has `axes` axes before the last two, with `behind` zeros at the ends of those two."""
-    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor
+def _padded(factor: relax.Expr, axes: int, zeros: tuple[int, int]) -> relax.Expr:
+    """Return a factor, which has `axes` axes before the last two, with `zeros` zeros at the ends of those two."""
+    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, zeros[0], 0, zeros[1]]) if any(zeros) else factor

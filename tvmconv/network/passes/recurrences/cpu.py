@@ -339,10 +339,10 @@ class Tile:
         """Return the position of a row's step in the input, and whether it counts; None where all do."""
         return position_of(self.layer, self.buffers, self.direction, self.step, self.first + row)
 
-    def _lanes(self, of: Callable[[Expr], tirx.Stmt], unrolled: bool = False) -> tirx.Stmt:
+    def _lanes(self, statement_of: Callable[[Expr], tirx.Stmt], unrolled: bool = False) -> tirx.Stmt:
         """Return a statement for all lanes of each vector of the block."""
         vector, lane, lanes = index_variable("vector"), index_variable("lane"), self.tiling.lanes
-        body = loop(lane, lanes, of(vector * lanes + lane), tirx.ForKind.VECTORIZED)
+        body = loop(lane, lanes, statement_of(vector * lanes + lane), tirx.ForKind.VECTORIZED)
         return loop(vector, self.tiling.vectors, body, tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL)
 
 

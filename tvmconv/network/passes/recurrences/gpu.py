@@ -66,10 +66,10 @@ class _Kernel:
         body = _bound(self._block, self._batch * len(layer.reverse), "blockIdx.x", sequence([begin, steps, end]))
         return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._buffers.values())))
 
-    def _for_all_channels(self, of: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    def _for_all_channels(self, statement_of: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that the threads run for all channels, each for some of them."""
         thread, turn = index_variable("thread"), index_variable("turn")
-        body = loop(turn, self._turns, of(turn * self._threads + thread), tirx.ForKind.SERIAL)
+        body = loop(turn, self._turns, statement_of(turn * self._threads + thread), tirx.ForKind.SERIAL)
         return _bound(thread, self._threads, "threadIdx.x", body)
 
     def _states(self, parity: Expr | int, channel: Expr) -> dict[str, Element]:
