@@ -97,7 +97,7 @@ def test_result_that_is_not_finite(accuracy: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.setattr(accuracy, "fma_sums", lambda x, w: fma_sums(x, w) * np.nan)
     row, *_ = rows_of(accuracy, target="llvm", serial_twin=False)
     assert row["errors"]["fma"] == {"largest": None, "rms": None}
-    assert "NaN in the wrong places" in row["broken"]["fma"]
+    assert "NaN at the wrong indices" in row["broken"]["fma"]
 
 
 def test_peer_that_fails(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

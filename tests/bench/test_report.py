@@ -111,10 +111,10 @@ def page_of(folder: Path, *files: Path, options: tuple[str, ...] = ()) -> Page:
     return page
 
 
-def trial(place: int, cost: float | None, stage: Stage = Stage.SEARCH, reason: str | None = None) -> record.Record:
+def trial(index: int, cost: float | None, stage: Stage = Stage.SEARCH, reason: str | None = None) -> record.Record:
     status = Status.CRASH if cost is None else Status.OK
-    result = MeasureResult((cost,) if cost else (), status, reason, 0.1, 1.0 + place, DeviceFacts(f"CPU {HOSTILE}"))
-    return record.Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)
+    result = MeasureResult((cost,) if cost else (), status, reason, 0.1, 1.0 + index, DeviceFacts(f"CPU {HOSTILE}"))
+    return record.Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[index], stage), result)
 
 
 def suite_report(roofs: Roofs | None, name: str = "t21") -> bytes:

@@ -329,11 +329,11 @@ def test_calls_are_made_in_turn_and_their_outputs_kept() -> None:
     timing.timer([lambda i=i: made.append(i) for i in range(3)], on_gpu=False, seconds=0.001)
     assert made[:7] == [0, 1, 2, 0, 1, 2, 0]
     outputs = timing._InTurn([lambda: torch.zeros(1000)] * 3)
-    places = set()
+    addresses = set()
     for _ in range(9):
         outputs()
-        places.add(outputs.outputs[-1].data_ptr())
-    assert len(places) >= 3
+        addresses.add(outputs.outputs[-1].data_ptr())
+    assert len(addresses) >= 3
 
 
 def test_slow_contenders_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,11 +27,11 @@ class Span(NamedTuple):
     first: int
     """The index along the axis in the larger tensor where the smaller one begins."""
 
-    def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
+    def shape(self, smaller: Sequence[Any]) -> tuple[Any, ...]:
         """Return the shape of the larger tensor, given that of the smaller one."""
-        return (*own[: self.axis], self.size, *own[self.axis + 1 :])
+        return (*smaller[: self.axis], self.size, *smaller[self.axis + 1 :])
 
-    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+    def indices_in_larger(self, smaller: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element in the larger tensor, and None: there is no test that it has to pass."""
         return [index + self.first if axis == self.axis else index for axis, index in enumerate(indices)], None
 
@@ -46,14 +46,14 @@ class Interleaved(NamedTuple):
     channels: Span
     """The position of the channels of a phase in the last dimension."""
 
-    def shape(self, own: Sequence[Any]) -> tuple[Any, ...]:
+    def shape(self, smaller: Sequence[Any]) -> tuple[Any, ...]:
         """Return the shape of the larger tensor, given that of the smaller one."""
         rows, columns = (size * count for size, count in zip(self.plane, self.phases, strict=True))
-        return own[0], rows, columns, self.channels.size
+        return smaller[0], rows, columns, self.channels.size
 
-    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+    def indices_in_larger(self, smaller: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element in the larger tensor, its row counted over all images, and None: no test."""
-        (height, width), (rows, columns), channels = self.plane, self.phases, int(own[3]) // prod(self.phases)
+        (height, width), (rows, columns), channels = self.plane, self.phases, int(smaller[3]) // prod(self.phases)
         n, h, w, place = indices
         pixel = (n * height + h) * width + w  # some templates take all pixels as one row
         row, column = pixel // width * rows + place // (channels * columns), place // channels % columns
@@ -77,14 +77,14 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
         if (place := places.get(param.name)) is not None
     }
 
-    def found(old: Any, indices: Sequence[Any]) -> tuple[list[Any], Any]:
+    def indices_in_larger(old: Any, indices: Sequence[Any]) -> tuple[list[Any], Any]:
         """Return the indices of an element in the larger tensor, and the test that it is there, or None."""
-        return places[names[old]].found(old.ty.shape, indices)
+        return places[names[old]].indices_in_larger(old.ty.shape, indices)
 
     def loaded(load: TensorLoad) -> Any:
         if load.source not in fresh:
             return load
-        at, test = found(load.source, load.indices)
+        at, test = indices_in_larger(load.source, load.indices)
         value = fresh[load.source][tuple(at)]
         return value if test is None else tirx.if_then_else(test, value, tirx.const(0, load.ty.dtype))
 
@@ -99,7 +99,7 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
         if store.buffer not in fresh:
             return store
-        return tirx.BufferStore(fresh[store.buffer], store.value, found(store.buffer, store.indices)[0])
+        return tirx.BufferStore(fresh[store.buffer], store.value, indices_in_larger(store.buffer, store.indices)[0])
 
     def covered(region: TensorRegion) -> TensorRegion:
         """Return the region of the larger tensor: the whole tensor, except for a `Span`."""
@@ -108,7 +108,7 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
             return region
         firsts, extents = [tirx.const(0, "int32")] * len(new.ty.shape), list(new.ty.shape)
         if isinstance(places[names[region.source]], Span):
-            firsts, _ = found(region.source, [each.min for each in region.region])
+            firsts, _ = indices_in_larger(region.source, [each.min for each in region.region])
             extents = [each.extent for each in region.region]
         return TensorRegion(new, list(map(tvm.ir.Range.from_min_extent, firsts, extents)), region.ty)
 

@@ -134,17 +134,17 @@ class Place(NamedTuple):
             found, matrix = found + matrix % count * step, matrix // count
         return found + matrix * self.batch[0][1]
 
-    def shape(self, own: Sequence[Any]) -> tuple[int]:
+    def shape(self, smaller: Sequence[Any]) -> tuple[int]:
         """Return the shape of the tensor."""
         return (self.elements,)
 
-    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the index of an element of matrices of shape `own`, and the test that its row exists, or None."""
+    def indices_in_larger(self, smaller: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Return the index of an element of matrices of shape `smaller`, and the test that its row exists, or None."""
         if len(indices) == 5:
             _, matrix, row, column, element = indices  # some templates take all rows of an image as one
-            row, most = row + column, int(own[2])
+            row, matrix_rows = row + column, int(smaller[2])
         else:
             number, *_, element = indices
-            most = int(own[0]) // prod(count for count, _ in self.batch)
-            matrix, row = number // most, number % most
-        return [self.at(matrix, row, element)], None if most <= self.rows else row < self.rows
+            matrix_rows = int(smaller[0]) // prod(count for count, _ in self.batch)
+            matrix, row = number // matrix_rows, number % matrix_rows
+        return [self.at(matrix, row, element)], None if matrix_rows <= self.rows else row < self.rows

@@ -26,13 +26,13 @@ class Library:
     def __getitem__(self, name: str) -> Callable[[tvm.runtime.Device], Network]:
         if name != NAME:
             raise InvalidArgumentError("name", name, repr(NAME))
-        return self._on
+        return self._network_on
 
     def export_library(self, path: str | PathLike[str]) -> None:
         """Write the network to one file; `load_module` and `tvmconv.load` read it."""
         self.network.export(path)
 
-    def _on(self, device: tvm.runtime.Device) -> Network:
+    def _network_on(self, device: tvm.runtime.Device) -> Network:
         if device != self.network.device:
             raise InvalidArgumentError("device", str(device), f"{self.network.device}, which it was built for")
         return self.network
