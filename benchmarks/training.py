@@ -31,6 +31,7 @@ from torch import nn
 
 from tvmconv.bench.networks.models import convnext_tiny, mobilenet_v2
 from tvmconv.bench.networks.parts import Residual, conv_bn
+from tvmconv.bench.peers.pytorch import compiled
 from tvmconv.bench.timing import interleave
 from tvmconv.nn import replace
 
@@ -39,8 +40,8 @@ TURN = 5
 BY = ("pytorch", "tvmconv")
 MODES: dict[str, Callable[[nn.Module], Any]] = {
     "eager": lambda model: model,
-    "compile": torch.compile,
-    "reduce-overhead": partial(torch.compile, mode="reduce-overhead"),
+    "compile": partial(compiled, mode=None),
+    "reduce-overhead": partial(compiled, mode="reduce-overhead"),
 }
 
 
@@ -146,8 +147,8 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
         if chosen[0] == "digits":
             row["losses"] = {by: learned(case, given.steps, device) for by, case in cases.items()}
         else:
-            form = torch.randn(given.batch, 3, given.size, given.size)
-            x, y = form.to(device, memory_format=ORDERS[chosen[2]]), torch.randint(1000, (given.batch,), device=device)
+            x = torch.randn(given.batch, 3, given.size, given.size).to(device, memory_format=ORDERS[chosen[2]])
+            y = torch.randint(1000, (given.batch,), device=device)
             steps = {by: stepper(case, x, y) for by, case in cases.items()}
             timers = {by: partial(turn, step, device) for by, step in steps.items()}
             for first in timers.values():  # in which kernels are compiled and CUDA graphs are captured
