@@ -48,22 +48,22 @@ class Layout:
 
     def shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape in memory of a tensor of a logical shape."""
-        extents = self.place(*logical)
+        extents = self.memory_index(*logical)
         return extents if self.block == 1 else (*extents[:-1], self.block)
 
-    def place(self, *logical: Any) -> tuple[Any, ...]:
+    def memory_index(self, *logical: Any) -> tuple[Any, ...]:
         """Return the indices in memory for logical indices, which may be expressions of TVM."""
         if self.block == 1:
             return tuple(logical[axis] for axis in self.order)
         n, c, *rest = logical
         return (n, c // self.block, *rest, c % self.block)
 
-    def logical(self, *place: Any) -> tuple[Any, Any, Any, Any]:
+    def logical(self, *memory: Any) -> tuple[Any, Any, Any, Any]:
         """Return the logical indices for indices in memory."""
         if self.block == 1:
-            n, c, h, w = (place[self.order.index(axis)] for axis in range(4))
+            n, c, h, w = (memory[self.order.index(axis)] for axis in range(4))
             return n, c, h, w
-        n, c, h, w, inner = place
+        n, c, h, w, inner = memory
         return n, c * self.block + inner, h, w
 
 

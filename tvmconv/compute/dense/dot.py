@@ -114,7 +114,7 @@ def dot(
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         channel = c if workload.groups == 1 else k // (channels // workload.groups) * c.dom.extent + c
         row, column = within(h, sizes[0], height) * sh + r * dh, within(v, sizes[1], width) * sw + s * dw
-        element = source[layout.place(n, channel, row, column)]
+        element = source[layout.memory_index(n, channel, row, column)]
         if not staged:
             element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
         weight = as_term(packed[k // block, c, r, s, k % block], instruction.second, instruction.sums)
@@ -151,7 +151,7 @@ def filter_rows(w: te.Tensor, workload: ConvWorkload, rows: ConvWorkload) -> te.
     taps = workload.kernel[1]
 
     def value(k: tirx.Var, q: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
-        return w[workload.weight_layout.place(k, q // taps, r, q % taps + s)]
+        return w[workload.weight_layout.memory_index(k, q // taps, r, q % taps + s)]
 
     return te.compute(rows.w_shape, value, name="filter_rows")
 
@@ -188,11 +188,11 @@ def padded_factors(
         tests += [v - left < workload.width] if width > left + workload.width else []
         c = c if channels == own else c // channels * own + c % channels
         if rows_of is None:
-            element = x[workload.x_layout.place(n, c, h - top, v - left)]
+            element = x[workload.x_layout.memory_index(n, c, h - top, v - left)]
         else:
             channel, column = in_row(c, v)
             tests += [column >= 0, column < rows_of.width]
-            element = x[rows_of.x_layout.place(n, channel, h - top, column)]
+            element = x[rows_of.x_layout.memory_index(n, channel, h - top, column)]
         element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
         zero = tirx.const(zero_of(workload, instruction.first), instruction.first)
         return tirx.if_then_else(tirx.all(*tests), element, zero) if tests else element

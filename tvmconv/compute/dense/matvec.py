@@ -36,7 +36,7 @@ def matvec(workload: ConvWorkload, vector: int, lanes: int, ahead: int, rows: in
         number = step * lanes + lane
         layout = workload.x_layout if factor is x else workload.weight_layout
         nearest = number if whole else tirx.min(number, vectors - 1)
-        return factor(*layout.place(place, nearest * vector + element, 0, 0))
+        return factor(*layout.memory_index(place, nearest * vector + element, 0, 0))
 
     shape = (chunks * ahead, lanes, vector)
     pixels = te.compute((workload.batch, *shape), lambda n, *at: vector_of(x, n, at), name="pixels")

@@ -28,7 +28,7 @@ def packed_weight(
         q = b % blocks * block + ki
         k = b * block + ki if channels % block == 0 else b // blocks * channels + q
         tests = ([] if channels % block == 0 else [q < channels]) + ([] if depth == own_depth else [c < own_depth])
-        weight = in_type(w[workload.weight_layout.place(k, c, r, s)], w.dtype, dtype)
+        weight = in_type(w[workload.weight_layout.memory_index(k, c, r, s)], w.dtype, dtype)
         return tirx.if_then_else(tirx.all(*tests), weight, tirx.const(0, dtype)) if tests else weight
 
     return te.compute((workload.groups * blocks, depth, *workload.kernel, block), value, name="packed")
@@ -39,7 +39,7 @@ def weighted_zero(w: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
     c, r, s = (te.reduce_axis((0, extent), name=name) for name, extent in zip("crs", workload.w_shape[1:], strict=True))
 
     def product(k: tirx.Var) -> tirx.PrimExpr:
-        weight = w[workload.weight_layout.place(k, c, r, s)].astype(workload.storage.sums)
+        weight = w[workload.weight_layout.memory_index(k, c, r, s)].astype(workload.storage.sums)
         return te.sum(weight * tirx.const(zero, workload.storage.sums), axis=[c, r, s])
 
     return te.compute((workload.out_channels,), product, name="offsets")

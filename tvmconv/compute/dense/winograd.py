@@ -85,7 +85,7 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 
     def block_of_channels(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, i: tirx.Var) -> tirx.PrimExpr:
         channel = _within(c * lanes + i, channels, lanes)
-        return padded[workload.x_layout.place(n, channel, h, v)].astype(sums)
+        return padded[workload.x_layout.memory_index(n, channel, h, v)].astype(sums)
 
     size = (padded.shape[axis] for axis in workload.x_layout.spatial)
     blocks = te.compute((workload.batch, depth // lanes, *size, lanes), block_of_channels, name="blocks")

@@ -50,7 +50,7 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         c, row, column = k // m, h * sh + r * dh, surplus + v * sw + s * dw
-        place = (n, c, row, column // lanes, column % lanes) if lanes > 1 else layout.place(n, c, row, column)
+        place = (n, c, row, column // lanes, column % lanes) if lanes > 1 else layout.memory_index(n, c, row, column)
         element = padded[place]
         return te.sum(element.astype(sum_type) * taps[k // m, k % m, r, s].astype(sum_type), axis=[r, s])
 

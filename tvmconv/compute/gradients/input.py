@@ -117,7 +117,7 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1
         n, k, it, jt, a, b, *lane = of_window
         y, vector = it * ti + a + rows.offsets[0], jt * (tj // lanes) + b + start
         inside = tirx.all(y >= 0, y < ho, vector >= 0, vector < wo // lanes)
-        place = workload.output_layout.place(n, k, y, vector * lanes + sum(lane))
+        place = workload.output_layout.memory_index(n, k, y, vector * lanes + sum(lane))
         return tirx.if_then_else(inside, dy[place].astype("float32"), zero)
 
     shape = (workload.batch, workload.out_channels, *tiles, *window_shape(workload, tile, lanes))

@@ -230,7 +230,7 @@ def _columns(
         else:
             col = v - given.padding[1] if padded else v
             channel = c // channels * own + c % channels
-        value = x[given.x_layout.place(n, channel, row, col)]
+        value = x[given.x_layout.memory_index(n, channel, row, col)]
         value = in_tf32(value) if rounds else value
         inside = [row >= 0, row < given.height] if padded else []
         if padded or (windows and any(given.padding[1::2])):
@@ -253,7 +253,9 @@ def _columns(
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
         inside += _before_the_end(workload, tap, c, count, by_tap)
         n, channel = p // width // height, g * channels + c + lane
-        value = x[workload.x_layout.place(n, channel, row, col)] if image is None else image[n, row, col, channel]
+        value = (
+            x[workload.x_layout.memory_index(n, channel, row, col)] if image is None else image[n, row, col, channel]
+        )
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
     tiles, (own_rows, _) = pixel_tiles(given, tile.block_m), tile.factors
@@ -270,7 +272,7 @@ def _weights(
 
     def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         tap, channel = (c // given.in_channels, c % given.in_channels) if reads_windows(given) else (s, c)
-        value = w[given.weight_layout.place(tile.channel_at(k), channel, r, tap)]
+        value = w[given.weight_layout.memory_index(tile.channel_at(k), channel, r, tap)]
         if split:
             high = in_tf32(value)
             # TVM simplifies indices by the condition, and a `Select` would read at the indices of both alternatives.
@@ -292,7 +294,7 @@ def _weights(
             inside += _before_the_end(workload, tap, c, count, by_tap)
             r, s = tap // columns, tap % columns
             if packed is None:
-                value = w[workload.weight_layout.place(k, c + lane, r, s)]
+                value = w[workload.weight_layout.memory_index(k, c + lane, r, s)]
             else:
                 value = packed[summand, k, r, s, c + lane]
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value

@@ -125,7 +125,7 @@ def _weights(w: te.Tensor, workload: ConvWorkload, count: int) -> te.Tensor:
     vectors, columns, zero = inputs // LANES, workload.kernel[1], tirx.const(0, w.dtype)
 
     def laid_out(k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
-        value = w[workload.weight_layout.place(k, c % own, r, s)]
+        value = w[workload.weight_layout.memory_index(k, c % own, r, s)]
         in_group = k // workload.multiplier % unit_groups(workload) == c // own
         return value if inputs == own else tirx.if_then_else(in_group, value, zero)
 
@@ -136,7 +136,7 @@ def _weights(w: te.Tensor, workload: ConvWorkload, count: int) -> te.Tensor:
     def weight(unit: tirx.Var, column: tirx.Var, vector: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
         k, tap, channel = unit * outputs + column, vector // vectors, vector % vectors * LANES + lane
         r, s = tap // columns, tap % columns
-        value = w[workload.weight_layout.place(k, channel, r, s)] if packed is None else packed[k, r, s, channel]
+        value = w[workload.weight_layout.memory_index(k, channel, r, s)] if packed is None else packed[k, r, s, channel]
         return value if count == units(workload) else tirx.if_then_else(unit < units(workload), value, zero)
 
     return te.compute((count, outputs, prod(workload.kernel) * vectors, LANES), weight, name="weights")

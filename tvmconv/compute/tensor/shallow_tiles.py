@@ -99,7 +99,7 @@ def _pixels(x: te.Tensor, workload: ConvWorkload, rows: int, columns: int) -> te
         h, v = y * (rows * sh) + row - top, xs * (columns * sw) + col - left
         inside = [h >= 0, h < workload.height, v >= 0, v < workload.width]
         inside += [] if channels == workload.in_channels else [c < workload.in_channels]
-        return tirx.if_then_else(tirx.all(*inside), x[workload.x_layout.place(n, c, h, v)], zero)
+        return tirx.if_then_else(tirx.all(*inside), x[workload.x_layout.memory_index(n, c, h, v)], zero)
 
     channels = pixel_channels(workload)
     tiles = [whole_tiles(size, step) for size, step in zip(workload.output_size, (rows, columns), strict=True)]
@@ -119,7 +119,7 @@ def _weights(w: te.Tensor, workload: ConvWorkload, outputs: int, warps: int) -> 
         k = (tile_k * warps + place // outputs) * outputs + of_warp
         r, s, c = at // terms, at % terms // channels, at % terms % channels
         inside = [k < workload.out_channels, r < kernel_y, s < kernel_x, c < own]
-        return tirx.if_then_else(tirx.all(*inside), w[workload.weight_layout.place(k, c, r, s)], zero)
+        return tirx.if_then_else(tirx.all(*inside), w[workload.weight_layout.memory_index(k, c, r, s)], zero)
 
     packed = te.compute((tiles, outputs * warps, steps(workload) * STEP), laid_out, name="packed")
 
