@@ -16,21 +16,21 @@ from .launches import machine_code
 from .modules import build
 from .open_sizes.divisions import with_nonnegative_dividends
 from .open_sizes.planes import MOST_TILES
-from .open_sizes.ranges import MOST_BYTES, Part, join, limited
-from .places import AnyPlace, Interleaved, Span, with_places
+from .open_sizes.ranges import MOST_BYTES, RangeFunction, join, limited
 from .signatures import OPAQUE, as_scheduled, given_in_channels_last, is_scheduled, with_alignment, with_launch_bounds
+from .subtensors import Interleaved, Span, Subtensor, with_subtensors
 
 __all__ = [
     "KERNEL_NAME",
     "MOST_BYTES",
     "MOST_TILES",
     "OPAQUE",
-    "AnyPlace",
     "Folded",
     "Interleaved",
     "Kernel",
-    "Part",
+    "RangeFunction",
     "Span",
+    "Subtensor",
     "as_scheduled",
     "bitcode",
     "build",
@@ -52,5 +52,5 @@ __all__ = [
     "with_alignment",
     "with_launch_bounds",
     "with_nonnegative_dividends",
-    "with_places",
+    "with_subtensors",
 ]

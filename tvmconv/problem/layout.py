@@ -1,6 +1,6 @@
 """The order of a tensor's dimensions in memory, as a value: NCHW, NHWC, or NCHW in blocks of channels.
 
-Rows of matrices that lie in a larger tensor are a `Place`, which has their strides.
+`StridedRows` says where the rows of matrices lie in a larger tensor.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def require_layout(name: str, layout: str, channels: int) -> None:
         raise InvalidArgumentError(name, layout, expected)
 
 
-class Place(NamedTuple):
+class StridedRows(NamedTuple):
     """The position of the rows of matrices in a tensor, a row's elements being contiguous.
 
     Matrices are (1, G, M, 1, K) or (G * M, 1, 1, K), for G of them.
@@ -123,28 +123,28 @@ class Place(NamedTuple):
     """The number of rows of a matrix that exist: further rows are zeros."""
 
     @classmethod
-    def alone(cls, matrices: int, rows: int, columns: int) -> Place:
-        """Return the `Place` of the rows of matrices that are a whole tensor."""
+    def alone(cls, matrices: int, rows: int, columns: int) -> StridedRows:
+        """Return the rows of matrices that are a whole tensor."""
         return cls(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
 
     def at(self, matrix: Any, row: Any, element: Any) -> Any:
         """Return the index of an element in the tensor, as an expression."""
-        found = self.first + row * self.step + element
+        index = self.first + row * self.step + element
         for count, step in reversed(self.batch[1:]):
-            found, matrix = found + matrix % count * step, matrix // count
-        return found + matrix * self.batch[0][1]
+            index, matrix = index + matrix % count * step, matrix // count
+        return index + matrix * self.batch[0][1]
 
-    def shape(self, own: Sequence[Any]) -> tuple[int]:
-        """Return the shape of the tensor."""
+    def shape(self, smaller: Sequence[Any]) -> tuple[int]:
+        """Return the shape of the larger tensor, given that of the matrices."""
         return (self.elements,)
 
-    def found(self, own: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the index of an element of matrices of shape `own`, and the test that its row exists, or None."""
+    def indices_in_larger(self, shape: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Return the index in the larger tensor of an element of matrices of `shape`, and the test of its row, or None."""
         if len(indices) == 5:
             _, matrix, row, column, element = indices  # some templates take all rows of an image as one
-            row, most = row + column, int(own[2])
+            row, limit = row + column, int(shape[2])
         else:
             number, *_, element = indices
-            most = int(own[0]) // prod(count for count, _ in self.batch)
-            matrix, row = number // most, number % most
-        return [self.at(matrix, row, element)], None if most <= self.rows else row < self.rows
+            limit = int(shape[0]) // prod(count for count, _ in self.batch)
+            matrix, row = number // limit, number % limit
+        return [self.at(matrix, row, element)], None if limit <= self.rows else row < self.rows

@@ -25,7 +25,7 @@ from tvm.s_tir import Schedule
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.fused.attention import Attention
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
@@ -94,8 +94,9 @@ class FusedAttention(GpuTemplate[Config]):
     examples = tuple(
         FusedProblem(
             Attention(
-                *(2, depth, width, dtype, dtype, 0.25, Place.alone(2, queries, depth), Place.alone(2, keys, depth)),
-                *(Place.alone(2, keys, width), Place.alone(2, queries, width)),
+                *(2, depth, width, dtype, dtype, 0.25),
+                *(StridedRows.alone(2, queries, depth), StridedRows.alone(2, keys, depth)),
+                *(StridedRows.alone(2, keys, width), StridedRows.alone(2, queries, width)),
             ),
             precision=precision,
         )

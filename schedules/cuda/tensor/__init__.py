@@ -138,7 +138,7 @@ class Tensor(GpuTemplate[Config]):
             return "takes operands of fewer than 2^31 elements, as it lays them out"
         return None
 
-    def takes_places(self, config: Config) -> bool:
+    def takes_strided_rows(self, config: Config) -> bool:
         """Return whether operands may lie in larger tensors, which the copy engine does not support."""
         return not config.teams
 

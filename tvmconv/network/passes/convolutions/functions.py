@@ -68,7 +68,7 @@ def add_kernel(
     target: tvm.target.Target,
     kind: str,
     constant: bool,
-    places: Mapping[str, lowering.AnyPlace] | None = None,
+    places: Mapping[str, lowering.Subtensor] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
@@ -87,13 +87,13 @@ def add_kernel(
     parts, weights, packings = [], [], list[Packing | None]()
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None
-        func = lowering.with_places(func, places, target) if places else func
+        func = lowering.with_subtensors(func, places, target) if places else func
         if constant:
             count = len(func.params)
             func, packing = split_packing(func)
             weights.append(1 + len(func.params) - count)
             packings.append(packing)
-        parts.append(lowering.Part(least, *take_out(func, target)))
+        parts.append(lowering.RangeFunction(least, *take_out(func, target)))
     func, workspace = lowering.join(parts, weights)
     func = lowering.limited(func, workspace, target)
     if key is not None:

@@ -14,7 +14,7 @@ from tvm import relax
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.dtypes import FLOATS, STORAGE_TYPES
 from tvmconv.problem.fused.attention import ROW_BYTES, Attention
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 
 from ...graph.constants import Array, constant_value, static_shape
 from ...graph.graph import Block, call_of, calls
@@ -59,8 +59,8 @@ class _Site:
     """The precision of both products, as a word."""
     layers: dict[relax.Var, Convolution]
     """The descriptions of both products, by their variables."""
-    biases: list[tuple[Place, Array]]
-    """The constants that are added to scores, each with the `Place` of its rows."""
+    biases: list[tuple[StridedRows, Array]]
+    """The constants that are added to scores, each with its rows."""
 
 
 def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[Found]:
@@ -175,7 +175,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     for (factor, alone, along, inner), (count, columns) in zip(rows, counts, strict=True):
         place, tensor = _place(factor, along, inner, block), view_of(factor, block).source
         if place is None or place.rows != count or prod(size for size, _ in place.batch) != first.batch:
-            place, tensor = Place.alone(first.batch, count, columns), alone
+            place, tensor = StridedRows.alone(first.batch, count, columns), alone
         places.append(place)
         tensors.append(relax.op.reshape(tensor, (place.elements,)))
     moved = moved_to(site.output, block)
@@ -192,7 +192,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
         q=places[0],
         k=places[1],
         v=places[2],
-        output=output or Place.alone(first.batch, second.rows, second.columns),
+        output=output or StridedRows.alone(first.batch, second.rows, second.columns),
         biases=tuple(place for place, _ in site.biases),
         safe=site.scores.safe,
     )
@@ -200,8 +200,8 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     return attention, operands, site.output if output is None else moved
 
 
-def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> Place | None:
-    """Return the `Place` of a factor's rows, which lie along an axis, in the tensor of which moves make the factor."""
+def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> StridedRows | None:
+    """Return a factor's rows, which lie along an axis, in the tensor of which moves make the factor."""
     view = view_of(factor, block)
     others = [step for axis in view.axes[:-2] for step in axis]
     elements = prod(static_shape(view.source.ty) or ())
@@ -213,8 +213,8 @@ def _vector(dtype: str) -> int:
     return ROW_BYTES // STORAGE_TYPES[dtype].itemsize
 
 
-def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[Place, Array] | None:
-    """Return the `Place` and the numbers of a constant that is added to scores of a shape; None if no `Place` fits."""
+def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[StridedRows, Array] | None:
+    """Return the rows and the numbers of a constant that is added to scores of a shape; None if strides cannot hold it."""
     outer = constant.shape[:-1]
     every = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
     own = in_a_row([1] * (len(shape) - every.ndim) + list(every.shape))

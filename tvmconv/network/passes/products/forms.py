@@ -99,7 +99,7 @@ class _OnTensorCores:
     def placed(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
     ) -> Placed:
-        if not selection.takes_places:
+        if not selection.takes_strided_rows:
             return Placed({}, {}, output)
         padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
         return placed(factors, output, product, padded, aligned, block)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tvm import relax
 
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...graph.constants import static_shape
@@ -20,7 +20,7 @@ from .product import Product
 class Placed(NamedTuple):
     """The operands of a product that lie in larger tensors, by their names in its convolution."""
 
-    places: dict[str, Place]
+    places: dict[str, StridedRows]
     tensors: dict[str, relax.Expr]
     """The tensors that factors lie in."""
     output: relax.Var
@@ -40,7 +40,7 @@ def placed(
     A kernel reads rows of `padded[0]` terms, and stores rows of `padded[1]` columns. Of the second factor it reads
     columns: these have to be contiguous in memory.
     """
-    places, tensors = dict[str, Place](), dict[str, relax.Expr]()
+    places, tensors = dict[str, StridedRows](), dict[str, relax.Expr]()
     axes = (-2, -1, product.rows), (-1, -2, product.columns)
     for name, factor, (along, inner, count) in zip("xw", factors, axes, strict=True):
         view = view_of(factor, block)
@@ -61,8 +61,8 @@ def placed(
 
 def _place(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
-) -> Place | None:
-    """Return the `Place` of rows of several matrices; None for a single matrix or row, or where all are contiguous."""
+) -> StridedRows | None:
+    """Return rows of several matrices; None for a single matrix or row, or where all are contiguous."""
     if not rows or not joined(batch) or joined([*batch, *rows, *row]) == ((elements, 1),):
         return None
     return place_of(elements, first, batch, rows, row, aligned)
@@ -70,19 +70,19 @@ def _place(
 
 def place_of(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: Steps, row: Steps, aligned: int
-) -> Place | None:
-    """Return the `Place` of rows in a tensor; None for rows that are not contiguous, or not `aligned`."""
+) -> StridedRows | None:
+    """Return rows in a tensor; None for rows that are not contiguous, or not `aligned`."""
     outer = joined(batch) or ((1, 0),)
     if len(rows) > 1 or len(row) != 1 or row[0][1] != 1 or elements > MAX_ELEMENTS:
         return None
     ((count, step),) = rows or ((1, 0),)
     if any(number % aligned for number in (first, step, *(each for _, each in outer))):
         return None
-    return Place(elements, first, outer, step, count)
+    return StridedRows(elements, first, outer, step, count)
 
 
-def stored(view: View, output: relax.Var, product: Product, aligned: int) -> Place | None:
-    """Return the `Place` of a result in the tensor that moves make of it, `view`; None if no `Place` fits."""
+def stored(view: View, output: relax.Var, product: Product, aligned: int) -> StridedRows | None:
+    """Return a result's rows in the tensor that moves make of it, `view`; None if its strides fit no `StridedRows`."""
     elements = product.batch * product.rows * product.columns
     steps = [step for axis in view.axes for step in axis]
     sizes = [size for size, _ in steps]
