@@ -139,7 +139,7 @@ class StridedRows(NamedTuple):
         return (self.elements,)
 
     def indices_in_larger(self, shape: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the index in the larger tensor of an element of matrices of `shape`, and the test of its row, or None."""
+        """Return the index in the larger tensor of an element of matrices of `shape`, and its row's test or None."""
         if len(indices) == 5:
             _, matrix, row, column, element = indices  # some templates take all rows of an image as one
             row, limit = row + column, int(shape[2])

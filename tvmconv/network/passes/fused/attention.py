@@ -214,7 +214,7 @@ def _vector(dtype: str) -> int:
 
 
 def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[StridedRows, Array] | None:
-    """Return the rows and the numbers of a constant that is added to scores of a shape; None if strides cannot hold it."""
+    """Return the rows and numbers of a constant that is added to scores of a shape; None if strides cannot hold it."""
     outer = constant.shape[:-1]
     every = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
     own = in_a_row([1] * (len(shape) - every.ndim) + list(every.shape))
