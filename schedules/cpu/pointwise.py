@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import MOST_LANES, cpu_of
+from tvmconv.targets.devices import MAX_LANES, cpu_of
 
 from ..space import ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
@@ -119,8 +119,8 @@ class Pointwise(CpuTemplate[Config]):
             return "is for dense convolutions"
         if not workload.kernel == workload.stride == (1, 1) or any(workload.padding):
             return "takes 1x1 kernels with a stride of 1 and without padding"
-        if (pixels := prod(workload.output_size)) < MOST_LANES:
-            return f"takes planes of {MOST_LANES} pixels or more, not {pixels}"
+        if (pixels := prod(workload.output_size)) < MAX_LANES:
+            return f"takes planes of {MAX_LANES} pixels or more, not {pixels}"
         return None
 
     def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:

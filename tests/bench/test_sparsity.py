@@ -87,7 +87,7 @@ def test_weight_that_is_too_much_code(
     tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A share of zeros that leaves too much to compile makes a row without a kernel; other shares are measured."""
-    monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), most_products=200))
+    monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), max_products=200))
     options = {"operators": ["even"], "target": "llvm", "batch": None, "peers": ["pytorch"], "rounds": 1}
     with script("sparsity") as sparsity:
         dense, sparse = rows_of(sparsity, **options, sparsities=["0", "0.9"])

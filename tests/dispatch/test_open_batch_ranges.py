@@ -104,7 +104,7 @@ def test_the_kernel_for_the_batch_runs() -> None:
 
 def test_a_batch_past_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image has 6 * 13 * 11 numbers of four bytes: two of them are not past the limit that is set, three are."""
-    monkeypatch.setattr("tvmconv.lowering.open_sizes.ranges.MOST_BYTES", 2 * 4 * 6 * 13 * 11)
+    monkeypatch.setattr("tvmconv.lowering.open_sizes.ranges.MAX_BYTES", 2 * 4 * 6 * 13 * 11)
     twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(*join(parts()), SM_90))}), CPU)
     for batch in (2, 3):
         tensors = [tvm.runtime.tensor(array) for array in random_operands(at(DEPTHWISE, batch)).values()]

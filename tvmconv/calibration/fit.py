@@ -136,7 +136,7 @@ OUTLIER = 0.03
 FEWEST = 4
 """The fewest configurations of a problem whose regret is told."""
 
-MOST = 64
+MAX_CONFIGURATIONS = 64
 """The most configurations of a problem in the fit."""
 
 
@@ -263,7 +263,7 @@ class Fit:
 
     def fitted(self, problems: Sequence[Measured]) -> Any:
         """Return the parameters that are fitted to problems."""
-        some = [_at_most(each, MOST) for each in problems]
+        some = [_at_most(each, MAX_CONFIGURATIONS) for each in problems]
         sizes = np.array([len(each.seconds) for each in some])
         of_template = Counter(each.template for each in some)
         number = np.repeat(np.arange(len(some)), sizes)

@@ -25,9 +25,9 @@ from tvmconv.targets import backend_of, computes_with
 class Size:
     """The limits of a problem's size."""
 
-    most_bytes: int
+    max_bytes: int
     """The most bytes of its operands."""
-    most_flops: int
+    max_flops: int
     """The most floating-point operations; a problem in float32 without TF32 has an eighth of them at most."""
 
 
@@ -37,7 +37,7 @@ LARGE, SMALL = Size(2**27, 2**36), Size(2**25, 2**32)
 LEAST_BYTES = 2**18
 """The least bytes of the operands of a problem."""
 
-MOST_NONZEROS = 2**15
+MAX_NONZEROS = 2**15
 """The most non-zeros of a weight that is compiled in: kernels with more take half a minute to compile."""
 
 TURNS = 20_000
@@ -68,12 +68,12 @@ ON_CPU = Usual(
 
 
 def convolution(
-    draw: Draw, usual: Usual, inputs: int, outputs: int, kernel: int, most_side: int, groups: int = 1
+    draw: Draw, usual: Usual, inputs: int, outputs: int, kernel: int, max_side: int, groups: int = 1
 ) -> ConvWorkload:
     """Return a convolution of a number of channels of each group, with random planes, stride, type and layouts."""
     dtype, (layout, out_layout) = draw.of(usual.dtypes), draw.of(usual.layouts)
-    height = draw.logarithmic(min(4, most_side), most_side)
-    width = height if draw.chance(2 / 3) else draw.logarithmic(min(4, most_side), most_side)
+    height = draw.logarithmic(min(4, max_side), max_side)
+    width = height if draw.chance(2 / 3) else draw.logarithmic(min(4, max_side), max_side)
     workload = ConvWorkload.conv2d(
         (draw.of(usual.batches), groups * inputs, height, width),
         (groups * outputs, inputs, kernel, kernel),
@@ -198,12 +198,12 @@ def random_problem(draw: Draw, algorithm: str, target: tvm.target.Target, size: 
             if workload.dtype == "int8" or workload.layout == "NHWC":
                 continue
             workload = workload.without_scale()
-            if prod(workload.w_shape) * (1 - sparsity) > MOST_NONZEROS:
+            if prod(workload.w_shape) * (1 - sparsity) > MAX_NONZEROS:
                 continue
-        if workload.flops > size.most_flops / (8 if workload.dtype == "float32" and word != "tf32" else 1):
+        if workload.flops > size.max_flops / (8 if workload.dtype == "float32" and word != "tf32" else 1):
             continue
         moved = sum(prod(shape) * STORAGE_TYPES[dtype].itemsize for shape, dtype in workload.operands.values())
-        if not LEAST_BYTES <= moved <= size.most_bytes:
+        if not LEAST_BYTES <= moved <= size.max_bytes:
             continue
         problem = problem_of(workload, sparsity, word, direction)
         if problem.is_gradient:

@@ -13,7 +13,7 @@ CHANNELS_LAST = "tvmconv.channels_last"
 """The attribute of a function: the names of parameters in NHWC or KRSC that callers pass in the shape of NCHW or
 KCRS."""
 
-MOST_COLUMNS = "tvmconv.most_columns"
+MAX_COLUMNS = "tvmconv.max_columns"
 """The attribute of a function for outputs of any width: the largest width for which it counts bytes in 32 bits."""
 
 TO_THE_END = "tvmconv.to_the_end"

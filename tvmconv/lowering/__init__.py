@@ -15,15 +15,15 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_sizes.divisions import with_nonnegative_dividends
-from .open_sizes.planes import MOST_TILES
-from .open_sizes.ranges import MOST_BYTES, RangeFunction, join, limited
+from .open_sizes.planes import MAX_TILES
+from .open_sizes.ranges import MAX_BYTES, RangeFunction, join, limited
 from .signatures import OPAQUE, as_scheduled, given_in_channels_last, is_scheduled, with_alignment, with_launch_bounds
 from .subtensors import Interleaved, Span, Subtensor, with_subtensors
 
 __all__ = [
     "KERNEL_NAME",
-    "MOST_BYTES",
-    "MOST_TILES",
+    "MAX_BYTES",
+    "MAX_TILES",
     "OPAQUE",
     "Folded",
     "Interleaved",

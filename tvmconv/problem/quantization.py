@@ -40,7 +40,7 @@ def resolve_quantization(
         others = one_of([name for name in STORAGE_TYPES if name != "int32"])
         raise InvalidArgumentError("out_dtype", out_dtype, f"{others}, for the epilogue {epilogue}")
     _resolve_zero_point("out_zero_point", epilogue.zero_point, out_dtype)
-    most = _most_terms(dtype, 0 if zero_point is msgspec.UNSET else zero_point)
+    most = _max_terms(dtype, 0 if zero_point is msgspec.UNSET else zero_point)
     if terms > most:
         expected = f"at most {most} terms of a sum, kernel elements times channels of a group, for sums in int32"
         raise InvalidArgumentError("w", f"{terms} terms", expected)
@@ -59,7 +59,7 @@ def _resolve_zero_point(name: str, zero_point: object, dtype: str) -> ZeroPoint:
     return int(zero_point)
 
 
-def _most_terms(dtype: str, zero_point: int) -> int:
+def _max_terms(dtype: str, zero_point: int) -> int:
     """Return the number of products that int32 has room for, of any numbers of x, with their zero point or without."""
     (low, high), (_, largest) = (STORAGE_TYPES[name].bounds or (0, 0) for name in (dtype, "int32"))
     weight = -(STORAGE_TYPES[STORAGE_TYPES[dtype].weight].bounds or (0, 0))[0]

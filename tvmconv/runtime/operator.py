@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from tvmconv.dispatch import Selection, registry, select, template_named
-from tvmconv.lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
+from tvmconv.lowering import KERNEL_NAME, MAX_BYTES, MAX_TILES, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import FORWARD, OpenAxis, Problem
 from tvmconv.problem.errors import InvalidArgumentError
@@ -109,21 +109,21 @@ class Operator:
         places = {"batch": 0, "height": row, "width": column}
         sizes = {name: x.shape[places[name]] for name in self.problem.open_sizes}
         workload = msgspec.structs.replace(self.workload, **sizes)
-        if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
-            raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
+        if self.problem.has_open_planes and max(workload.output_size) > MAX_TILES:
+            raise InvalidArgumentError("x", x.shape, f"an output of at most {MAX_TILES} rows and columns")
         if not self.takes(workload):
-            expected = f"sizes with which no array has over {MOST_BYTES} bytes; without open sizes it may have more"
+            expected = f"sizes with which no array has over {MAX_BYTES} bytes; without open sizes it may have more"
             raise InvalidArgumentError("x", x.shape, expected)
         return workload
 
     def takes(self, workload: ConvWorkload) -> bool:
         """Return whether the operator's kernel can compute a workload of other open sizes, which may be too large."""
-        if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
+        if self.problem.has_open_planes and max(workload.output_size) > MAX_TILES:
             return False
         if not self.problem.open_sizes or not backend_of(self.target).limits_open_arrays:
             return True
         arrays = (*self.problem.operands_of(workload).values(), *self._workspace.sized(workload))
-        return all(prod(shape) * np.dtype(dtype).itemsize <= MOST_BYTES for shape, dtype in arrays)
+        return all(prod(shape) * np.dtype(dtype).itemsize <= MAX_BYTES for shape, dtype in arrays)
 
     @property
     def workspace_bytes(self) -> int:

@@ -26,7 +26,7 @@ from tvmconv.dispatch import (
     tuned,
 )
 from tvmconv.dispatch.history import History, applied
-from tvmconv.lowering import MOST_BYTES
+from tvmconv.lowering import MAX_BYTES
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES, KNOWN, NARROW
 from tvmconv.problem.errors import InvalidArgumentError
@@ -203,7 +203,7 @@ def with_any_batch(problem: Problem, target: tvm.target.Target) -> Problem:
     if not backend_of(target).kernels_by_batch:
         return problem.with_any_batch()
     workload = problem.workload
-    if workload.itemsize * max(map(prod, (workload.x_shape, workload.output_shape))) > MOST_BYTES:
+    if workload.itemsize * max(map(prod, (workload.x_shape, workload.output_shape))) > MAX_BYTES:
         return problem
     batch = 1 << (workload.batch.bit_length() - 1)
     return msgspec.structs.replace(

@@ -76,21 +76,21 @@ def computed(problem: Problem, target: tvm.target.Target) -> Problem:
     stay as they are: their plane would be taken for a single row.
     """
     workload = problem.workload
-    few = workload.in_channels * workload.kernel[1] <= most_channels(instruction_of(problem, target))
+    few = workload.in_channels * workload.kernel[1] <= max_channels(instruction_of(problem, target))
     if workload.layout != "NCHW" or workload.kernel[1] == 1 or not few:
         return problem
     by_rows = with_rows_as_channels(workload)
     return problem if is_row(by_rows) else msgspec.structs.replace(problem, workload=by_rows)
 
 
-def most_channels(instruction: DotInstruction) -> int:
+def max_channels(instruction: DotInstruction) -> int:
     """Return the input channels that a row of a tile holds."""
     return LINE_BYTES // 4 * instruction.terms
 
 
 def step_channels(workload: ConvWorkload, instruction: DotInstruction) -> int:
     """Return the input channels of a step: those of the fewest steps, alike in all of them, in whole vectors."""
-    most, block, vector = most_channels(instruction), channel_block(workload.layout), 4 * instruction.terms
+    most, block, vector = max_channels(instruction), channel_block(workload.layout), 4 * instruction.terms
     unit = lcm(block, vector) if most % lcm(block, vector) == 0 else vector
     if workload.in_channels < unit:
         unit = instruction.terms
@@ -140,7 +140,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return config.vector == instruction.lanes
 
     def whole_channels(config: TileConfig) -> bool:
-        return config.channels % instruction.terms == 0 and config.channels <= most_channels(instruction)
+        return config.channels % instruction.terms == 0 and config.channels <= max_channels(instruction)
 
     def registers(config: TileConfig) -> bool:
         return config.columns <= TILE_ROWS and fits(config.rows, config.vectors)

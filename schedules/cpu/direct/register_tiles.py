@@ -37,10 +37,10 @@ unroll, which would keep inputs for the next taps in registers that there are no
 rows of one channel at a time. Channels that are in blocks lie side by side: there it goes over a block.
 """
 
-MOST_VECTORS = 6
+MAX_VECTORS = 6
 """The most vectors of output channels of a tile."""
 
-MOST_ROWS = 8
+MAX_ROWS = 8
 """The most rows of a tile: each is a separate stream of memory, which in NHWC may be in a separate page."""
 
 SPARE = {16: 4, 32: 1}
@@ -58,9 +58,9 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
     height, width = workload.output_size
     block = channel_block(workload.layout)
     return {
-        "vectors": tuple(range(1, MOST_VECTORS + 1)),
+        "vectors": tuple(range(1, MAX_VECTORS + 1)),
         "vector": (lanes_of(workload, target),),
-        "rows": tuple(range(1, min(height, MOST_ROWS) + 1)),
+        "rows": tuple(range(1, min(height, MAX_ROWS) + 1)),
         "columns": tuple(range(1, min(width, 28) + 1)),
         "channels": divisors(workload.w_shape[1], 64) if block == 1 else divisors(block, block),
         "tiles": tile_sizes(height),
@@ -255,11 +255,11 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     lanes, registers = lanes_of(workload, target), cpu_of(target).registers
     each = ceil_div(lanes, cpu_of(target).lanes)  # registers of a vector
     parallel = workload.flops >= PARALLEL_FLOPS
-    for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
+    for vectors in range(1, min(MAX_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
         sums = min(registers - 1 - each * vectors, registers - SPARE[registers])
         most = max(vectors == 1, sums // (each * vectors))
         for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, MOST_ROWS, most // columns if columns == width else 1) + 1):
+            for rows in range(1, min(height, MAX_ROWS, most // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, lanes, rows, columns, channels, tiles=1, staged=0, parallel=parallel)
 
 

@@ -33,7 +33,7 @@ from ..template import CpuTemplate, Tests, threads_for_work
 from .intrinsics import columns_intrinsic
 from .tiles import instruction_of
 
-MOST_UNROLLED = 512
+MAX_UNROLLED = 512
 """The most instructions of a tile, which follow each other without a loop: LLVM takes seconds for more."""
 
 
@@ -97,7 +97,7 @@ class DepthwiseDot(CpuTemplate[Config]):
         if workload.dilation[1] > 1:
             return f"takes windows of neighbouring columns, not {workload.dilation[1]} apart"
         side_by_side = neighbours(workload, instruction.terms)
-        if unrolled(workload, instruction, replace(self.LEAST, columns=side_by_side)) > MOST_UNROLLED:
+        if unrolled(workload, instruction, replace(self.LEAST, columns=side_by_side)) > MAX_UNROLLED:
             return f"takes kernels that it can unroll, not of {workload.kernel[0]}x{workload.kernel[1]}"
         return None
 
@@ -127,7 +127,7 @@ class DepthwiseDot(CpuTemplate[Config]):
             return sum_bytes(instruction, config) <= STACK_BYTES
 
         def straight_line(config: Config) -> bool:
-            return unrolled(workload, instruction, config) <= MOST_UNROLLED
+            return unrolled(workload, instruction, config) <= MAX_UNROLLED
 
         return named(whole_neighbours, waste, few_sums, straight_line)
 

@@ -93,13 +93,13 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     """Return the tests that a configuration must pass, by name."""
     workload, instruction = problem.workload, instruction_of(problem, target)
     height, width = plane(workload)
-    most_channels = channel_steps(workload, instruction, depth(workload, instruction.terms))
+    max_channels = channel_steps(workload, instruction, depth(workload, instruction.terms))
 
     def one_vector(config: TileConfig) -> bool:
         return config.vector == instruction.lanes
 
     def whole_channels(config: TileConfig) -> bool:
-        return config.channels in most_channels
+        return config.channels in max_channels
 
     def registers(config: TileConfig) -> bool:
         return config.vectors * config.outputs <= cpu_of(target).registers

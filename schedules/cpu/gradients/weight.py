@@ -26,7 +26,7 @@ from ...template import Layouts
 from ..depthwise import STAGED_BYTES, lanes_for
 from ..model import Counts, Read, by_cache, converted, operands, pieces, spilled, threads_of
 from ..template import CpuTemplate, Tests, threads_for_work
-from . import MOST_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
+from . import MAX_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
 
 BESIDE = 8
 """The instructions of a step beside its sums: of its loop, of addresses and of masks."""
@@ -101,7 +101,7 @@ class WeightGradient(CpuTemplate[Config]):
             return config.block_r == 1 or sums <= cpu_of(target).registers
 
         def straight_line(config: Config) -> bool:
-            return config.block_r * kernel_x * config.rows <= max(MOST_UNROLLED, BUSY * kernel_x)
+            return config.block_r * kernel_x * config.rows <= max(MAX_UNROLLED, BUSY * kernel_x)
 
         return named(bands_in_planes, taps_in_kernel, registers, straight_line)
 

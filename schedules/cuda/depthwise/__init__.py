@@ -30,7 +30,7 @@ from ..model import Counts
 from ..template import GpuTemplate, Tests
 from .candidates import OUTPUTS, ROLLED, UNROLLED, candidates
 from .counts import counts
-from .tiles import LEAST, MOST_WINDOW, Config, blocks, registers, shared_bytes, whole_planes, window_elements
+from .tiles import LEAST, MAX_WINDOW, Config, blocks, registers, shared_bytes, whole_planes, window_elements
 
 
 class Depthwise(GpuTemplate[Config]):
@@ -48,7 +48,7 @@ class Depthwise(GpuTemplate[Config]):
             open_sizes=OPEN_SIZES,
         ),
     )
-    MOST_UNROLLED = 4096
+    MAX_UNROLLED = 4096
 
     WORTH_A_TRIAL = 1.3
     """The fastest measured configuration within it took 1.003 times the shortest time, in the mean of 116 problems."""
@@ -63,7 +63,7 @@ class Depthwise(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def threads_z(self, config: Config) -> int:
@@ -122,7 +122,7 @@ class Depthwise(GpuTemplate[Config]):
         workload = problem.workload
 
         def registers(config: Config) -> bool:
-            return config.outputs <= 64 and window_elements(workload, config) <= MOST_WINDOW
+            return config.outputs <= 64 and window_elements(workload, config) <= MAX_WINDOW
 
         return {**super().constraints(problem, target), **named(registers)}
 

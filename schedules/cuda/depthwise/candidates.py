@@ -16,7 +16,7 @@ from .tiles import LEAST, Config, whole_planes
 BLOCK_THREADS = (64, 128)
 """The limits of the threads of a block, as most configurations have that were within 8% of the best on an H100."""
 
-MOST_THREADS = 256
+MAX_THREADS = 256
 """The most threads of a block that copies whole planes: those with more were never within 8% of the best."""
 
 OUTPUTS = 32
@@ -25,7 +25,7 @@ OUTPUTS = 32
 ROW_OUTPUTS = 16
 """The most outputs of a thread, in each channel, for planes of one row: more take many registers for windows."""
 
-MOST_WASTE = 1.3
+MAX_WASTE = 1.3
 """The largest ratio of computed to wanted outputs, where the size of planes is known."""
 
 UNROLLED = ((False, 2, False), (True, 2, False), (False, 2, True))
@@ -56,7 +56,7 @@ def candidates(problem: Problem, ways: tuple[tuple[bool, int, bool], ...]) -> It
             load = 1 if any_width else _vector(most, workload.width, staged)
             for threads_y in {down} if flat else {evenly(down, max(1, n // threads_x)) for n in BLOCK_THREADS}:
                 waste = wasted(height, row * threads_y) * wasted(width, columns * threads_x)
-                if threads_y * threads_x > MOST_THREADS or (waste > MOST_WASTE and not problem.has_open_planes):
+                if threads_y * threads_x > MAX_THREADS or (waste > MAX_WASTE and not problem.has_open_planes):
                     continue
                 rooms = {max(1, n // (threads_x * threads_y)) for n in BLOCK_THREADS}
                 for room, shared_filter in product(rooms, (False,) if shared else (False, True)):
@@ -90,7 +90,7 @@ def _of_rows(workload: ConvWorkload) -> Iterator[Config]:
         if (
             vector * parts > ROW_OUTPUTS
             or vector * parts * siblings > OUTPUTS
-            or waste > (MOST_WASTE if parts > 1 else 2)
+            or waste > (MAX_WASTE if parts > 1 else 2)
         ):
             continue
         yield replace(

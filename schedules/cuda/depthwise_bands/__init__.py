@@ -66,14 +66,14 @@ from .tiles import (
 IN_MEMORY = 3
 """The number of last dimensions of "lines" and "taps" that are not indexed for a warp: it finds its elements itself."""
 
-MOST_TAKEN_APART = 144
+MAX_SPLIT_REGISTERS = 144
 """The most registers by `registers_of` where factors are split: NVRTC spilled some of 152, in kernels limited to
 128."""
 
-MOST_BANDS = 16
+MAX_BANDS = 16
 """The most bands of a warp."""
 
-MOST_WASTE = 3.0
+MAX_WASTE = 3.0
 """The most outputs that whole tiles compute, as a multiple of the outputs wanted."""
 
 COPYING, PLACING, STORING, BEGINNING = 12.0, 8.0, 8.0, 80.0
@@ -98,7 +98,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         ),
     )
 
-    MOST_UNROLLED = 512
+    MAX_UNROLLED = 512
     """The most products of a warp under a row of taps, which follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -115,9 +115,9 @@ class DepthwiseBands(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem, config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        most = super().most_registers(problem, config)
-        return min(most, MOST_TAKEN_APART) if tf32_products(problem) > 1 else most
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        most = super().max_registers(problem, config)
+        return min(most, MAX_SPLIT_REGISTERS) if tf32_products(problem) > 1 else most
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(in_planes(problem.workload), config)
@@ -144,7 +144,7 @@ class DepthwiseBands(GpuTemplate[Config]):
 
         def waste(config: Config) -> bool:
             least = wasted(height, EIGHT) * wasted(width, BAND)
-            return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MOST_WASTE, least)
+            return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MAX_WASTE, least)
 
         return named(whole_bands, whole_images, whole_channels, waste)
 
@@ -152,13 +152,13 @@ class DepthwiseBands(GpuTemplate[Config]):
         """Yield tiles of one to sixteen warps, hardly larger than a plane."""
         workload = in_planes(problem.workload)
         height, width = workload.output_size
-        most_y, most_x = ceil_div(height, EIGHT), ceil_div(width, BAND)
+        max_y, max_x = ceil_div(height, EIGHT), ceil_div(width, BAND)
         known = {
             Config(warps_y, bands * BAND, images, channels)
-            for warps_y in {1, 2, 4, 8, min(most_y, 16), ceil_div(most_y, 2)}
-            for bands in {1, 2, 4, 8, min(most_x, MOST_BANDS), ceil_div(most_x, 2)}
+            for warps_y in {1, 2, 4, 8, min(max_y, 16), ceil_div(max_y, 2)}
+            for bands in {1, 2, 4, 8, min(max_x, MAX_BANDS), ceil_div(max_x, 2)}
             for images, channels in product(divisors(workload.batch, 8), divisors(workload.in_channels, 8))
-            if warps_y <= most_y and bands <= min(most_x, MOST_BANDS)
+            if warps_y <= max_y and bands <= min(max_x, MAX_BANDS)
             if warps_y * channels <= 16 and bands * images <= 16
         }
         yield self.LEAST
@@ -166,10 +166,10 @@ class DepthwiseBands(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = in_planes(problem.workload)
-        most_y, most_x = (ceil_div(size, step) for size, step in zip(workload.output_size, (EIGHT, BAND), strict=True))
+        max_y, max_x = (ceil_div(size, step) for size, step in zip(workload.output_size, (EIGHT, BAND), strict=True))
         return {
-            "warps_y": tuple(range(1, min(16, most_y) + 1)),
-            "block_x": tuple(range(BAND, min(MOST_BANDS, most_x) * BAND + 1, BAND)),
+            "warps_y": tuple(range(1, min(16, max_y) + 1)),
+            "block_x": tuple(range(BAND, min(MAX_BANDS, max_x) * BAND + 1, BAND)),
             "images": divisors(workload.batch, 8),
             "channels": divisors(workload.in_channels, 8),
         }

@@ -31,7 +31,7 @@ from ..model import Counts, in_runs, memory_bytes
 from ..template import GpuTemplate, Tests
 from .tiles import Config, blocks, edges, products, read, registers, registers_of, shared_bytes, vectors
 
-MOST_REGISTERS, MOST_SUMS = 176, 128
+MAX_REGISTERS, MAX_SUMS = 176, 128
 """The most registers that a thread's numbers take, of 255, and its outputs, most of which are stored early. Beyond them
 compilers put numbers into memory."""
 
@@ -41,7 +41,7 @@ BLOCK_THREADS = (64, 128, 256)
 ROWS, COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 14), (1, 2, 3, 4, 5, 7, 8)
 """The rows and columns of a thread."""
 
-MOST_WASTE = 1.25
+MAX_WASTE = 1.25
 """The largest ratio in the space of outputs that whole tiles compute to those wanted."""
 
 LOADING, TESTING, STAGING, STORING, FINISHING, BEGINNING = 3.0, 8.0, 10.0, 3.0, 2.0, 60.0
@@ -67,7 +67,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         ),
     )
 
-    MOST_UNROLLED = 1600
+    MAX_UNROLLED = 1600
     """The most multiply-adds of a thread, and also the most elements that it reads.
 
     They follow each other without a loop: NVRTC takes one or two seconds for this number.
@@ -97,7 +97,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def threads_z(self, config: Config) -> int:
@@ -120,7 +120,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
             return workload.out_channels % config.channels == 0
 
         def registers_of_numbers(config: Config) -> bool:
-            return registers(workload, config) <= MOST_REGISTERS and config.outputs <= MOST_SUMS
+            return registers(workload, config) <= MAX_REGISTERS and config.outputs <= MAX_SUMS
 
         def waste(config: Config) -> bool:
             return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
@@ -160,7 +160,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
             return WARP <= config.threads <= 512 and wasted(config.threads, WARP) <= 1.35
 
         def little_waste(config: Config) -> bool:
-            return wasted(height, config.block_y) * wasted(width, config.block_x) <= MOST_WASTE
+            return wasted(height, config.block_y) * wasted(width, config.block_x) <= MAX_WASTE
 
         return named(whole_sectors, full_warps, little_waste)
 

@@ -65,10 +65,10 @@ FEWEST = 2
 """The most elements in half precision of an array in shared memory that TVM moves to registers, being 32 bits, and then
 misses."""
 
-MOST_COUNTED = 200
+MAX_COUNTED_REGISTERS = 200
 """The most registers by `registers_of`: NVRTC took up to 25 more, of 255."""
 
-MOST_IMAGES, MOST_WARPS = 32, 32
+MAX_IMAGES, MAX_WARPS = 32, 32
 """The most images and warps of a block."""
 
 COPYING, STORING, FINISHING, BEGINNING = 10.0, 16.0, 3.0, 80.0
@@ -98,7 +98,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
     """No size can be open: blocks of one image, which divide every batch, make their matrices of taps for one image
     alone. On an H100 7x7 of 32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
 
-    MOST_UNROLLED = 512
+    MAX_UNROLLED = 512
     """The most products of a warp for a row of the input, which follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -121,8 +121,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem.workload, config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        return min(super().most_registers(problem, config), MOST_COUNTED)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        return min(super().max_registers(problem, config), MAX_COUNTED_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
@@ -151,7 +151,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        return {"images": divisors(workload.batch, MOST_IMAGES), "warps": _warps(workload)}
+        return {"images": divisors(workload.batch, MAX_IMAGES), "warps": _warps(workload)}
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         """Return the work; as warps wait for each other at barriers, those of a quarter begin instructions in turn."""
@@ -255,7 +255,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
 def _warps(workload: ConvWorkload) -> tuple[int, ...]:
     """Return the numbers of warps of a block that make up the channels, in NHWC by whole vectors where they can."""
-    every = divisors(workload.in_channels // neighbours(workload), MOST_WARPS)
+    every = divisors(workload.in_channels // neighbours(workload), MAX_WARPS)
     whole = tuple(warps for warps in every if warps * neighbours(workload) * workload.itemsize % VECTOR_BYTES == 0)
     return whole if workload.layout == "NHWC" and whole else every
 

@@ -51,7 +51,7 @@ def obstacle(problem: Problem) -> str | None:
     return None if problem.is_depthwise else "is for depthwise convolutions"
 
 
-def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
+def obstacle_in_nhwc(problem: Problem, max_taps: int) -> str | None:
     """Return why a gradient in NHWC does not take a problem; None where it does."""
     workload = problem.workload
     if (reason := obstacle(problem)) is not None:
@@ -59,7 +59,7 @@ def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
     if workload.multiplier > 1:
         return f"takes one output for each channel, not {workload.multiplier}"
     taps = workload.kernel[0] * workload.kernel[1]
-    return None if taps <= most_taps else f"takes kernels of at most {most_taps} taps, not {taps}"
+    return None if taps <= max_taps else f"takes kernels of at most {max_taps} taps, not {taps}"
 
 
 def parts_bytes(workload: ConvWorkload, parts: int) -> int:

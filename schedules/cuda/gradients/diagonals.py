@@ -36,8 +36,8 @@ from ..template import GpuTemplate, Tests
 from ..tensor.intrinsics import TYPES
 from .diagonals_tiles import (
     AHEAD,
-    MOST_REGISTERS,
-    MOST_WARPS,
+    MAX_REGISTERS,
+    MAX_WARPS,
     PAIRS,
     SHARES,
     Config,
@@ -73,7 +73,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 512
+    MAX_UNROLLED = 512
     """The most products of a warp which follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -92,8 +92,8 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem.workload, config.tiles)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        return min(super().most_registers(problem, config), MOST_REGISTERS)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        return min(super().max_registers(problem, config), MAX_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config.tiles)
@@ -134,7 +134,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles)
         parts = {*(1 << number for number in range(10)), *(times * default.parts for times in (1, 2, 3))}
         return {
-            "groups": tuple(range(1, min(MOST_WARPS, workload.kernel[0]) + 1)),
+            "groups": tuple(range(1, min(MAX_WARPS, workload.kernel[0]) + 1)),
             "shares": SHARES,
             "pairs": PAIRS,
             "rows": tuple(heights(workload)),
@@ -146,7 +146,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         workload = problem.workload
 
         def few_warps(config: Config) -> bool:
-            return config.shares * config.groups <= MOST_WARPS
+            return config.shares * config.groups <= MAX_WARPS
 
         def full_chunks(config: Config) -> bool:
             return config.pairs * config.shares <= workload.batch

@@ -21,7 +21,7 @@ from ..machine import BLOCK_BYTES, LINE, PRODUCTS, QUARTERS, REGISTERS, REUSED, 
 from ..model import Counts, memory_bytes
 from . import parts_bytes
 
-OTHER_REGISTERS, MOST_REGISTERS = 28, 208
+OTHER_REGISTERS, MAX_REGISTERS = 28, 208
 """The registers of a thread besides its sums and its factors, and the most registers of all by `registers_of`, with
 which nothing is spilled."""
 
@@ -34,7 +34,7 @@ BANDS = (1, 2, 3, 4, 6, 8, 12, 16)
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The numbers of blocks for each multiprocessor."""
 
-MOST_WARPS = 16
+MAX_WARPS = 16
 """The most warps of a block."""
 
 SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
@@ -94,13 +94,13 @@ def chunks(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
 def candidates(workload: ConvWorkload, gpu: Gpu, fits: Callable[[Config], bool]) -> Iterator[Config]:
     """Yield configurations that fit, with numbers of parts that give each multiprocessor about one of `BLOCKS`."""
     kernel = workload.kernel[0]
-    for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MOST_WARPS + 1)}):
+    for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MAX_WARPS + 1)}):
         groups = ceil_div(kernel, block_r)
         for shares, rows, pairs, ahead in product(SHARES, heights(workload), PAIRS, AHEAD):
             one = Config(groups, shares, pairs, rows, ahead, parts=1)
             tiles = one.tiles
             mostly_empty = tiles.images >= 2 * (workload.batch + 1)
-            if tiles.warps > MOST_WARPS or mostly_empty or not fits(one):
+            if tiles.warps > MAX_WARPS or mostly_empty or not fits(one):
                 continue
             most = 2 * resident_blocks(workload, tiles, gpu)
             counts = [count for count in BLOCKS if count <= most]

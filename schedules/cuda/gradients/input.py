@@ -108,7 +108,7 @@ class InputGradient(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 2048
+    MAX_UNROLLED = 2048
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -150,8 +150,8 @@ class InputGradient(GpuTemplate[Config]):
         for threads, thread_y, thread_x, load in product(BLOCKS, upto(height, *ROWS), upto(width, *COLUMNS), LOADS):
             threads_x = threads_along(ceil_div(width, thread_x), min(64, threads))
             threads_y = threads_along(ceil_div(height, thread_y), max(1, threads // threads_x))
-            most_c = min(self.MOST_THREADS_Z, max(1, threads // (threads_x * threads_y)))
-            threads_c = divisors(workload.in_channels, most_c)[-1]
+            max_c = min(self.MAX_THREADS_Z, max(1, threads // (threads_x * threads_y)))
+            threads_c = divisors(workload.in_channels, max_c)[-1]
             yield Config(threads_c, threads_y, threads_x, thread_y, thread_x, load)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:

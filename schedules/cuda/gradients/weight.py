@@ -48,7 +48,7 @@ SUMS = 49
 ROOM, PLANES_ROOM = 150, 100
 """The most registers for a thread's sums, tile and what it reads at once: of x in global memory, and of planes."""
 
-MOST_ROWS, MOST_WASTED = 8, 1.3
+MAX_ROWS, MAX_ROW_WASTE = 8, 1.3
 """The most rows of a tile, and the most by which rows of tiles exceed those of a plane, as a factor."""
 
 WARPS, IMAGES = (1, 2, 4, 8, 16), (1, 2, 4, 8)
@@ -124,7 +124,7 @@ class WeightGradient(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 2048
+    MAX_UNROLLED = 2048
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -143,7 +143,7 @@ class WeightGradient(GpuTemplate[Config]):
                 planes += plane + (first - plane) % BANKS
         return 4 * (config.images * planes + config.warps * config.sums)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: Config) -> int:
@@ -176,8 +176,8 @@ class WeightGradient(GpuTemplate[Config]):
         """Yield tiles of x, and planes in shared memory, with parts that give multiprocessors few or many warps."""
         workload, multiprocessors = problem.workload, gpu_of(target).multiprocessors
         (height, width), batch = workload.output_size, workload.batch
-        for (block_r, block_s), rows in product(_cuts(workload), range(1, min(height, MOST_ROWS) + 1)):
-            if wasted(height, rows) > MOST_WASTED:
+        for (block_r, block_s), rows in product(_cuts(workload), range(1, min(height, MAX_ROWS) + 1)):
+            if wasted(height, rows) > MAX_ROW_WASTE:
                 continue
             one = Config(block_r, block_s, rows, images=0, warps=1, parts=1)
             planes, sizes = replace(one, images=1), []

@@ -49,7 +49,7 @@ from .weight_nhwc_tiles import (
 ADDING = 3
 """The instructions of a thread for a sum, each time that half of a block's threads add theirs to the other half's."""
 
-MOST_TAPS = 100
+MAX_TAPS = 100
 """The most taps: a thread has the sums of all of them, for each of its channels, in registers."""
 
 
@@ -68,11 +68,11 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 2800
+    MAX_UNROLLED = 2800
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        return obstacle_in_nhwc(problem, MOST_TAPS)
+        return obstacle_in_nhwc(problem, MAX_TAPS)
 
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(self._tile(problem, config).numbers)
@@ -80,7 +80,7 @@ class WeightGradientNhwc(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: Config) -> int:

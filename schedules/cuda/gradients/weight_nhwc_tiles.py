@@ -13,7 +13,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to, divisors
-from ..machine import MOST_REGISTERS, REGISTERS, SECTOR
+from ..machine import MAX_REGISTERS, REGISTERS, SECTOR
 
 VECTORS = (1, 2, 4)
 """The numbers of channels of a thread."""
@@ -121,7 +121,7 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
 
 def registers_of(numbers: int) -> int:
     """Return the registers of a thread that holds `numbers` float32 numbers."""
-    return min(MOST_REGISTERS, REGISTERS // _crowd(numbers))
+    return min(MAX_REGISTERS, REGISTERS // _crowd(numbers))
 
 
 def resident_blocks(config: Config, numbers: int) -> int:
@@ -156,9 +156,9 @@ def _tiles(workload: ConvWorkload) -> Iterator[Tile]:
                     yield tile
 
 
-def _sides(size: int, most: int, most_whole: int) -> set[int]:
+def _sides(size: int, most: int, max_whole: int) -> set[int]:
     """Return the numbers of rows, or columns, of tiles."""
-    return {*range(1, min(size, most) + 1), *([size] if size <= most_whole else [])}
+    return {*range(1, min(size, most) + 1), *([size] if size <= max_whole else [])}
 
 
 @lru_cache(maxsize=1024)  # a model of thousands of configurations asks for each of a few tiles

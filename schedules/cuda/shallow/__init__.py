@@ -34,14 +34,14 @@ from ...space import ceil_div, ceil_to, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..gemm.tiles import VECTOR
-from ..grouped.tiles import MOST_UNROLLED
+from ..grouped.tiles import MAX_UNROLLED
 from ..machine import LINE, PRODUCTS, SECTOR
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.intrinsics import TYPES
 from .tiles import (
     FOR_A_SUM,
-    MOST_SUMS,
+    MAX_SUMS,
     OTHER_REGISTERS,
     SEGMENT,
     Config,
@@ -56,13 +56,13 @@ from .tiles import (
     weight_pitch,
 )
 
-MOST_CHANNELS = 4
+MAX_CHANNELS = 4
 """The most input channels: with more, a tap fills at least half of an asynchronous copy, as `cuda/tensor` has it."""
 
 WIDTHS = (1, 2, 3, 4, 7)
 """The matrices of a block along a row of pixels in a default."""
 
-LEAST_MATRICES, MOST_MATRICES = 2, 8
+LEAST_MATRICES, MAX_MATRICES = 2, 8
 """The matrices of pixels of a warp in a default: of fewer, loads of weights take as long as products."""
 
 STEPPING = 20.0
@@ -90,7 +90,7 @@ class Shallow(GpuTemplate[Config]):
             open_sizes=OPEN_SIZES,
         ),
     )
-    MOST_UNROLLED = MOST_UNROLLED
+    MAX_UNROLLED = MAX_UNROLLED
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take images of few channels, whose windows have no gaps."""
@@ -99,8 +99,8 @@ class Shallow(GpuTemplate[Config]):
             return "is for dense convolutions in one group"
         if (found := tensor_core_obstacle(problem, target)) is not None:
             return found
-        if workload.in_channels > MOST_CHANNELS:
-            return f"takes up to {MOST_CHANNELS} input channels, not {workload.in_channels}"
+        if workload.in_channels > MAX_CHANNELS:
+            return f"takes up to {MAX_CHANNELS} input channels, not {workload.in_channels}"
         if workload.out_channels % EIGHT:
             return f"takes output channels in multiples of {EIGHT}, not {workload.out_channels}"
         if workload.dilation != (1, 1):
@@ -114,9 +114,9 @@ class Shallow(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        """Return the most registers of a thread: no more than those of a thread with `MOST_SUMS` sums."""
-        return min(super().most_registers(problem, config), int(FOR_A_SUM * MOST_SUMS) + OTHER_REGISTERS)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        """Return the most registers of a thread: no more than those of a thread with `MAX_SUMS` sums."""
+        return min(super().max_registers(problem, config), int(FOR_A_SUM * MAX_SUMS) + OTHER_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
@@ -139,7 +139,7 @@ class Shallow(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, problem.workload.output_size
         yield self.LEAST
         for warps_m, warps_n, rows, columns in product((1, 2, 4, 8), (1, 2), (1, 2, 4), WIDTHS):
-            if not (2 <= warps_m * warps_n <= 8 and LEAST_MATRICES <= rows * columns <= MOST_MATRICES):
+            if not (2 <= warps_m * warps_n <= 8 and LEAST_MATRICES <= rows * columns <= MAX_MATRICES):
                 continue
             if warps_m * rows * 2 < height + 2 * warps_m and columns * EIGHT < width + EIGHT:
                 for block_n in _block_outputs(workload):

@@ -18,7 +18,7 @@ FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and its other registers, as NVRTC
 takes them for sm_90."""
 
-MOST_SUMS = 96
+MAX_SUMS = 96
 """The most sums of a thread: with 128 of them NVRTC spills registers."""
 
 

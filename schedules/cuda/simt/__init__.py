@@ -61,7 +61,7 @@ class Simt(GpuTemplate[GemmConfig]):
         Problem(ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding="VALID", dtype="float16")),
         Problem(ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, dtype="bfloat16"), open_sizes=OPEN_SIZES),
     )
-    MOST_UNROLLED = 8192
+    MAX_UNROLLED = 8192
 
     @abstractmethod
     def elements(self, workload: ConvWorkload) -> int:
@@ -77,7 +77,7 @@ class Simt(GpuTemplate[GemmConfig]):
     def shared_bytes(self, problem: Problem, config: GemmConfig) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: GemmConfig) -> int:

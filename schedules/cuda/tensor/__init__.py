@@ -63,12 +63,12 @@ from ..gemm.tiles import VECTOR
 from ..machine import BLOCK_BYTES
 from ..model import Counts
 from ..template import GpuTemplate, Tests, resident_blocks, tensor_core_obstacle
-from .constraints import most_registers, needed_registers, rules, rules_of
+from .constraints import max_registers, needed_registers, rules, rules_of
 from .counts import counts_of
 from .default import PARTS, even_tiles, few_parts, fitted, tiles_of
 from .schedule import schedule_convolution
 from .tiles import (
-    MOST_STAGES,
+    MAX_STAGES,
     Config,
     blocks,
     fragments,
@@ -145,8 +145,8 @@ class Tensor(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return needed_registers(self.product_of(problem), config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        return most_registers(config)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        return max_registers(config)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(self.product_of(problem), config)
@@ -184,7 +184,7 @@ class Tensor(GpuTemplate[Config]):
             "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
             "warps_m": (1, 2, 3, 4),
             "warps_n": (1, 2, 3, 4),
-            "num_stages": (2, 3, 4, 5, MOST_STAGES),
+            "num_stages": (2, 3, 4, 5, MAX_STAGES),
             "split_k": (1, 2, 4, 8),
             "wgmma": (False, True),
             "min_blocks_per_sm": (1, 2),

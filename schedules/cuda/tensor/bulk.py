@@ -20,13 +20,13 @@ from tvmconv.compute.tensor.chunks import (
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
-MOST_PIXELS = 1024
+MAX_PIXELS = 1024
 """The most pixels that a copy brings (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
-MOST_STRIDE = 8
+MAX_STRIDE = 8
 """The longest stride of the engine (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
-CORNERS, MOST_REACH = range(-128, 128), 255
+CORNERS, MAX_REACH = range(-128, 128), 255
 """The indices where the first and the last window of an image may begin, and the largest distance of a tap from its
 window's corner, in rows or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
 
@@ -92,7 +92,7 @@ def reads_all(image: ConvWorkload) -> bool:
     return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
 
 
-MOST_SURPLUS = 0.2
+MAX_SURPLUS = 0.2
 """The most elements after the channels of a single tap in its last row, as a share of these channels: the engine takes
 long to bring zeros there. On an H100, at batch 128 in float16, 1x1 convolutions of 24 channels to 144 took 84 µs,
 without roles 68; those of 72, whose narrow row ends within a step, 25.5 and 23.5. The rows of several taps are whole
@@ -117,7 +117,7 @@ def is_bulk(problem: Problem) -> bool:
     in_order = not has_groups_apart(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
     row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
-    filled = taps > 1 or -of_tap % row < MOST_SURPLUS * of_tap
+    filled = taps > 1 or -of_tap % row < MAX_SURPLUS * of_tap
     if problem.open_sizes or not in_order or not whole_steps or not filled:
         return False
     if reads_all(image):
@@ -125,7 +125,7 @@ def is_bulk(problem: Problem) -> bool:
     copy = column_copy(workload, 1)
     corners = copy.lower_h, copy.lower_w, copy.upper_h, copy.upper_w
     reach = max((size - 1) * step for size, step in zip(image.kernel, image.dilation, strict=True))
-    within = max(image.stride) <= MOST_STRIDE and all(each in CORNERS for each in corners) and reach <= MOST_REACH
+    within = max(image.stride) <= MAX_STRIDE and all(each in CORNERS for each in corners) and reach <= MAX_REACH
     return within and reads_input(image)
 
 

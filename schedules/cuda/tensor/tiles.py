@@ -21,7 +21,7 @@ from ..gemm.tiles import VECTOR
 WARPGROUP = 4
 """The number of warps that work on one `wgmma`."""
 
-MOST_STAGES = 8
+MAX_STAGES = 8
 """The most chunks in shared memory: `lowering.gpu.intrinsics` waits one by one for six in flight, beside two in use."""
 
 ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}

@@ -69,7 +69,7 @@ class Size(NamedTuple):
 SIZES = {3: Size(32, nearest=False, lanes=VECTOR), 5: Size(96, nearest=True, lanes=2)}
 """The sizes of kernels, by their taps along each axis."""
 
-MOST_BYTES = 3 * 2**30
+MAX_BYTES = 3 * 2**30
 """The most bytes that a call takes beside its operands: the transformed input and the sums, the weight where it is not
 transformed ahead, and an input in NCHW once more. At batch 128 of 56x56 256 channels to 256 take 1.85 GB, and 512 to
 256 take 2.77. Of larger ones most have large images for their channels and gain little: 128 to 128 of 112x112 would be
@@ -141,8 +141,8 @@ class Winograd(Product):
             return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
         weights = 0 if problem.constant_weight else WEIGHTS * weight_points
         image = prod(workload.x_shape) if lays_out_input(workload) else 0
-        if (beside := (image + points + sums + weights) * workload.itemsize) > MOST_BYTES:
-            return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {beside}"
+        if (beside := (image + points + sums + weights) * workload.itemsize) > MAX_BYTES:
+            return f"takes up to {MAX_BYTES} bytes of transformed operands and sums, not {beside}"
         if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
             return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
         return super().obstacle(problem, target)

@@ -54,7 +54,7 @@ def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
     schedule, _ = task.instantiate(config)
     func = schedule.mod["main"]
     limit = task.target.attrs.get("max_threads_per_block")
-    if limit is not None and (threads := _most_threads(func)) > int(limit):  # the kernel would not start
+    if limit is not None and (threads := _max_threads(func)) > int(limit):  # the kernel would not start
         raise InvalidArgumentError("threads of a block", threads, f"at most {limit}")
     return with_alignment(as_scheduled(func, KERNEL_NAME), task.target)
 
@@ -175,7 +175,7 @@ def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarr
     return np.resize(drawn.astype(dtype), shape)
 
 
-def _most_threads(func: tirx.PrimFunc) -> int:
+def _max_threads(func: tirx.PrimFunc) -> int:
     """Return the largest number of threads in a block of the function's kernels."""
     most = 1
     for step in steps(func.body.block):

@@ -13,7 +13,7 @@ from tvm.runtime import Module
 from tvm.tirx.build import codegen_build
 
 from tvmconv.targets import llvm
-from tvmconv.targets.devices import MOST_LANES, cpu_of
+from tvmconv.targets.devices import MAX_LANES, cpu_of
 
 CALLED_PACKED = 1
 """The calling convention of a function with TVM's checks in it, `CallingConv::kCPackedFunc`."""
@@ -41,7 +41,7 @@ def with_widest_vectors(target: tvm.target.Target) -> tvm.target.Target:
 
     Without the option LLVM prefers half of an AVX-512 register, since the first such CPUs ran slower with whole ones.
     """
-    if cpu_of(target).lanes < MOST_LANES:
+    if cpu_of(target).lanes < MAX_LANES:
         return target
     config = json.loads(str(target))
     return tvm.target.Target({**config, "mattr": [*config.get("mattr", ()), NOT_HALVES]})

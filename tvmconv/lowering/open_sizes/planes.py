@@ -13,12 +13,12 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
 from tvmconv.compute import with_open_sizes
-from tvmconv.compute.annotations import MOST_COLUMNS, TO_THE_END
+from tvmconv.compute.annotations import MAX_COLUMNS, TO_THE_END
 from tvmconv.compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from tvmconv.compute.substitution import conjuncts, evaluated, substitute
 from tvmconv.problem import Problem
 
-MOST_TILES = 2**20
+MAX_TILES = 2**20
 """The largest height or width of an output of open size: sizes of buffers in whole tiles then fit 32 bits."""
 
 
@@ -36,8 +36,8 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
         return func
     workload, rounded = with_open_sizes(problem), func.params[-1]
     shape, dtype = problem.operands_of(workload)["output"]
-    most_columns = int(func.attrs.get(MOST_COLUMNS, MOST_TILES))
-    counts = _tile_counts(rounded.ty.shape, shape, {workload.output_layout.spatial[1]: most_columns})
+    max_columns = int(func.attrs.get(MAX_COLUMNS, MAX_TILES))
+    counts = _tile_counts(rounded.ty.shape, shape, {workload.output_layout.spatial[1]: max_columns})
     if not counts:
         return func
     exact = tirx.decl_buffer(shape, dtype, rounded.name)
@@ -164,7 +164,7 @@ def _tile_counts(
 ) -> dict[tvm.ir.Var, tirx.PrimExpr]:
     """Return the value of each variable that stands for a number of tiles in a shape in whole tiles.
 
-    An axis has at most `most[axis]` elements, or `MOST_TILES` where it is not in `most`.
+    An axis has at most `most[axis]` elements, or `MAX_TILES` where it is not in `most`.
     """
     counts = {}
     for axis, (whole, size) in enumerate(zip(rounded, exact, strict=True)):
@@ -172,5 +172,5 @@ def _tile_counts(
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
-            counts[var] = tirx.min(tirx.max(count, 1), -(-most.get(axis, MOST_TILES) // step))
+            counts[var] = tirx.min(tirx.max(count, 1), -(-most.get(axis, MAX_TILES) // step))
     return counts

@@ -14,7 +14,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-from tvmconv.compute.annotations import MOST_COLUMNS
+from tvmconv.compute.annotations import MAX_COLUMNS
 from tvmconv.compute.open_sizes import COLUMNS, VARIABLES
 from tvmconv.compute.substitution import factors, substitute
 from tvmconv.targets import backend_of
@@ -22,10 +22,10 @@ from tvmconv.targets import backend_of
 from ..signatures import itemsize
 from ..workspace import SYMBOLS, Spec, Workspace
 
-MOST_BLOCKS = 2**16 - 1
+MAX_BLOCKS = 2**16 - 1
 """The largest number of blocks of a grid along its second and its third axis (CUDA C++ programming guide)."""
 
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 """The largest number of bytes of an array: TVM counts elements in 32 bits, and bytes where it copies asynchronously."""
 
 
@@ -112,7 +112,7 @@ def limited(func: tirx.PrimFunc, workspace: Workspace, target: tvm.target.Target
     """Return a function that refuses open sizes with too large a grid for a GPU, or with too large arrays.
 
     Arrays are too large where TVM could not count their bytes in 32 bits. On a CPU TVM counts the bytes of operands in
-    64 bits, and callers limit their elements, so that only arrays for a row of outputs are checked, by `MOST_COLUMNS`.
+    64 bits, and callers limit their elements, so that only arrays for a row of outputs are checked, by `MAX_COLUMNS`.
     Before: `def kernel(x, w, output): A`. After: `def kernel(x, w, output): assert batch * 3136 <= 2**31 - 1; A`.
     """
     checks = _checks_of_bytes(func, workspace) if backend_of(target).limits_open_arrays else _checks_of_columns(func)
@@ -131,16 +131,16 @@ def _checks_of_bytes(func: tirx.PrimFunc, workspace: Workspace) -> list[tirx.Ass
     if not names:
         return []
     checks = [
-        _check(tirx.all(*fits), f"{', '.join(names)}: too large, an array of this call has over {MOST_BYTES} bytes")
+        _check(tirx.all(*fits), f"{', '.join(names)}: too large, an array of this call has over {MAX_BYTES} bytes")
     ]
     if grids := _open_grids(func):
-        fits = [extent <= MOST_BLOCKS for extent in grids]
-        checks.append(_check(tirx.all(*fits), f"height or width: too large, a grid has over {MOST_BLOCKS} tiles"))
+        fits = [extent <= MAX_BLOCKS for extent in grids]
+        checks.append(_check(tirx.all(*fits), f"height or width: too large, a grid has over {MAX_BLOCKS} tiles"))
     return checks
 
 
 def _checks_of_columns(func: tirx.PrimFunc) -> list[tirx.AssertStmt]:
-    limit = func.attrs.get(MOST_COLUMNS)
+    limit = func.attrs.get(MAX_COLUMNS)
     return [] if limit is None else [_check(limit >= COLUMNS, f"width: too large, an output has over {limit} columns")]
 
 
@@ -163,9 +163,9 @@ def _open_grids(func: tirx.PrimFunc) -> list[tirx.PrimExpr]:
 
 
 def _fits(shape: Sequence[Any], dtype: Any) -> tirx.PrimExpr:
-    """Return the test that an array has no more than `MOST_BYTES`."""
+    """Return the test that an array has no more than `MAX_BYTES`."""
     sizes = [tirx.const(size, "int64") if isinstance(size, int) else size.astype("int64") for size in shape]
-    return Analyzer().simplify(prod(sizes) * itemsize(dtype) <= tirx.const(MOST_BYTES, "int64"))
+    return Analyzer().simplify(prod(sizes) * itemsize(dtype) <= tirx.const(MAX_BYTES, "int64"))
 
 
 def _in_range(body: tirx.Stmt, product: tirx.PrimExpr, least: int, end: int | None) -> tirx.Stmt:

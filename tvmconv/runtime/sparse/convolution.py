@@ -34,7 +34,7 @@ from .report import SparseReport
 Key = tuple[tuple[int | None, ...], str, str]
 """The shape of an input, with None for a batch that is left open, its dtype, and the target."""
 
-MOST_OPERATORS = 64
+MAX_OPERATORS = 64
 """The largest number of operators that a convolution keeps: each may have megabytes of code."""
 
 DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
@@ -72,7 +72,7 @@ class SparseConv2d:
         self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
         self._options = options
         self._target = None if target is None else resolve_target(target)
-        self._operators: Cache[Key, SparseOperator] = Cache(MOST_OPERATORS)
+        self._operators: Cache[Key, SparseOperator] = Cache(MAX_OPERATORS)
         self._calls = Calls()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class SparseConv2d:
         return {**kept, "_operators": list(zip(self._operators, self.operators, strict=True))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _operators=Cache(MOST_OPERATORS), _calls=Calls())
+        vars(self).update(state, _operators=Cache(MAX_OPERATORS), _calls=Calls())
         for key, operator in state["_operators"]:
             self._operators.put(key, operator)
 
