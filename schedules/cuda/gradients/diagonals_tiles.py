@@ -10,7 +10,7 @@ import tvm
 
 from tvmconv.compute import DiagonalTiles
 from tvmconv.compute.depthwise.bands import EIGHT, LEAST_COPY
-from tvmconv.compute.gradients.weight_diagonals import TILE, columns_there, copied_lanes, diagonals, is_plain, products
+from tvmconv.compute.gradients.weight_diagonals import TILE, copied_lanes, diagonals, is_plain, padded_columns, products
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
@@ -115,7 +115,7 @@ def of_three_products(workload: ConvWorkload) -> bool:
 
 def line_bytes(width: int, itemsize: int) -> int:
     """Return the bytes in shared memory from one row of `width` columns to the next: an odd number of vectors of 8."""
-    return (columns_there(width) // EIGHT | 1) * EIGHT * itemsize
+    return (padded_columns(width) // EIGHT | 1) * EIGHT * itemsize
 
 
 def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
@@ -178,7 +178,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
     copying, vectors, plain = 0.0, 0.0, 0
     for rows, columns in ((lines, workload.width), (tiles.rows, width)):
         lanes = copied_lanes(columns, workload.itemsize)
-        of_image = rows * columns_there(columns) // lanes
+        of_image = rows * padded_columns(columns) // lanes
         copying += ceil_div(of_image, threads) * tiles.images * COPYING
         vectors += of_image * tiles.images * max(lanes * workload.itemsize, LEAST_COPY) / LINE
         plain += is_plain(columns, workload.itemsize)

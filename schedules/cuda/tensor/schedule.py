@@ -32,7 +32,7 @@ from tvmconv.compute.tensor.chunks import (
     lays_out_weight,
     reads_windows,
 )
-from tvmconv.compute.tensor.fragments import FragmentTile, number
+from tvmconv.compute.tensor.fragments import FragmentTile, row_major_number
 from tvmconv.compute.tensor.gemm import finishes_early
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
@@ -115,9 +115,9 @@ def schedule_product(
     multiprocessors = gpu_of(target).multiprocessors
     through = passes(problem, config, multiprocessors)
     columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
-    finished = None
+    stored_tile = None
     if stores_matrices(workload, config):
-        finished, tiled = tiled, sch.cache_write(tiled, 0, "local")
+        stored_tile, tiled = tiled, sch.cache_write(tiled, 0, "local")
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
 
     # Step 1. Tile the stored elements, unless threads store their sums as they are
@@ -144,9 +144,9 @@ def schedule_product(
     sch.bind(thread, "threadIdx.x")
     if config.min_blocks_per_sm > 1:
         sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
-    if finished is not None:
-        sch.compute_at(finished, thread, preserve_unit_loops=True)
-        unrolled = [i, *sch.get_loops(finished)[-len(tile.rows + tile.columns) :]]
+    if stored_tile is not None:
+        sch.compute_at(stored_tile, thread, preserve_unit_loops=True)
+        unrolled = [i, *sch.get_loops(stored_tile)[-len(tile.rows + tile.columns) :]]
     sch.compute_at(product, thread, preserve_unit_loops=True)
     sch.set_scope(product, 0, "local")
     for loop in unrolled:
@@ -220,7 +220,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     for stage in (sch.get_sblock("fetched"), tiled) if config.in_cluster else (tiled,):
         sch.compute_at(stage, block, preserve_unit_loops=True)
     sch.set_scope(tiled, 0, "shared.dyn")
-    sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
+    sch.transform_layout(tiled, ("write", 0), lambda *index: _as_matrix(tile, index))
     sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
     if in_planes(problem):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
@@ -257,10 +257,10 @@ def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
     sch.annotate(column, FETCH, True)
 
 
-def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
+def _as_matrix(tile: FragmentTile, index: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
     """Return the indices of an element of "tile": those of the tile, then the pixel and the channel in it."""
-    which, (pixel, channel) = place[:3], tile.turned(place[3:8], place[8:])
-    return [*which, number(pixel, tile.pixels), number(channel, tile.channels)]
+    which, (pixel, channel) = index[:3], tile.transposed(index[3:8], index[8:])
+    return [*which, row_major_number(pixel, tile.pixels), row_major_number(channel, tile.channels)]
 
 
 def _add_up_offsets(sch: Schedule) -> None:

@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from tvmconv.problem.workload import ConvWorkload
 
-from ..epilogue import epilogue, epilogue_operands, in_a_row
+from ..epilogue import epilogue, epilogue_operands, with_flat_pixels
 from ..open_sizes import is_whole, pixel_tiles
 from ..padding import padded_input
 from .direct import input_elements
@@ -38,7 +38,7 @@ def implicit_gemm(
     x = te.placeholder(workload.x_shape, workload.dtype, name="x")
     w = te.placeholder(workload.w_shape, workload.dtype, name="w")
     sum_type = workload.storage.sums
-    flat = in_a_row(workload)
+    flat = with_flat_pixels(workload)
     operands = epilogue_operands(flat)
     block, tile_pixels, tile_channels = tile
     channels, (height, width) = workload.w_shape[1], workload.output_size
@@ -51,8 +51,8 @@ def implicit_gemm(
 
     def column(g: tirx.Var, c: tirx.Var, r: tirx.Var, s: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
         p = p if is_whole(pixels, tile_pixels) else tirx.min(p, pixels - 1)
-        place = (p // width // height, g * channels + c, p // width % height, p % width)
-        value = element(*place, r, s)
+        pixel_index = (p // width // height, g * channels + c, p // width % height, p % width)
+        value = element(*pixel_index, r, s)
         return value if parts * share == channels else tirx.if_then_else(c < channels, value, tirx.const(0, x.dtype))
 
     columns = te.compute((workload.groups, parts * share, *workload.kernel, rounded), column, name="columns")
@@ -66,7 +66,7 @@ def implicit_gemm(
 
     product = te.compute((parts, workload.groups, blocks * block, rounded), accumulate, name="product")
     exact = (parts, workload.groups, workload.multiplier, pixels)
-    sums = te.compute(exact, lambda *place: product[place], name="sums")
+    sums = te.compute(exact, lambda *index: product[index], name="sums")
     part = te.reduce_axis((0, parts), name="part")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:

@@ -100,26 +100,26 @@ def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Te
     r, read = te.reduce_axis((0, workload.kernel[0]), name="r"), te.reduce_axis((0, reach(workload)), name="read")
 
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
-        *which, eight, band, two, odd, pair, own = axes
-        row, column = eight * EIGHT + pair * 2 + own + r - first_row, band * BAND + read - first_column
+        *which, eight, band, two, odd, pair, row_of_pair = axes
+        row, column = eight * EIGHT + pair * 2 + row_of_pair + r - first_row, band * BAND + read - first_column
         tap, s = read - two * 2 + BEFORE, read - two * 2 - odd - surplus(workload)
         inside = [row >= 0, row < lines.shape[4], column >= 0, column < lines.shape[5] * width]
         inside += [s >= 0, s < workload.kernel[1]]
-        place = *which, row, column // width, column % width
-        pixel = lines[place].astype(sums)
+        index = *which, row, column // width, column % width
+        pixel = lines[index].astype(sums)
         term = pixel * taps[which[1], r, odd, tap // vector, tap % vector].astype(sums)
         return te.sum(tirx.if_then_else(tirx.all(*inside), term, tirx.const(0, sums)), axis=[r, read])
 
     shape = (*lines.shape[:4], rows // EIGHT, columns // BAND, EIGHT, 2, EIGHT // 2, 2)
     product = te.compute(shape, accumulate, name="product")
-    tiled = te.compute(shape, lambda *place: product[place], name="sums")
+    tiled = te.compute(shape, lambda *index: product[index], name="sums")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         n, h = (n, h) if planes is workload else (0, n)
         row, column = h % rows, v % columns
         tiles = n, k, h // rows, v // columns, row // EIGHT, column // BAND
-        place = *tiles, column % BAND // 2, column % 2, row % EIGHT // 2, row % 2
-        return tiled[place]
+        index = *tiles, column % BAND // 2, column % 2, row % EIGHT // 2, row % 2
+        return tiled[index]
 
     gathered = te.compute((workload.batch, workload.out_channels, *workload.output_size), gather, name="planes")
     return [x, w, *operands.values(), epilogue(gathered, workload, operands)]
@@ -136,8 +136,8 @@ def _lines(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int], of_seque
         n, c, y, xs, row, vector, lane = axes
         h, v = y * rows + row - top, xs * (columns // width) + vector - left // width
         inside = tirx.all(h >= 0, h < workload.height, v >= 0, v < workload.width // width)
-        place = *((h, c, 0) if of_sequences else (n, c, h)), v * width + lane
-        return tirx.if_then_else(inside, x[place], tirx.const(0, x.dtype))
+        index = *((h, c, 0) if of_sequences else (n, c, h)), v * width + lane
+        return tirx.if_then_else(inside, x[index], tirx.const(0, x.dtype))
 
     shape = (workload.batch, workload.in_channels, *tiles, len(rows_read), len(columns_read) // width, width)
     return te.compute(shape, element, name="lines")
@@ -147,8 +147,8 @@ def _taps(w: te.Tensor, workload: ConvWorkload) -> te.Tensor:
     """Return the stage "taps" of `depthwise_bands`, after "packed"."""
     vector = columns_of(workload, VECTOR_BYTES)
 
-    def element(k: tirx.Var, r: tirx.Var, odd: tirx.Var, place: tirx.Var) -> tirx.PrimExpr:
-        s = place - odd - (BEFORE + surplus(workload))
+    def element(k: tirx.Var, r: tirx.Var, odd: tirx.Var, column: tirx.Var) -> tirx.PrimExpr:
+        s = column - odd - (BEFORE + surplus(workload))
         return tirx.if_then_else(tirx.all(s >= 0, s < workload.kernel[1]), w[k, 0, r, s], tirx.const(0, w.dtype))
 
     packed = te.compute(

@@ -22,7 +22,7 @@ from tvmconv.problem.dtypes import INFINITY, MAGNITUDE
 from tvmconv.problem.workload import ConvWorkload
 
 from ..dense.packing import weighted_zero
-from ..epilogue import epilogue, epilogue_operands, finished, in_a_row, in_layout
+from ..epilogue import epilogue, epilogue_operands, epilogue_value, in_layout, with_flat_pixels
 from ..open_sizes import is_whole, pixel_tiles
 from .chunks import (
     ROW_BYTES,
@@ -37,7 +37,7 @@ from .chunks import (
     read_image,
     reads_windows,
 )
-from .fragments import FragmentTile, number, place_of
+from .fragments import FragmentTile, index_of, row_major_number
 
 LOST_BITS = 13
 """The number of last bits of a float32 number that a TF32 number lacks."""
@@ -105,7 +105,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
     Where factors are `exchanged` the workload's x is the problem's weight, and its w the problem's input: the
     epilogue's vectors are along the pixels of one image, and w is returned first.
     """
-    flat, exchanged = in_a_row(workload), form.exchanged
+    flat, exchanged = with_flat_pixels(workload), form.exchanged
     first, second = ("w", "x") if exchanged else ("x", "w")
     x = te.placeholder(*workload.operands["x"], name=first)
     w = te.placeholder(*workload.operands["w"], name=second)
@@ -116,8 +116,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
-        g, own = k // workload.multiplier, k % workload.multiplier
-        return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
+        g, of_group = k // workload.multiplier, k % workload.multiplier
+        return sums[0, p, g, of_group] if left == 1 else te.sum(sums[part, p, g, of_group], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
     early = finishes_early(workload, form.parts)
@@ -137,7 +137,7 @@ def tensor_sums(
 
     The factors may be stages themselves. The epilogue's operands are read where `finishes_early` is true.
     """
-    flat = in_a_row(workload)
+    flat = with_flat_pixels(workload)
     parts, split, in_tile, by_tap, rounds_input, exchanged = form
     count = -(-chunks(workload, by_tap) // parts)
     columns = _columns(x, workload, tile, count * parts, by_tap, rounds_input)
@@ -151,10 +151,10 @@ def tensor_sums(
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
         part, pt, kt, wm, wn, v, r, q, i, j, h, e = axes
         at = part * count + chunk
-        pixel, channel = tile.turned((wm, i, v, h, r), (wn, j, q * 2 + e))
+        pixel, channel = tile.transposed((wm, i, v, h, r), (wn, j, q * 2 + e))
         element = columns(pt, kt // (tiles // workload.groups), at, *pixel, copy, lane).astype(sum_type)
         weight = reduce(add, (each(kt, at, *channel, copy, lane).astype(sum_type) for each in factors))
-        first, second = tile.turned(element, weight)  # the factor of rows is read first, as products expect it
+        first, second = tile.transposed(element, weight)  # the factor of rows is read first, as products expect it
         return te.sum(first * second, axis=[chunk, copy, lane])
 
     product = te.compute((parts, tiles_m, tiles, *tile.registers), accumulate, name="product")
@@ -167,26 +167,26 @@ def tensor_sums(
         y = product(part, pt, kt, *tile.register(row, column))
         if not early:
             return y
-        pixel, channel = tile.turned(row, column)
+        pixel, channel = tile.transposed(row, column)
         if exchanged:
-            own, most = pt * tile.block_m + number(pixel, tile.pixels), flat.width
-            begin, whole = 0, is_whole(most, tile.block_m)
+            index, limit = pt * tile.block_m + row_major_number(pixel, tile.pixels), flat.width
+            begin, whole = 0, is_whole(limit, tile.block_m)
         else:
-            own, most = kt % per_group * tile.block_n + number(channel, tile.channels), workload.multiplier
-            begin, whole = kt // per_group * most, most % tile.block_n == 0
+            index, limit = kt % per_group * tile.block_n + row_major_number(channel, tile.channels), workload.multiplier
+            begin, whole = kt // per_group * limit, limit % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
             # Results past the last channel are not stored, and use its number: a condition TVM would repeat with each
             # use of the result, four times for a minimum and a maximum.
-            return numbers[begin + (own if whole else tirx.min(own, most - 1))]
+            return numbers[begin + (index if whole else tirx.min(index, limit - 1))]
 
         y = y if offsets is None else y - of_channel(offsets)
-        return finished(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
+        return epilogue_value(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
 
     tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
     def in_matrix(part: tirx.Var, pt: tirx.Var, kt: tirx.Var, m: tirx.PrimExpr, n: tirx.PrimExpr) -> tirx.PrimExpr:
-        row, column = tile.turned(place_of(m, tile.pixels), place_of(n, tile.channels))
+        row, column = tile.transposed(index_of(m, tile.pixels), index_of(n, tile.channels))
         return tiled(part, pt, kt, *row, *column)
 
     fetched = None
@@ -194,11 +194,11 @@ def tensor_sums(
         fetched = te.compute((parts, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
 
     def exact(part: tirx.Var, p: tirx.Var, g: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        place = p // tile.block_m, g * per_group + k // tile.block_n, p % tile.block_m, k % tile.block_n
+        index = p // tile.block_m, g * per_group + k // tile.block_n, p % tile.block_m, k % tile.block_n
         if fetched is None:
-            total = in_matrix(part, *place)
+            total = in_matrix(part, *index)
         else:
-            total = reduce(add, (fetched(each, *place) for each in range(parts)))
+            total = reduce(add, (fetched(each, *index) for each in range(parts)))
         if offsets is None or early:
             return total
         offset = offsets[g * workload.multiplier + k]
@@ -215,7 +215,7 @@ def _columns(
 ) -> te.Tensor:
     """Return the stage "columns" with `count` chunks, after "image" if there is one."""
     given, workload = workload, read_image(workload)
-    channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    channels, group_channels, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     windows, padded, outside = reads_windows(given), pads_input(given), tirx.const(given.zero_point, x.dtype)
     batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(given.output_size)
     (height, width), (sh, sw), (dh, dw) = given.output_size, workload.stride, workload.dilation
@@ -229,14 +229,14 @@ def _columns(
             channel = c % given.in_channels
         else:
             col = v - given.padding[1] if padded else v
-            channel = c // channels * own + c % channels
+            channel = c // channels * group_channels + c % channels
         value = x[given.x_layout.memory_index(n, channel, row, col)]
         value = in_tf32(value) if rounds else value
         inside = [row >= 0, row < given.height] if padded else []
         if padded or (windows and any(given.padding[1::2])):
             inside += [col >= 0, col < given.width]
         value = tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value
-        return value if own == channels else tirx.if_then_else(c % channels < own, value, zero)
+        return value if group_channels == channels else tirx.if_then_else(c % channels < group_channels, value, zero)
 
     image = None
     if rounds or lays_out_input(given):
@@ -244,22 +244,22 @@ def _columns(
 
     def column(*axes: tirx.Var) -> tirx.PrimExpr:
         pt, g, chunk, *row_axes, copy, lane = axes
-        p = pt * tile.block_m + number(row_axes, own_rows)
+        p = pt * tile.block_m + row_major_number(row_axes, tile_rows)
         tap, c = _term(workload, chunk, copy, by_tap)
         row = p // width % height * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
         inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
         if any(workload.padding):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
-        inside += _before_the_end(workload, tap, c, count, by_tap)
+        inside += _within_terms(workload, tap, c, count, by_tap)
         n, channel = p // width // height, g * channels + c + lane
         value = (
             x[workload.x_layout.memory_index(n, channel, row, col)] if image is None else image[n, row, col, channel]
         )
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    tiles, (own_rows, _) = pixel_tiles(given, tile.block_m), tile.factors
-    return te.compute((tiles, groups, count, *own_rows, VECTORS, lanes), column, name="columns")
+    tiles, (tile_rows, _) = pixel_tiles(given, tile.block_m), tile.factors
+    return te.compute((tiles, groups, count, *tile_rows, VECTORS, lanes), column, name="columns")
 
 
 def _weights(
@@ -267,7 +267,7 @@ def _weights(
 ) -> list[te.Tensor]:
     """Return the stages "weights" and, of a weight in two numbers, "rests", after "packed" if there is one."""
     given, workload = workload, read_image(workload)
-    channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    channels, group_channels, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     (_, columns), zero = workload.kernel, tirx.const(0, w.dtype)
 
     def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
@@ -277,7 +277,7 @@ def _weights(
             high = in_tf32(value)
             # TVM simplifies indices by the condition, and a `Select` would read at the indices of both alternatives.
             value = high if split == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
-        return value if own == channels else tirx.if_then_else(c < own, value, zero)
+        return value if group_channels == channels else tirx.if_then_else(c < group_channels, value, zero)
 
     packed = None
     if lays_out_weight(given, split):
@@ -287,11 +287,11 @@ def _weights(
     def stage(summand: int, name: str) -> te.Tensor:
         def weight(*axes: tirx.Var) -> tirx.PrimExpr:
             kt, chunk, *row_axes, copy, lane = axes
-            own = kt % per_group * tile.block_n + number(row_axes, own_rows)
-            k = kt // per_group * workload.multiplier + own
+            index = kt % per_group * tile.block_n + row_major_number(row_axes, tile_rows)
+            k = kt // per_group * workload.multiplier + index
             tap, c = _term(workload, chunk, copy, by_tap)
-            inside = [] if workload.multiplier % tile.block_n == 0 else [own < workload.multiplier]
-            inside += _before_the_end(workload, tap, c, count, by_tap)
+            inside = [] if workload.multiplier % tile.block_n == 0 else [index < workload.multiplier]
+            inside += _within_terms(workload, tap, c, count, by_tap)
             r, s = tap // columns, tap % columns
             if packed is None:
                 value = w[workload.weight_layout.memory_index(k, c + lane, r, s)]
@@ -299,9 +299,9 @@ def _weights(
                 value = packed[summand, k, r, s, c + lane]
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-        return te.compute((tiles, count, *own_rows, VECTORS, lanes), weight, name=name)
+        return te.compute((tiles, count, *tile_rows, VECTORS, lanes), weight, name=name)
 
-    _, own_rows = tile.factors
+    _, tile_rows = tile.factors
     per_group = -(-workload.multiplier // tile.block_n)
     tiles = workload.groups * per_group
     return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
@@ -319,7 +319,7 @@ def _term(
     return first // channels, first % channels
 
 
-def _before_the_end(
+def _within_terms(
     workload: ConvWorkload, tap: tirx.PrimExpr, c: tirx.PrimExpr, count: int, by_tap: bool
 ) -> list[tirx.PrimExpr]:
     """Return the test that a term is not past the end of a tap, or of all taps, if `count` chunks reach beyond it."""

@@ -35,7 +35,7 @@ def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
             module.import_module(each)
 
 
-def finished(kernels: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def finalized(kernels: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return a module of lowered kernels ready for TVM to write CUDA source: dependent launches, device code."""
     return with_device_code(with_dependent_launches(kernels, target))
 
@@ -61,7 +61,7 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
             final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
-            units = [(finished(_with_constant_bits(each), target), place) for each, place in final]
+            units = [(finalized(_with_constant_bits(each), target), place) for each, place in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)
