@@ -102,7 +102,7 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
     found = found or question.of_sibling()
     if found is None and (others := problem.in_other_words):
         question = _Question(problem, target, templates, device, others)
-        if any(question.places()):  # estimates are slow, and most workloads have no records
+        if any(question.candidates()):  # estimates are slow, and most workloads have no records
             question = replace(question, templates=(template_for(problem, target, algorithm),))
             found, more = question.of_device()
             found, complaints = found or question.of_sibling(), {**complaints, **more}
@@ -131,7 +131,7 @@ class _Question:
         A log is complained about where it has records of the workload, and all of them are left out.
         """
         complaints: dict[History, str] = {}
-        for history, problem, how in self.places():
+        for history, problem, how in self.candidates():
             answers = [history.best(problem, self.target, template, self.device) for template in self.templates]
             records = [record for record, _ in answers]
             if found := self._fastest(history, records, how):
@@ -146,7 +146,7 @@ class _Question:
         """Return a log's best for a device like the one that is here."""
         if self.device is None:
             return None
-        for history, problem, how in self.places():
+        for history, problem, how in self.candidates():
             records = [
                 history.best_of_sibling(problem, self.target, template, self.device) for template in self.templates
             ]
@@ -154,7 +154,7 @@ class _Question:
                 return found
         return None
 
-    def places(self) -> Iterator[tuple[History, Problem, str]]:
+    def candidates(self) -> Iterator[tuple[History, Problem, str]]:
         """Yield the logs with records that may serve, the problems of these, and the reason's words, in order."""
         described: dict[Problem, str] = {}
         for problem in self.measured:

@@ -180,14 +180,16 @@ def _with_mirrored_taps(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
             return tvm.ir.Range.from_min_extent(size - index.extent - index.min, index.extent)
         return size - 1 - index
 
-    def place(indices: Sequence[Any]) -> list[Any]:
+    def mirrored_index(indices: Sequence[Any]) -> list[Any]:
         *filters, r, s = indices
         return [*filters, from_end(rows, r), from_end(columns, s)]
 
     def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        return weight[tuple(place(load.indices))] if load.source.same_as(weight) else load
+        return weight[tuple(mirrored_index(load.indices))] if load.source.same_as(weight) else load
 
     def covered(region: TensorRegion) -> TensorRegion:
-        return TensorRegion(weight, place(region.region), region.ty) if region.source.same_as(weight) else region
+        return (
+            TensorRegion(weight, mirrored_index(region.region), region.ty) if region.source.same_as(weight) else region
+        )
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(TensorLoad, loaded), (TensorRegion, covered)]))

@@ -67,7 +67,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     open_sizes: tuple[str, ...] = ()
     """The names of the sizes that are known only when the kernel runs, of `OPEN_SIZES`.
 
-    In their place the workload has the sizes that the configuration is chosen for.
+    Instead of them the workload has the sizes that the configuration is chosen for.
     """
 
     mirrored: bool = False

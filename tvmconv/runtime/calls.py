@@ -78,12 +78,12 @@ class Launch:
         `channels_last` has the names of the operands that the kernel takes as tensors of torch in channels_last, and
         "output" if that is one.
         """
-        writes_last = "output" in channels_last
-        new_output = (channels_last_allocator if writes_last else allocator)(x, *output)
+        writes_channels_last = "output" in channels_last
+        new_output = (channels_last_allocator if writes_channels_last else allocator)(x, *output)
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
         conversions = tuple(
-            (place, in_channels_last if item.name in channels_last else contiguous)
-            for place, item in enumerate(operands)
+            (index, in_channels_last if item.name in channels_last else contiguous)
+            for index, item in enumerate(operands)
             if (item.needs_channels_last if item.name in channels_last else item.is_channels_last)
         )
         return cls(
@@ -97,7 +97,7 @@ class Launch:
             result_type(x),
             conversions,
             as_argument=argument_maker(x, output[1]),
-            channels_last=writes_last,
+            channels_last=writes_channels_last,
         )
 
     def to_write(self, out: Operand) -> Launch:
@@ -111,8 +111,8 @@ class Launch:
 
         That is a new array, or a `target` that `taken_to_write` returned.
         """
-        for place, convert in self.conversions:
-            arguments[place] = convert(arguments[place])
+        for index, convert in self.conversions:
+            arguments[index] = convert(arguments[index])
         if target is None:
             target = self.new_output()
             if self.result is not None and type(target) is not self.result:

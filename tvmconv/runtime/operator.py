@@ -106,8 +106,8 @@ class Operator:
         if not self.problem.open_sizes or len(x.shape) != len(self.problem.operands[x.name][0]):
             return self.workload
         row, column = self.problem.given.x_layout.spatial
-        places = {"batch": 0, "height": row, "width": column}
-        sizes = {name: x.shape[places[name]] for name in self.problem.open_sizes}
+        axes = {"batch": 0, "height": row, "width": column}
+        sizes = {name: x.shape[axes[name]] for name in self.problem.open_sizes}
         workload = msgspec.structs.replace(self.workload, **sizes)
         if self.problem.has_open_planes and max(workload.output_size) > MAX_TILES:
             raise InvalidArgumentError("x", x.shape, f"an output of at most {MAX_TILES} rows and columns")

@@ -87,7 +87,7 @@ def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     if target is None:
         target = backend_on(image.device.type).kind
     conversions: dict[int, Callable[[Any], Any]]
-    conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
+    conversions = {index: in_float32 for index, item in enumerate(operands) if _is_narrow(item, image.dtype)}
     channels_last = image.is_channels_last and takes_channels_last(
         Problem(workload, precision=precision), algorithm, target
     )
@@ -97,8 +97,8 @@ def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
     problem = Problem(workload, precision=precision, channels_last=channels_last)
     operator = operator_for(problem, algorithm, target, state)
-    for place, convert in conversions.items():
-        operands[place] = operand(operands[place].name, convert(operands[place].argument))
+    for index, convert in conversions.items():
+        operands[index] = operand(operands[index].name, convert(operands[index].argument))
     launch = operator.launch(x, operands)
     return replace(launch, conversions=(*conversions.items(), *launch.conversions))
 

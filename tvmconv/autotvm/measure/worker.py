@@ -111,9 +111,9 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
     and so caches are warm, a GPU's L2 too.
     """
     kernel_cache.use_fast_compiler(Path(library).parent)
-    module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
-    arguments = _checked(problem_from(problem), workspace, module, place)
-    return backend_on(device).costs(module, KERNEL_NAME, arguments, place, *calls)
+    module, opened_device = tvm.runtime.load_module(library), tvm.runtime.device(device)
+    arguments = _checked(problem_from(problem), workspace, module, opened_device)
+    return backend_on(device).costs(module, KERNEL_NAME, arguments, opened_device, *calls)
 
 
 def _checked(problem: Problem | Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:

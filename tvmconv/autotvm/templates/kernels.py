@@ -65,8 +65,8 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*given)
-    for place, name in expected.places.items():
-        assert_same(name, arguments[place].numpy(), expected.results[place], expected.tolerance)
+    for index, name in expected.outputs.items():
+        assert_same(name, arguments[index].numpy(), expected.results[index], expected.tolerance)
     return given
 
 
@@ -91,7 +91,7 @@ class _Expected:
     """The array for each argument of the kernel; outputs hold values that no kernel has written."""
     results: list[np.ndarray[Any, Any]]
     """The expected content of each array after the computation."""
-    places: dict[int, str]
+    outputs: dict[int, str]
     """The names of the outputs, by their indices among the arrays."""
     tolerance: float
     """The relative tolerance; see `assert_same`."""
@@ -115,8 +115,8 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
         results = [each.numpy() for each in tensors]
         if all(np.isfinite(result).all() for result in results):
             break  # else there may be a logarithm, or a root, of a negative number
-    places = {place: tensor.name for place, tensor in enumerate(task.computation) if _is_output(tensor)}
-    return _Expected(arrays, results, places, _tolerance(func))
+    outputs = {index: tensor.name for index, tensor in enumerate(task.computation) if _is_output(tensor)}
+    return _Expected(arrays, results, outputs, _tolerance(func))
 
 
 def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: float) -> None:
@@ -135,8 +135,8 @@ def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: fl
         near = difference <= tolerance * (size + np.sqrt(np.mean(size**2)))
         wrong = ~np.where(finite, near, (wide == exact) | (np.isnan(wide) & np.isnan(exact)))
     if wrong.any():
-        places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:3]]
-        shown = ", ".join(f"{place}: {got[place]!s} for {reference[place]!s}" for place in places)
+        indices = [tuple(map(int, index)) for index in np.argwhere(wrong)[:3]]
+        shown = ", ".join(f"{index}: {got[index]!s} for {reference[index]!s}" for index in indices)
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements of {name} are wrong: {shown}")
 
 

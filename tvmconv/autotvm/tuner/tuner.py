@@ -187,9 +187,9 @@ class Tuner(ABC):
             best = inf if self.best is None else self.best[1].cost
             current, most = (rate(self.task.flop, cost, si_prefix) for cost in (result.cost, best))
             what = result.reason or f"{1e6 * result.cost:.4g} µs"
-            unit, place = f"{si_prefix.strip()}FLOPS", f"{trial.stage.value} {self.trials}"
+            unit, progress = f"{si_prefix.strip()}FLOPS", f"{trial.stage.value} {self.trials}"
             logger.debug(
-                "%s\t%s: %.2f/%.2f\t%s: %s\t%s", place, unit, current, most, result.status.value, what, trial.config
+                "%s\t%s: %.2f/%.2f\t%s: %s\t%s", progress, unit, current, most, result.status.value, what, trial.config
             )
 
     def _propose(self, size: int) -> list[Any]:
@@ -204,7 +204,7 @@ class Tuner(ABC):
         """Return the best few and the default, without those that failed, best first."""
         ranked = sorted((config for config, cost in self.costs.items() if cost < inf), key=self.costs.__getitem__)
         default = self.space.default
-        return [config for place, config in enumerate(ranked) if place < FINALISTS or config == default]
+        return [config for rank, config in enumerate(ranked) if rank < FINALISTS or config == default]
 
 
 def records_in(records: Iterable[Record]) -> list[Record]:

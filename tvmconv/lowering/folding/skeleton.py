@@ -54,8 +54,8 @@ class Skeleton:
     @property
     def pixels(self) -> int:
         """The number of pixels of a thread: its multiply-adds for each weight."""
-        places = [step.place for step in _flat(self.steps) if isinstance(step, Products)]
-        return len(places) // len(set(places))
+        indices = [step.weight_index for step in _flat(self.steps) if isinstance(step, Products)]
+        return len(indices) // len(set(indices))
 
 
 @pass_instrument
@@ -170,9 +170,9 @@ class _Unroller:
             if isinstance(before, TensorLoad) and before.source.same_as(stmt.buffer) and isinstance(product, tirx.Mul):
                 first, second = (self._constant(stmt.indices[0], k, at) for at in (0, 1))
                 weight = product.b.value if isinstance(product.b, tirx.Broadcast) else product.b
-                place = self._constant(weight.indices[0], k, 0)
+                weight_index = self._constant(weight.indices[0], k, 0)
                 self.sums.add(stmt.buffer)
-                return Products(place, self._hoisted(product.a), first, second - first)
+                return Products(weight_index, self._hoisted(product.a), first, second - first)
         return PerOutput(k, self._hoisted(stmt, k))
 
     def _staging(self, loop: tirx.For, values: Values) -> Iterator[Step]:

@@ -60,8 +60,10 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
-            final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
-            units = [(finalized(_with_constant_bits(each), target), place) for each, place in final]
+            final = [
+                (finalize_kernels()(with_roles_apart(each)), units_target) for units_target, each in kernels.items()
+            ]
+            units = [(finalized(_with_constant_bits(each), target), units_target) for each, units_target in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)

@@ -48,7 +48,7 @@ def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
         own_packed, *own = func.body.block.alloc_buffers
         buffers += own
         same = dict(zip(func.params, exact.values(), strict=True))
-        body = _placed(steps(func.body.block)[1], same, plane, _pixels(func))
+        body = _with_exact_operands(steps(func.body.block)[1], same, plane, _pixels(func))
         body = substitute(body, {own_packed: packed})
         joined = body if joined is None else tirx.IfThenElse(plane >= _pixels(func), body, joined)
     block = SBlock(
@@ -62,7 +62,9 @@ def _pixels(func: tirx.PrimFunc) -> int:
     return int(func.params[-1].ty.shape[-1])
 
 
-def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.PrimExpr, pixels: int) -> tirx.Stmt:
+def _with_exact_operands(
+    body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.PrimExpr, pixels: int
+) -> tirx.Stmt:
     """Return a statement that reads and stores tiles in the planes of exact operands; planes have a tile or more."""
     tiles = {
         var: tirx.min(tirx.max(tirx.truncdiv(plane + (pixels - 1), pixels), 1), MAX_ELEMENTS // pixels)
@@ -71,7 +73,7 @@ def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.Pr
         for var in set(undefined_vars(size)) - {*VARIABLES.values(), ROWS, COLUMNS}
     }
 
-    def place(operand: tvm.ir.Var, indices: list[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+    def pixel_index(operand: tvm.ir.Var, indices: list[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
         *outer, tile, pixel = indices
         start = tile * pixels if pixels == 1 else tirx.min(tile * pixels, plane - pixels)
         return [*outer, tirx.const(0, "int32"), start + pixel]
@@ -82,10 +84,12 @@ def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.Pr
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
         if not is_tiled(store.buffer):
             return store
-        return tirx.BufferStore(exact[store.buffer], store.value, place(store.buffer, list(store.indices)))
+        return tirx.BufferStore(exact[store.buffer], store.value, pixel_index(store.buffer, list(store.indices)))
 
     def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        return exact[load.source][tuple(place(load.source, list(load.indices)))] if is_tiled(load.source) else load
+        return (
+            exact[load.source][tuple(pixel_index(load.source, list(load.indices)))] if is_tiled(load.source) else load
+        )
 
     body = tvm_ffi.structural_map(body, [(tirx.BufferStore, stored), (TensorLoad, loaded)])
     return substitute(body, {**tiles, **exact})
@@ -107,7 +111,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     realize = loop.body
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, SBlockRealize):
         return loop
-    bound = {axis.var: place for axis, place in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    bound = {axis.var: value for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     store = substitute(realize.block.body, bound)
     if not isinstance(store, tirx.BufferStore) or not undefined_vars(row := store.buffer.ty.shape[-1]):
         return loop

@@ -123,8 +123,8 @@ def _cut(
         vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
         computed = tirx.BufferStore(vector, _within(store.value, ends, inputs), [lane])
         other = {lane: tirx.Var(lane.name, lane.ty.dtype)}
-        places = [substitute(each, other) for each in store.indices]
-        element = tirx.BufferStore(store.buffer, vector[other[lane]], places)
+        substituted = [substitute(index, other) for index in store.indices]
+        element = tirx.BufferStore(store.buffer, vector[other[lane]], substituted)
         tests += [each for each in predicates if lane in undefined_vars(each)]
         predicate = tirx.all(*(each for each in predicates if lane not in undefined_vars(each)), True)
         stored = tirx.IfThenElse(substitute(tirx.all(*tests), other), element, None)

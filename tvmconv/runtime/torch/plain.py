@@ -115,8 +115,8 @@ def updated(
         past = torch.remainder(lengths.long()[:, None] + torch.arange(-before, 0, device=x.device), kept)
         behind = torch.cat((held.gather(2, past[:, None].expand(-1, channels, -1)), x), -1)
         end = torch.arange(length - min(length, kept), length, device=x.device)  # what a ring has at last
-        places = torch.remainder(lengths.long()[:, None] + end, kept)
-        new = held.scatter(2, places[:, None].expand(-1, channels, -1), x[..., end[0] :])
+        slots = torch.remainder(lengths.long()[:, None] + end, kept)
+        new = held.scatter(2, slots[:, None].expand(-1, channels, -1), x[..., end[0] :])
     result = convolve(behind, w, bias, silu)
     if rows is None:
         states.copy_(new)
