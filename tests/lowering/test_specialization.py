@@ -307,8 +307,8 @@ def test_factors_of_two_types_keep_their_order() -> None:
     """Instructions tell the type of the first factor from that of the second: pixels of uint8 have weights of int8."""
     signed, unsigned = (layer((8, 64, 24, 24), (128, 64, 3, 3), dtype) for dtype in ("int8", "uint8"))
     config = wgmma(96, 128, 1, 2, 3, teams=1, channel_rows=True)
-    assert tensor.constraints(signed, SM_90)["turned"](config)
-    assert not tensor.constraints(unsigned, SM_90)["turned"](config)
+    assert tensor.constraints(signed, SM_90)["transposed"](config)
+    assert not tensor.constraints(unsigned, SM_90)["transposed"](config)
     assert not tensor.default_config(unsigned, SM_90).channel_rows
 
 

@@ -149,10 +149,10 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         surplus = max(map(wasted, plane(workload), band_of(workload, config)))
         return surplus <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
-    def places(config: TileConfig) -> bool:
+    def staging(config: TileConfig) -> bool:
         return bool(must_stage(workload, config)) <= config.staged <= 2
 
-    return named(one_vector, whole_channels, registers, waste, places)
+    return named(one_vector, whole_channels, registers, waste, staging)
 
 
 def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:

@@ -82,13 +82,13 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def waste(config: TileConfig) -> bool:
         return max(surplus(workload, config)) <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
-    def places(config: TileConfig) -> bool:
+    def staging(config: TileConfig) -> bool:
         return config.staged <= 2
 
     def stored_blocks(config: TileConfig) -> bool:
         return channel_block(workload.out_layout) in (1, config.vector)
 
-    return named(whole_channels, registers, waste, places, stored_blocks)
+    return named(whole_channels, registers, waste, staging, stored_blocks)
 
 
 def heuristics(
@@ -187,7 +187,7 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     sch.vectorize(vector)
     loops = [task, sch.fuse(b, ki)]
 
-    # Step 3. The input: read in place, or copied
+    # Step 3. The input: read directly, or copied
     for tile in tiles:
         sch.compute_at(tile, xo, preserve_unit_loops=True)
     if config.staged == 0:

@@ -93,13 +93,13 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
     """Return the tests that a configuration must pass, by name."""
     workload, instruction = problem.workload, instruction_of(problem, target)
     height, width = plane(workload)
-    max_channels = channel_steps(workload, instruction, depth(workload, instruction.terms))
+    channel_choices = channel_steps(workload, instruction, depth(workload, instruction.terms))
 
     def one_vector(config: TileConfig) -> bool:
         return config.vector == instruction.lanes
 
     def whole_channels(config: TileConfig) -> bool:
-        return config.channels in max_channels
+        return config.channels in channel_choices
 
     def registers(config: TileConfig) -> bool:
         return config.vectors * config.outputs <= cpu_of(target).registers
@@ -108,13 +108,13 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         surplus = max(map(wasted, (height, width), band_of(workload, config)))
         return surplus <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
-    def places(config: TileConfig) -> bool:
+    def staging(config: TileConfig) -> bool:
         return bool(must_stage(workload, instruction)) <= config.staged <= 2
 
     def one_row(config: TileConfig) -> bool:
         return config.rows == 1 or not is_row(workload)
 
-    return named(one_vector, whole_channels, registers, waste, places, one_row)
+    return named(one_vector, whole_channels, registers, waste, staging, one_row)
 
 
 def heuristics(

@@ -35,10 +35,10 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
     own_taps, read = taps * config.siblings, _read(workload, config)
     staged, copied = _staged_loads(workload, config), _copied(workload, config)
     if in_shared:
-        loads, places = 0.0, float(_bank_reads(workload, config))
+        loads, reads_of_element = 0.0, float(_bank_reads(workload, config))
         reading = read * (1 + converted)
     else:
-        loads, places = read, _sectors(workload, config) * SECTOR / LINE
+        loads, reads_of_element = read, _sectors(workload, config) * SECTOR / LINE
         reading = read * (LOADING + TESTING * padded + converted * config.load)
     unrolled = config.outputs * taps + reading + own_taps * (1 + converted)
     stored = config.outputs / (1 if config.flat else config.store)
@@ -57,7 +57,7 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
         issued=issued,
         moved=waste * memory_bytes(workload, target),
         fetched=_block_elements(workload, config) * workload.itemsize,
-        accessed=warps * (read * places + stored * lines + staged + copied + own_taps + global_taps),
+        accessed=warps * (read * reads_of_element + stored * lines + staged + copied + own_taps + global_taps),
         arrivals=arrivals,
         serial=issued,
     )

@@ -275,8 +275,8 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         sch.reorder(row, s, yi, xi, lane)
         for loop in (row, s, yi, xi, lane):
             sch.unroll(loop)
-        for stage, place in ((pad, row), (wide, row), (nearest, tk if config.ahead else row)):
-            sch.compute_at(stage, place, preserve_unit_loops=True)
+        for stage, around in ((pad, row), (wide, row), (nearest, tk if config.ahead else row)):
+            sch.compute_at(stage, around, preserve_unit_loops=True)
             sch.set_scope(stage, 0, "local")
             *_, rows, columns, lane = sch.get_loops(stage)
             for loop in (rows, columns):

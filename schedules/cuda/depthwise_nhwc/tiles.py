@@ -102,8 +102,8 @@ def inside(workload: ConvWorkload) -> tuple[int, int]:
     """Return the number of pairs of an output row and a kernel row that meet inside the input; also of columns."""
     rows, columns = (
         sum(
-            0 <= place * workload.stride[axis] + tap * workload.dilation[axis] - workload.padding[axis] < size
-            for place in range(workload.output_size[axis])
+            0 <= pixel * workload.stride[axis] + tap * workload.dilation[axis] - workload.padding[axis] < size
+            for pixel in range(workload.output_size[axis])
             for tap in range(workload.kernel[axis])
         )
         for axis, size in enumerate((workload.height, workload.width))

@@ -155,7 +155,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         """Return the work; as warps wait for each other at barriers, those of a quarter begin instructions in turn."""
-        workload, last = problem.workload, problem.workload.layout == "NHWC"
+        workload, is_nhwc = problem.workload, problem.workload.layout == "NHWC"
         issued, accesses = _issued_and_accesses(workload, config)
         multiplied = len(lines_of(workload)) * products(workload, config) * PRODUCTS
         pixels = config.images * (workload.height * workload.width + prod(workload.output_size))
@@ -165,8 +165,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
             resident=self.resident_blocks(problem, config, gpu_of(target)),
             warps=config.warps,
             issued=issued,
-            moved=memory_bytes(workload, target) * (in_runs(run) if last else 1),
-            fetched=run * (pixels + prod(workload.kernel)) * (wasted(run, SECTOR) if last else 1),
+            moved=memory_bytes(workload, target) * (in_runs(run) if is_nhwc else 1),
+            fetched=run * (pixels + prod(workload.kernel)) * (wasted(run, SECTOR) if is_nhwc else 1),
             accessed=config.warps * accesses,
             multiplied=config.warps * multiplied / tensor_instructions(target)["mma"].products,
             arrivals=2,
@@ -193,7 +193,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
         """Schedule the computation; the config must be legal for the problem."""
         # Step 0. The computation
         workload, own = problem.workload, neighbours(problem.workload)
-        last, channels = workload.layout == "NHWC", channels_of(workload, config)
+        is_nhwc, channels = workload.layout == "NHWC", channels_of(workload, config)
         images = config.images // side_by_side(workload, config.images)
         # TVM cannot tell that the sums of whole planes are all that the output reads.
         sch = Schedule(
@@ -216,8 +216,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
         for loop in (row, image, eight, band):
             sch.unroll(loop)
         of_columns = side_by_side(workload, config.images) == 1 and workload.output_size[1] % 2 == 0
-        (sch.vectorize if of_columns and not last else sch.unroll)(column)
-        (sch.vectorize if last else sch.unroll)(channel)
+        (sch.vectorize if of_columns and not is_nhwc else sch.unroll)(column)
+        (sch.vectorize if is_nhwc else sch.unroll)(channel)
         sch.reverse_compute_inline(output)
 
         # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
@@ -232,12 +232,12 @@ class DepthwisePlanes(GpuTemplate[Config]):
             sch.set_scope(stage, 0, "shared.dyn")
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
             if stage is lines and lanes * workload.itemsize >= LEAST_COPY:
-                copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if last else 0)
+                copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if is_nhwc else 0)
             else:  # mirrored taps are not in the order of memory
                 loops = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
                 _, spread = sch.split(sch.fuse(*loops), [None, config.threads])
                 sch.bind(spread, "threadIdx.x")
-        if last:
+        if is_nhwc:
             sch.storage_align(lines, 0, 2, pixel_lanes(config), 0)
         init = sch.decompose_reduction(product, chunk)
         for loop in sch.get_loops(init)[-8:]:
@@ -247,7 +247,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
         # Step 4. Store whole runs
         sch.reverse_compute_at(store, block, preserve_unit_loops=True)
-        if last:
+        if is_nhwc:
             sch.storage_align(sums, 0, 2, pixel_lanes(config), 0)
         sch.annotate(sch.blockize(sch.get_loops(store)[-4]), STORE, store_function(problem, config))
         return sch
@@ -284,11 +284,11 @@ def _shared_banks(workload: ConvWorkload, config: Config) -> float:
     In NCHW planes of 7, 14 and 28 columns, for which the clocks above were fitted, up to two words are in one bank,
     which is part of the fit.
     """
-    last = workload.layout == "NHWC"
-    row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if last else 1
-    words = {(place * row + 2 * pair) * pixel // 2 for place in range(EIGHT) for pair in range(4)}
+    is_nhwc = workload.layout == "NHWC"
+    row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if is_nhwc else 1
+    words = {(row_number * row + 2 * pair) * pixel // 2 for row_number in range(EIGHT) for pair in range(4)}
     most = bank_reads(words)
-    return most if last else max(1.0, most / 2)
+    return most if is_nhwc else max(1.0, most / 2)
 
 
 def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:

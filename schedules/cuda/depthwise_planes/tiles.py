@@ -105,8 +105,8 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
     outputs = config.images * pixel * prod(workload.output_size) * workload.output_storage.itemsize
     planes = config.images * image_elements(workload, config) * workload.itemsize
     alone = REUSED * outputs < min(taps, planes)  # then outputs have separate memory
-    places = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
-    return sum(ceil_to(size, SHARED_ALIGNMENT) for size in places[:-1]) + places[-1]
+    regions = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
+    return sum(ceil_to(size, SHARED_ALIGNMENT) for size in regions[:-1]) + regions[-1]
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:

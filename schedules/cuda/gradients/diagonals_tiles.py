@@ -127,19 +127,19 @@ def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     """
     of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
     rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images
-    free, taken = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
+    free, sums_bytes = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
     sums = tiles.groups * tiles.block_r(workload) * tiles.shares
     of_warps = [sums * workload.kernel[1] * 4] if tiles.shares > 1 else []
     of_block = sums * len(diagonals(workload)) * TILE * EIGHT * 4
     for size in (of_block, *of_warps) if of_three_products(workload) else (*of_warps, of_block):
-        places = [each for each in free if size <= each <= REUSED * size][:1]
-        if not places:
+        reused = [each for each in free if size <= each <= REUSED * size][:1]
+        if not reused:
             for each in [each for each in reversed(free) if each < size]:
-                places += [each] if sum(places) < size and not (places and of_three_products(workload)) else []
-        for place in places:
-            free.remove(place)
-        taken.append(max(size, sum(places)))
-    return sum(ceil_to(each, SHARED_ALIGNMENT) for each in (*free, *taken))
+                reused += [each] if sum(reused) < size and not (reused and of_three_products(workload)) else []
+        for nbytes in reused:
+            free.remove(nbytes)
+        sums_bytes.append(max(size, sum(reused)))
+    return sum(ceil_to(each, SHARED_ALIGNMENT) for each in (*free, *sums_bytes))
 
 
 def registers_of(workload: ConvWorkload, tiles: DiagonalTiles) -> int:

@@ -335,8 +335,8 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
     lane, r, s, turn, row, column = sch.get_loops(sums)[-6:]
     sch.reorder(lane, turn, row, column, r, s)
     sch.bind(lane, "threadIdx.x")
-    for stage, place in ((window, row), (grad, turn)):
-        sch.compute_at(stage, place, preserve_unit_loops=True)
+    for stage, loop in ((window, row), (grad, turn)):
+        sch.compute_at(stage, loop, preserve_unit_loops=True)
         _into_registers(sch, stage, 2)
     for stage, offset in zip((lines, given), tiles.banks(workload), strict=True):
         sch.set_scope(stage, 0, "shared")

@@ -220,7 +220,7 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         tk, lane = sch.split(k, [threads_c, vector])
         sch.reorder(own, tk, turn, row, column, r_, s_, lane)
         _bind_threads(sch, own, tk)
-        places = {
+        loops = {
             grad: turn,
             wide_dy: turn,
             near_dy: turn,
@@ -228,8 +228,8 @@ class WeightGradientNhwc(GpuTemplate[Config]):
             wide_x: row,
             near_x: turn if config.ahead else row,
         }
-        for stage, place in places.items():
-            sch.compute_at(stage, place, preserve_unit_loops=True)
+        for stage, loop in loops.items():
+            sch.compute_at(stage, loop, preserve_unit_loops=True)
             _into_registers(sch, stage, is_vector=stage in (near_x, near_dy))
         for loop in (row, column, r_, s_, lane):
             sch.unroll(loop)

@@ -21,11 +21,11 @@ from ...template import Layouts
 from ..gemm.tiles import (
     VECTOR,
     GemmConfig,
+    block_channels,
     blocks,
     chunks,
     copies_behind,
     fragments,
-    part_channels,
     reads_zeros,
     shared_bytes,
     widest_store,
@@ -105,8 +105,8 @@ class Simt(GpuTemplate[GemmConfig]):
         def whole_chunks(config: GemmConfig) -> bool:
             return kernel[0] % config.block_r == 0 and kernel[1] % config.block_s == 0
 
-        def parts_with_terms(config: GemmConfig) -> bool:
-            return (config.split_k - 1) * part_channels(workload, config) < channels
+        def splits_with_terms(config: GemmConfig) -> bool:
+            return (config.split_k - 1) * block_channels(workload, config) < channels
 
         def pipeline(config: GemmConfig) -> bool:
             """Return whether copies ahead are possible in this way, and there is at least a chunk for each stage."""
@@ -124,10 +124,10 @@ class Simt(GpuTemplate[GemmConfig]):
         def indices(config: GemmConfig) -> bool:
             """Return whether TVM can count the elements in 32 bits, those of the sums and of the packed weight too."""
             rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
-            depth = config.split_k * part_channels(workload, config) * prod(kernel)
+            depth = config.split_k * block_channels(workload, config) * prod(kernel)
             return max(elements, config.split_k * prod(workload.output_shape), rows * depth) < 2**31
 
-        return named(whole_warps, whole_chunks, parts_with_terms, pipeline, whole_loads, whole_stores, indices)
+        return named(whole_warps, whole_chunks, splits_with_terms, pipeline, whole_loads, whole_stores, indices)
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[GemmConfig]:
         """Return the tests that a configuration must pass, among them of registers and of shared memory.
@@ -224,11 +224,11 @@ class Simt(GpuTemplate[GemmConfig]):
         products = config.block_k * config.outputs + loads + converted + reloads
         copying = copies(config) * (COPYING + TESTING * reads_zeros(workload, config))
         issued = rounds * (products + copying + TURNING) + config.outputs * STORING + BEGINNING
-        warps, parts, itemsize = ceil_div(config.threads, WARP), config.split_k > 1, workload.output_storage.itemsize
-        written = config.block_m * config.block_n * (itemsize + (SUM_BYTES - itemsize) * parts)
+        warps, is_split, itemsize = ceil_div(config.threads, WARP), config.split_k > 1, workload.output_storage.itemsize
+        written = config.block_m * config.block_n * (itemsize + (SUM_BYTES - itemsize) * is_split)
         lays_out = config.packed and not problem.constant_weight
         laid_out = lays_out * prod(workload.w_shape) * workload.itemsize
-        sums = parts * config.split_k * prod(workload.output_shape) * SUM_BYTES
+        sums = is_split * config.split_k * prod(workload.output_shape) * SUM_BYTES
         return Counts(
             blocks=blocks(workload, config),
             resident=resident_blocks(workload, config, gpu_of(target)),
@@ -239,7 +239,7 @@ class Simt(GpuTemplate[GemmConfig]):
             accessed=warps * rounds * (VECTOR_ACCESSES * loads + copies(config) + reloads),
             arrivals=1 + rounds * (1 + (config.num_stages == 1) * (1 + copies(config) / LOADED_AT_ONCE)),
             serial=issued + rounds * MEETING * (warps - 1),
-            kernels=1 + parts + lays_out,
+            kernels=1 + is_split + lays_out,
             beside=2.0 * (laid_out + sums),
         )
 
@@ -250,7 +250,7 @@ class Simt(GpuTemplate[GemmConfig]):
     def sizes(self, problem: Problem, config: GemmConfig) -> Mapping[str, float]:
         workload = problem.workload
         pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
-        summed = part_channels(workload, config) * config.split_k * prod(workload.kernel)
+        summed = block_channels(workload, config) * config.split_k * prod(workload.kernel)
         return {
             "block_m": config.block_m,
             "block_n": config.block_n,

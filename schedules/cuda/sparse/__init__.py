@@ -32,7 +32,7 @@ from ...template import Fused, Layouts
 from ..machine import MAX_REGISTERS, REGISTERS
 from ..template import GpuTemplate, Tests
 from .model import clocks, instructions, loads, resident_blocks
-from .tiles import Config, blocks, copies, grid_of_tiles, pitch, places, registers, shared_bytes, window
+from .tiles import Config, blocks, copies, grid_of_tiles, pitch, registers, shared_bytes, staged_elements, window
 
 MAX_INSTRUCTIONS = 16384
 """The largest number of instructions of a block of output channels.
@@ -209,7 +209,7 @@ class Sparse(GpuTemplate[Config]):
         return {
             "instructions": instructions(workload, config, density),
             "loads": loads(workload, config, density),
-            "places": places(workload, config),
+            "staged_elements": staged_elements(workload, config),
             "bodies": self.blocks_y(problem, config),
             "outputs": config.outputs,
             "chunks": workload.in_channels // config.block_c,

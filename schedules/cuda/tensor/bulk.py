@@ -134,6 +134,6 @@ def reads_input(image: ConvWorkload) -> bool:
     sizes, before = (image.height, image.width), image.padding[:2]
     axes = zip(image.output_size, image.kernel, image.stride, image.dilation, before, sizes, strict=True)
     return all(
-        any(0 <= place * stride + tap * dilation - first < size for place in range(places) for tap in range(taps))
-        for places, taps, stride, dilation, first, size in axes
+        any(0 <= pixel * stride + tap * dilation - first < size for pixel in range(pixels) for tap in range(taps))
+        for pixels, taps, stride, dilation, first, size in axes
     )

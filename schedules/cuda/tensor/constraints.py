@@ -23,10 +23,10 @@ from .tiles import (
     ROLE_REGISTERS,
     Config,
     ahead,
+    block_chunks,
     converted_products,
     fragments,
     may_have_channel_rows,
-    part_chunks,
     role_registers,
     tf32_products,
     tile_bytes,
@@ -101,7 +101,7 @@ def rules(problem: Problem) -> Tests[Config]:
         return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
 
     def stages(config: Config) -> bool:
-        most = MAX_STAGES if config.teams else part_chunks(workload, config)
+        most = MAX_STAGES if config.teams else block_chunks(workload, config)
         return config.num_stages <= MAX_STAGES and 1 <= ahead(problem, config) <= most
 
     def specialized(config: Config) -> bool:
@@ -110,7 +110,7 @@ def rules(problem: Problem) -> Tests[Config]:
         copied = is_bulk(problem) and max(config.block_m, config.block_n) <= MAX_PIXELS
         return not config.teams or (config.wgmma and copied and alone)
 
-    def whole_parts(config: Config) -> bool:
+    def whole_splits(config: Config) -> bool:
         """Return whether parts have equal numbers of chunks, of whole taps where a tap's last chunk is narrower."""
         together = 1 if last_steps(workload) == STEPS else chunks_of_tap(workload)
         return not config.teams or chunks(workload, by_tap=True) % (config.split_k * together) == 0
@@ -118,7 +118,7 @@ def rules(problem: Problem) -> Tests[Config]:
     def rounding(config: Config) -> bool:
         return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
 
-    def turned(config: Config) -> bool:
+    def transposed(config: Config) -> bool:
         """Return whether channels are rows only where `wgmma` reads both factors from shared memory."""
         in_memory = config.wgmma and converted_products(problem, config) == 0
         return not config.channel_rows or (in_memory and may_have_channel_rows(problem))
@@ -127,8 +127,8 @@ def rules(problem: Problem) -> Tests[Config]:
         """Return whether chunks begin where the period of their swizzle does, also after the tiles of teams."""
         return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
 
-    def parts_with_terms(config: Config) -> bool:
-        return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload, config.teams > 0)
+    def splits_with_terms(config: Config) -> bool:
+        return (config.split_k - 1) * block_chunks(workload, config) < chunks(workload, config.teams > 0)
 
     def indices(config: Config) -> bool:
         """Return whether TVM can count the sums of parts in 32 bits."""
@@ -140,11 +140,11 @@ def rules(problem: Problem) -> Tests[Config]:
         whole_warps,
         stages,
         specialized,
-        whole_parts,
+        whole_splits,
         rounding,
-        turned,
+        transposed,
         aligned,
-        parts_with_terms,
+        splits_with_terms,
         indices,
     )
 

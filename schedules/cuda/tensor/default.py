@@ -21,10 +21,10 @@ from .tiles import (
     MAX_STAGES,
     Config,
     ahead,
+    block_chunks,
     blocks,
     copied_rows,
     may_have_channel_rows,
-    part_chunks,
     tf32_products,
     tile_bytes,
 )
@@ -71,14 +71,14 @@ MAX_TURNS = 8
 LARGE_TILES = (160, 192, 224, MAX_COLUMNS)
 """The pixels of tiles in `CHANNEL_ROWS` where even with the largest a multiprocessor has more than `MAX_TURNS`."""
 
-FEWEST_PARTS, MAX_PARTS = 0.5, 2
-"""The parts of tiles for each multiprocessor where blocks of a default share reductions: fewer leave most of the GPU
-idle, and more have no further multiprocessor to go to."""
+LEAST_SPLIT_BLOCKS, MAX_SPLIT_BLOCKS = 0.5, 2
+"""The blocks for each multiprocessor where blocks of a default share reductions: fewer leave most of the GPU idle, and
+more have no further multiprocessor to go to."""
 
-MAX_PARTS_TRIED = 4
-"""The most parts of tiles for each multiprocessor in a space of configurations."""
+MAX_BLOCKS_TRIED = 4
+"""The most blocks for each multiprocessor in a space of configurations where blocks share reductions."""
 
-PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
+REDUCTION_SPLITS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
 
@@ -87,8 +87,8 @@ def tiles_of(problem: Problem) -> list[Config]:
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
-    own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
-    return [*CANDIDATES, *own]
+    divided = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    return [*CANDIDATES, *divided]
 
 
 def fitted(
@@ -96,27 +96,27 @@ def fitted(
     problem: Problem,
     target: tvm.target.Target,
     exchanged: bool,
-    parts: Sequence[tuple[int, bool]],
+    splits: Sequence[tuple[int, bool]],
 ) -> Iterator[Config]:
-    """Yield tiles, also with parts of their reductions where that suits the GPU; all with fitting stages."""
+    """Yield tiles, also with reductions split over blocks where that suits the GPU; all with fitting stages."""
     gpu, residual, single = gpu_of(target), problem.workload.epilogue.residual, tf32_products(problem) == 1
     even = [] if problem.open_sizes or residual else even_tiles(problem, target, exchanged)
     if single and not residual:
         even += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _equal(problem)]
-    of_tiles = dict.fromkeys(tiles, parts) | dict.fromkeys(even, parts[:1])
-    for tile, own_parts in of_tiles.items():
+    of_tiles = dict.fromkeys(tiles, splits) | dict.fromkeys(even, splits[:1])
+    for tile, tile_splits in of_tiles.items():
         whole = blocks(problem.workload, tile)
-        for split_k, in_cluster in own_parts:
-            if split_k == 1 or FEWEST_PARTS < whole * split_k / gpu.multiprocessors <= MAX_PARTS:
+        for split_k, in_cluster in tile_splits:
+            if split_k == 1 or LEAST_SPLIT_BLOCKS < whole * split_k / gpu.multiprocessors <= MAX_SPLIT_BLOCKS:
                 config = _fitting(tile, split_k, in_cluster, problem, gpu)
                 yield config
                 if single and tile.teams:
                     yield replace(config, rounds_input=True)
 
 
-def few_parts(problem: Problem, config: Config, gpu: Gpu) -> bool:
-    """Return whether a multiprocessor has at most `MAX_PARTS_TRIED` blocks."""
-    return blocks(problem.workload, config) <= MAX_PARTS_TRIED * gpu.multiprocessors
+def few_blocks(problem: Problem, config: Config, gpu: Gpu) -> bool:
+    """Return whether a multiprocessor has at most `MAX_BLOCKS_TRIED` blocks."""
+    return blocks(problem.workload, config) <= MAX_BLOCKS_TRIED * gpu.multiprocessors
 
 
 def _equal(problem: Problem) -> list[int]:
@@ -126,7 +126,7 @@ def _equal(problem: Problem) -> list[int]:
     the output from registers, or along planes, need no whole lines of channels.
     """
     channels = problem.workload.multiplier
-    return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
+    return [8 * ceil_div(channels, 8 * count) for count in range(ceil_div(channels, 256), ceil_div(channels, 64))]
 
 
 def even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
@@ -167,5 +167,5 @@ def _fitting(tile: Config, split_k: int, in_cluster: bool, problem: Problem, gpu
         stages = min(config.num_stages, room // (sum(copied_rows(problem, config)) * ROW_BYTES))
     else:
         used = config.num_stages - ahead(problem, config)
-        stages = max(used + 1, min(config.num_stages, part_chunks(problem.workload, config) + used))
+        stages = max(used + 1, min(config.num_stages, block_chunks(problem.workload, config) + used))
     return config if stages == config.num_stages else replace(config, num_stages=stages)

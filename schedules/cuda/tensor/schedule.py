@@ -69,10 +69,10 @@ READ_AT_ONCE = 8
 def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool) -> Schedule:
     """Schedule the computation, of factors that may have been exchanged; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
-    workload, split = compute.with_open_sizes(problem), weight_split(problem, config)
+    workload, weight_parts = compute.with_open_sizes(problem), weight_split(problem, config)
     form = compute.TensorForm(
-        parts=config.split_k,
-        split=split,
+        split_k=config.split_k,
+        weight_parts=weight_parts,
         in_tile=config.in_cluster,
         by_tap=config.teams > 0,
         rounds_input=config.rounds_input,

@@ -141,7 +141,7 @@ def role_registers(config: Config) -> tuple[int, int]:
     return ROLE_REGISTERS[config.teams * config.threads // COPYING_THREADS]
 
 
-def part_chunks(workload: ConvWorkload, config: Config) -> int:
+def block_chunks(workload: ConvWorkload, config: Config) -> int:
     """Return the number of chunks that a block goes through."""
     return ceil_div(chunks(workload, config.teams > 0), config.split_k)
 
@@ -192,8 +192,8 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     factors = [config.num_stages * count * ROW_BYTES for count in copied_rows(problem, config)]
     if config.teams:
         return BARRIER_BYTES + sum(factors) + config.teams * tile
-    place = max(factors) if tile_type(workload, config).name == workload.dtype else sum(factors)
-    return sum(factors) + max(0, tile - place)
+    reused = max(factors) if tile_type(workload, config).name == workload.dtype else sum(factors)
+    return sum(factors) + max(0, tile - reused)
 
 
 def tile_bytes(problem: Problem, config: Config) -> int:

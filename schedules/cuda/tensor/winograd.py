@@ -116,7 +116,7 @@ class Winograd(Product):
         Problem(ConvWorkload.conv2d((1, 32, 6, 30), (24, 32, 3, 3), padding=(2, 0, 1, 3)), precision="tf32"),
         Problem(ConvWorkload.conv2d((1, 96, 6, 13), (24, 96, 5, 5), padding=(1, 2, 0, 3), scale=True)),
     )
-    PARTS = ((1, False),)
+    REDUCTION_SPLITS = ((1, False),)
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take 3x3 and 5x5 convolutions of one group with a stride of 1, where errors may spread to outputs nearby.
@@ -196,8 +196,8 @@ class Winograd(Product):
         # Step 1. The products of the points, each of which has its sums behind those of the point before
         product, workload = product_of(problem), problem.workload
         side, size = side_of(workload), _size(problem)
-        split = tiles.weight_split(product, config)
-        form = compute.TensorForm(split=split, by_tap=config.teams > 0)
+        weight_parts = tiles.weight_split(product, config)
+        form = compute.TensorForm(weight_parts=weight_parts, by_tap=config.teams > 0)
         sch = begin(compute.tensor_winograd(workload, tiles.tile_of(product, config), form), problem)
         sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
         schedule_product(sch, product, config, target, size.nearest)

@@ -59,17 +59,17 @@ def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
     return tirx.reinterpret("float32", tirx.Select((bits & const(MAGNITUDE)) > const(INFINITY), const(NAN), finite))
 
 
-def finishes_early(workload: ConvWorkload, parts: int) -> bool:
+def finishes_early(workload: ConvWorkload, split_k: int) -> bool:
     """Return whether the epilogue is computed on sums in registers: of one part, and without a residual."""
-    return parts == 1 and not workload.epilogue.residual
+    return split_k == 1 and not workload.epilogue.residual
 
 
 class TensorForm(NamedTuple):
     """The form of a product for tensor cores, beside its tiles: see `tensor_gemm`."""
 
-    parts: int = 1
+    split_k: int = 1
     """The number of parts of the reduction, whose sums are added up afterwards."""
-    split: int = 0
+    weight_parts: int = 0
     """The number of TF32 numbers that add up to each weight; 0 where the weight is multiplied as it is."""
     in_tile: bool = False
     """True if the parts of a tile are added up before "sums"."""
@@ -95,7 +95,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
     `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
     of a tile, copies, elements) and (channel tiles, chunks, ...), where channel tiles are those of all groups.
-    "product" has the sums of each of the `parts` of the chunks in the order of registers, "tile" in the order of
+    "product" has the sums of each of the `split_k` of the chunks in the order of registers, "tile" in the order of
     memory, and "sums" without elements past the end. Where x has a zero point, "sums" subtracts a stage "offsets" of
     (K,): the zero point times the sum of a channel's weights. Parts are added up in "planes", or with `in_tile` already
     in "sums", which then has one part and reads the others by way of a stage "fetched": (parts, pixel tiles, channel
@@ -120,7 +120,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
         return sums[0, p, g, of_group] if left == 1 else te.sum(sums[part, p, g, of_group], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
-    early = finishes_early(workload, form.parts)
+    early = finishes_early(workload, form.split_k)
     output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, exchanged)
     return [*((w, x) if exchanged else (x, w)), *operands.values(), output]
 
@@ -138,10 +138,10 @@ def tensor_sums(
     The factors may be stages themselves. The epilogue's operands are read where `finishes_early` is true.
     """
     flat = with_flat_pixels(workload)
-    parts, split, in_tile, by_tap, rounds_input, exchanged = form
-    count = -(-chunks(workload, by_tap) // parts)
-    columns = _columns(x, workload, tile, count * parts, by_tap, rounds_input)
-    factors = _weights(w, workload, tile, count * parts, by_tap, split)
+    split_k, weight_parts, in_tile, by_tap, rounds_input, exchanged = form
+    count = -(-chunks(workload, by_tap) // split_k)
+    columns = _columns(x, workload, tile, count * split_k, by_tap, rounds_input)
+    factors = _weights(w, workload, tile, count * split_k, by_tap, weight_parts)
     tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
@@ -157,9 +157,9 @@ def tensor_sums(
         first, second = tile.transposed(element, weight)  # the factor of rows is read first, as products expect it
         return te.sum(first * second, axis=[chunk, copy, lane])
 
-    product = te.compute((parts, tiles_m, tiles, *tile.registers), accumulate, name="product")
+    product = te.compute((split_k, tiles_m, tiles, *tile.registers), accumulate, name="product")
 
-    early, per_group = finishes_early(workload, parts), tiles // workload.groups
+    early, per_group = finishes_early(workload, split_k), tiles // workload.groups
     offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
 
     def in_rows(*axes: tirx.Var) -> tirx.PrimExpr:
@@ -183,7 +183,7 @@ def tensor_sums(
         y = y if offsets is None else y - of_channel(offsets)
         return epilogue_value(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
 
-    tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
+    tiled = te.compute((split_k, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
     def in_matrix(part: tirx.Var, pt: tirx.Var, kt: tirx.Var, m: tirx.PrimExpr, n: tirx.PrimExpr) -> tirx.PrimExpr:
         row, column = tile.transposed(index_of(m, tile.pixels), index_of(n, tile.channels))
@@ -191,21 +191,21 @@ def tensor_sums(
 
     fetched = None
     if in_tile:
-        fetched = te.compute((parts, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
+        fetched = te.compute((split_k, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
 
     def exact(part: tirx.Var, p: tirx.Var, g: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
         index = p // tile.block_m, g * per_group + k // tile.block_n, p % tile.block_m, k % tile.block_n
         if fetched is None:
             total = in_matrix(part, *index)
         else:
-            total = reduce(add, (fetched(each, *index) for each in range(parts)))
+            total = reduce(add, (fetched(each, *index) for each in range(split_k)))
         if offsets is None or early:
             return total
         offset = offsets[g * workload.multiplier + k]
         return total - (offset if left == 1 else tirx.if_then_else(part == 0, offset, zero))
 
     zero = tirx.const(0, sum_type)
-    left = 1 if in_tile else parts
+    left = 1 if in_tile else split_k
     shape = (left, flat.batch * flat.width, workload.groups, workload.multiplier)
     return te.compute(shape, exact, name="sums")
 
@@ -263,7 +263,7 @@ def _columns(
 
 
 def _weights(
-    w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, split: int
+    w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, weight_parts: int
 ) -> list[te.Tensor]:
     """Return the stages "weights" and, of a weight in two numbers, "rests", after "packed" if there is one."""
     given, workload = workload, read_image(workload)
@@ -273,15 +273,15 @@ def _weights(
     def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         tap, channel = (c // given.in_channels, c % given.in_channels) if reads_windows(given) else (s, c)
         value = w[given.weight_layout.memory_index(tile.channel_at(k), channel, r, tap)]
-        if split:
+        if weight_parts:
             high = in_tf32(value)
             # TVM simplifies indices by the condition, and a `Select` would read at the indices of both alternatives.
-            value = high if split == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
+            value = high if weight_parts == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
         return value if group_channels == channels else tirx.if_then_else(c < group_channels, value, zero)
 
     packed = None
-    if lays_out_weight(given, split):
-        shape = (max(1, split), workload.out_channels, *workload.kernel, channels)
+    if lays_out_weight(given, weight_parts):
+        shape = (max(1, weight_parts), workload.out_channels, *workload.kernel, channels)
         packed = te.compute(shape, element, name="packed")
 
     def stage(summand: int, name: str) -> te.Tensor:
@@ -304,7 +304,7 @@ def _weights(
     _, tile_rows = tile.factors
     per_group = -(-workload.multiplier // tile.block_n)
     tiles = workload.groups * per_group
-    return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
+    return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, weight_parts)])]
 
 
 def _term(
