@@ -214,6 +214,6 @@ class BulkCopy(NamedTuple):
     """The number of pixels in such a group; it is `pixels` where tiles are of all pixels."""
     first_pixel: int = 0
     """The first pixel of the first tile."""
-    groups_apart: int = 0
+    separate_groups: int = 0
     """1 where there is one image, and the channels of each group are a separate array; 0 where a pixel has the channels
     of all groups."""

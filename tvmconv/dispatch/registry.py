@@ -162,9 +162,9 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
         in_direction = [each for each in templates if problem.direction in directions_of(templates[each])]
         has_layouts = [each for each in in_direction if templates[each].LAYOUTS.obstacle(problem.workload) is None]
         fitting = has_layouts or (in_direction if problem.workload.is_in_nchw else [])
-        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in fitting])
+        raise _refused(problem, kind, [_explained(templates[each], obstacles[each]) for each in fitting])
     if algorithm not in ("auto", *known):
-        why = f": {_told(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
+        why = f": {_explained(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}{why}"
         raise InvalidArgumentError("algorithm", algorithm, expected)
     return tuple(templates[each] for each in (known if algorithm == "auto" else [algorithm]))
@@ -180,7 +180,7 @@ def _refused(problem: Problem, kind: str, reasons: Sequence[str]) -> InvalidArgu
     return InvalidArgumentError("layout", problem.workload.layouts, f"{expected}: {why}" if why else expected)
 
 
-def _told(template: Template, obstacle: str | None) -> str:
+def _explained(template: Template, obstacle: str | None) -> str:
     return f"{template_name(template)} {obstacle}"
 
 

@@ -82,13 +82,15 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     After: `def kernel(x, w, output, packed): for ...: packed[...] = ...; for ...: output[...] = ...`.
     """
     root = func.body.block
-    taken = left_to_others(root)
-    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken]
+    arrays_passed = left_to_others(root)
+    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in arrays_passed]
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(_bytes_of_an_image(arrays), ())
-    kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
+    kept = [buffer for buffer in root.alloc_buffers if buffer not in arrays_passed]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
-    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace.passed(arrays)
+    return tirx.PrimFunc([*func.params, *arrays_passed], body, func.ret_type, attrs=func.attrs), Workspace.passed(
+        arrays
+    )
 
 
 def _parameter(size: Any) -> int | str:

@@ -22,9 +22,9 @@ def resolve_quantization(
     """
     if dtype not in DTYPES:
         raise InvalidArgumentError("dtype", dtype, KNOWN)
-    own = (msgspec.UNSET, dtype)
+    unwidened = (msgspec.UNSET, dtype)
     wider = (STORAGE_TYPES[dtype].sums,) if dtype in NARROW else ()
-    if dtype not in QUANTIZED and out_dtype not in (*own, *wider):
+    if dtype not in QUANTIZED and out_dtype not in (*unwidened, *wider):
         others = "".join(f"{name}, " for name in wider)
         raise InvalidArgumentError("out_dtype", out_dtype, f"{dtype}, as x is, {others}or x in {one_of(QUANTIZED)}")
     zero_point = _resolve_zero_point("x_zero_point", x_zero_point, dtype)
@@ -32,7 +32,7 @@ def resolve_quantization(
         raise InvalidArgumentError("factor", epilogue.factor, f"1, for an output that is not in {one_of(QUANTIZED)}")
     if dtype not in QUANTIZED:
         _resolve_zero_point("out_zero_point", epilogue.zero_point, dtype)
-        return msgspec.UNSET if out_dtype in own else out_dtype, zero_point
+        return msgspec.UNSET if out_dtype in unwidened else out_dtype, zero_point
     out_dtype = "int32" if out_dtype is msgspec.UNSET else out_dtype
     if out_dtype not in tuple(STORAGE_TYPES):
         raise InvalidArgumentError("out_dtype", out_dtype, one_of([*STORAGE_TYPES]))

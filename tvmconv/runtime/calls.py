@@ -119,14 +119,14 @@ class Launch:
                 expected = "a tensor with data: call outside of FakeTensorMode"
                 raise InvalidArgumentError("output", "a tensor without data", expected)
         else:
-            self.require_apart(target, arguments)
+            self.require_no_overlap(target, arguments)
         arguments.append(target if self.as_argument is None else self.as_argument(target))
         for new in self.new_workspace:
             arguments.append(new())
         self.kernel(*arguments)
         return target
 
-    def require_apart(self, target: Any, arguments: list[Any]) -> None:
+    def require_no_overlap(self, target: Any, arguments: list[Any]) -> None:
         """Raise `InvalidArgumentError` if an argument shares memory with the output."""
         first = target.data_ptr()
         last = first + self.output_bytes

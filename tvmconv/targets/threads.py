@@ -69,10 +69,10 @@ def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Ch
     quota = cpu_quota(root)
     if quota is not None and quota < threads:
         threads, reason = max(1, int(quota)), f"the container's quota of {quota:g} CPUs"
-    own = _chosen(environment)
+    of_process = _chosen(environment)
     for name in NUMBERS_OF_USERS:
         text = environment.get(name)
-        if text is None or own.get(name) == text:
+        if text is None or of_process.get(name) == text:
             continue
         # OpenMP takes a number for each level of nesting, of which the first is meant.
         given = re.match(r"\s*0*([1-9]\d*)\s*(,|$)", text)

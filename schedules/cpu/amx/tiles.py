@@ -243,9 +243,9 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
 
     count = workload.batch * tasks_of(workload, config)
     if config.staged:
-        own = config.staged == 1
-        copied = bytes_staged(problem, config, target) * (tasks_of(workload, config) if own else 1)
-        working += copied / LINE_BYTES * (OWN_CYCLES if own else SHARED_CYCLES)
+        is_private = config.staged == 1
+        copied = bytes_staged(problem, config, target) * (tasks_of(workload, config) if is_private else 1)
+        working += copied / LINE_BYTES * (OWN_CYCLES if is_private else SHARED_CYCLES)
         if workload.layout == "NCHW":
             working += copied / workload.itemsize * GATHER_CYCLES
     working += TASK_CYCLES * tasks_of(workload, config)

@@ -77,8 +77,8 @@ def table() -> Table[Rates]:
 
 def rates_of(cpu: Cpu) -> Rates:
     """Return the rates of a CPU: the user's, else those that the package has."""
-    own = USER.rows().get(cpu.model)
-    return shipped_rates(cpu) if own is None else own.rates
+    user_row = USER.rows().get(cpu.model)
+    return shipped_rates(cpu) if user_row is None else user_row.rates
 
 
 def shipped_rates(cpu: Cpu) -> Rates:

@@ -85,9 +85,9 @@ class Depthwise(GpuTemplate[Config]):
             return config.planes in whole_planes(workload, config.planes)
 
         def whole_vectors(config: Config) -> bool:
-            own = config.flat or config.thread_x % config.store == 0
+            of_row = config.flat or config.thread_x % config.store == 0
             whole = config.store == 1 if any_width else width % config.store == 0
-            return config.store in (1, 2, 4, 8) and own and whole and config.store * workload.itemsize <= 16
+            return config.store in (1, 2, 4, 8) and of_row and whole and config.store * workload.itemsize <= 16
 
         def whole_loads(config: Config) -> bool:
             whole = config.load == 1 if any_width else workload.width % config.load == 0
@@ -200,7 +200,7 @@ class Depthwise(GpuTemplate[Config]):
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload, (height, width) = problem.workload, problem.workload.output_size
         taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
-        own = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
+        elements_read = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
         staged = prod(workload.read_by((config.block_y, config.block_x)))
         run = min(width, config.threads_x * config.thread_x)
         return {
@@ -214,7 +214,7 @@ class Depthwise(GpuTemplate[Config]):
             "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
             "shared_bytes": shared_bytes(workload, config),
             "registers": registers(workload, config),
-            "macs_per_load": config.outputs * taps / own,
+            "macs_per_load": config.outputs * taps / elements_read,
             "halo": staged / (config.block_y * config.block_x),
             "run_bytes": run * workload.itemsize,
             "rows_of_warp": max(1.0, WARP / config.threads_x),

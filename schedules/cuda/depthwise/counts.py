@@ -115,7 +115,7 @@ def _stored_lines(workload: ConvWorkload, config: Config) -> int:
 
 def _sectors(workload: ConvWorkload, config: Config) -> int:
     """Return the sectors of the L2 cache that the threads of a warp touch as each loads an element of its window."""
-    return _touched(workload, config, _steps(workload, config, workload.height, workload.width), SECTOR)
+    return _touched(workload, config, _thread_distances(workload, config, workload.height, workload.width), SECTOR)
 
 
 def _touched(workload: ConvWorkload, config: Config, steps: Axes, unit: int) -> int:
@@ -130,11 +130,11 @@ def _bank_reads(workload: ConvWorkload, config: Config) -> int:
     if config.shared_input:
         rows, _ = workload.read_by((config.block_y, config.block_x))
         columns = staged_elements(workload, config, (config.block_y, config.block_x)) // rows
-    elements = first_warp(_threads(config), _steps(workload, config, rows, columns))
+    elements = first_warp(_threads(config), _thread_distances(workload, config, rows, columns))
     return bank_reads({element * workload.itemsize // WORD for element in elements})
 
 
-def _steps(workload: ConvWorkload, config: Config, rows: int, columns: int) -> Axes:
+def _thread_distances(workload: ConvWorkload, config: Config, rows: int, columns: int) -> Axes:
     """Return the elements between the reads of neighbouring threads in z, y and x, of planes of `rows` and `columns`.
 
     Threads in z that read the same input channel are counted as if they read different parts of its plane.

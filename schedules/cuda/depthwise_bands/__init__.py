@@ -181,9 +181,9 @@ class DepthwiseBands(GpuTemplate[Config]):
         rows, longest = sum(max(0, span) for span in spans) * config.channels, max(spans)
         pairs, parts = products(workload, config), max(1, tf32_products(problem))
         columns, matrices = len({block for *_, block in pairs}), 4 * len({step for _, step, _ in pairs})
-        taken_apart = 0 if workload.dtype in NARROW else 3 * (parts - 1) + 1  # instructions for each factor
-        of_row = config.images * (parts * len(pairs) + columns * (0.5 + 2 * taken_apart) + 3)
-        of_row += matrices * (1 + taken_apart) + 6
+        splitting = 0 if workload.dtype in NARROW else 3 * (parts - 1) + 1  # instructions for each factor
+        of_row = config.images * (parts * len(pairs) + columns * (0.5 + 2 * splitting) + 3)
+        of_row += matrices * (1 + splitting) + 6
         lines, taps = copied(workload, config)
         in_a_loop = 0.0 if is_copied_asynchronously(workload) else lines
         others = BEGINNING + (lines + taps) * COPYING + in_a_loop * PLACING + config.sums * STORING
@@ -263,8 +263,8 @@ class DepthwiseBands(GpuTemplate[Config]):
         if is_copied_asynchronously(workload):
             copy_asynchronously(sch, lines, config.threads, permuted=False)
         else:
-            own = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read
-            _, spread = sch.split(sch.fuse(*sch.get_loops(lines)[-own:]), [None, config.threads])
+            dimensions = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read
+            _, spread = sch.split(sch.fuse(*sch.get_loops(lines)[-dimensions:]), [None, config.threads])
             sch.bind(spread, "threadIdx.x")
         copy_asynchronously(sch, taps, config.threads, permuted=False)
         init = sch.decompose_reduction(product, chunk)

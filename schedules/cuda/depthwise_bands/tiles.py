@@ -99,8 +99,8 @@ def is_copied_asynchronously(workload: ConvWorkload) -> bool:
 def registers_of(problem: Problem, config: Config) -> int:
     """Return the registers that a thread takes."""
     factors = 4 * len({step for _, step, _ in products(in_planes(problem.workload), config)})
-    own = factors + config.block_x // 4 if tf32_products(problem) > 1 else 0
-    return int(FOR_A_SUM * config.sums) + factors + own + OTHER_REGISTERS
+    of_splitting = factors + config.block_x // 4 if tf32_products(problem) > 1 else 0
+    return int(FOR_A_SUM * config.sums) + factors + of_splitting + OTHER_REGISTERS
 
 
 def line_bytes(workload: ConvWorkload, config: Config) -> int:

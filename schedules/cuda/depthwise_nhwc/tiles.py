@@ -85,7 +85,7 @@ def read(workload: ConvWorkload, config: Config) -> tuple[int, int]:
 @lru_cache(maxsize=1024)  # the model of thousands of configurations asks for a few tiles
 def _read_by(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[int, int]:
     sizes = zip(workload.read_by(tile), (workload.height, workload.width), tile, workload.output_size, strict=True)
-    rows, columns = (min(size, own) if computed == outputs else size for size, own, computed, outputs in sizes)
+    rows, columns = (min(size, extent) if computed == outputs else size for size, extent, computed, outputs in sizes)
     return rows, columns
 
 

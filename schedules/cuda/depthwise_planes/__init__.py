@@ -192,7 +192,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
         """Schedule the computation; the config must be legal for the problem."""
         # Step 0. The computation
-        workload, own = problem.workload, neighbours(problem.workload)
+        workload, neighbour_channels = problem.workload, neighbours(problem.workload)
         is_nhwc, channels = workload.layout == "NHWC", channels_of(workload, config)
         images = config.images // side_by_side(workload, config.images)
         # TVM cannot tell that the sums of whole planes are all that the output reads.
@@ -207,7 +207,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
         # Step 1. Tile the output: blocks, warps, threads as tensor cores have the sums, then those of a thread
         n, k, eight, band, two, column, pair, row = sch.get_loops(sums)
         bn, image = sch.split(n, [None, images])
-        bk, wk, channel = sch.split(k, [None, config.warps, own])
+        bk, wk, channel = sch.split(k, [None, config.warps, neighbour_channels])
         sch.reorder(bn, bk, wk, two, pair, row, image, eight, band, column, channel)
         block = sch.fuse(bn, bk)
         sch.bind(block, "blockIdx.x")
@@ -262,20 +262,24 @@ def _warps(workload: ConvWorkload) -> tuple[int, ...]:
 
 def _issued_and_accesses(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the instructions of a warp, and its accesses to shared memory."""
-    own, pair, lines = neighbours(workload), side_by_side(workload, config.images), len(lines_of(workload))
-    halves = 2 * own * len({step for _, step in pairs(workload)}) * config.images // pair
-    loads, combined = (1, 1) if own == 1 and workload.width % 2 == 0 else (2 // own, 3)
+    neighbour_channels, pair, lines = (
+        neighbours(workload),
+        side_by_side(workload, config.images),
+        len(lines_of(workload)),
+    )
+    halves = 2 * neighbour_channels * len({step for _, step in pairs(workload)}) * config.images // pair
+    loads, combined = (1, 1) if neighbour_channels == 1 and workload.width % 2 == 0 else (2 // neighbour_channels, 3)
     of_row, of_planes = halves * (loads + combined), 0
     if in_registers(workload):  # loaded once, then shuffled
         of_row, of_planes = halves, of_row
-    taps = own * (TAPS_OF_TWO if pair == 2 else TAPS * len(matrices(workload)))
+    taps = neighbour_channels * (TAPS_OF_TWO if pair == 2 else TAPS * len(matrices(workload)))
     copies, stores = _copied_by(workload, config)
-    sums, pieces = sums_of(workload, config), 4 if own == 2 else 1
+    sums, pieces = sums_of(workload, config), 4 if neighbour_channels == 2 else 1
     issued = lines * (taps + of_row + products(workload, config) + ROW) + of_planes + BEGINNING
     issued += copies * COPYING + stores * (STORING + pieces) + sums * FINISHING
-    conflicts = 2 if own == 2 else 1
+    conflicts = 2 if neighbour_channels == 2 else 1
     accesses = lines * (taps / 3 + _shared_banks(workload, config) * halves * (1 if in_registers(workload) else loads))
-    return issued, accesses + 4 * copies + conflicts * (4 * stores + sums / own)
+    return issued, accesses + 4 * copies + conflicts * (4 * stores + sums / neighbour_channels)
 
 
 def _shared_banks(workload: ConvWorkload, config: Config) -> float:

@@ -215,9 +215,9 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         sch.compute_at(warps, tap)
 
         # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
-        own, group, r, diagonal, half, i, pair, odd = sch.get_loops(squares)[-8:]
-        sch.reorder(own, group, i, pair, r, diagonal, half, odd)
-        thread = sch.fuse(own, group, i, pair)
+        share, group, r, diagonal, half, i, pair, odd = sch.get_loops(squares)[-8:]
+        sch.reorder(share, group, i, pair, r, diagonal, half, odd)
+        thread = sch.fuse(share, group, i, pair)
         sch.bind(thread, "threadIdx.x")
         sch.annotate(thread, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))  # or a compiler spills
         for loop in (r, diagonal, half):

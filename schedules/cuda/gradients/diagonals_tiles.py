@@ -43,7 +43,7 @@ SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
 COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
 """The instructions of a thread for a copy, for a row of taps, and for an element of a diagonal that is added up."""
 
-TAKEN_APART = 24.0
+SPLITTING = 24.0
 """The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers."""
 
 UNHINDERED = 0.25
@@ -174,7 +174,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
     first, second = ceil_div(workload.width, TILE), ceil_div(ceil_div(width, EIGHT), 2)
 
     # What a chunk takes: the products of all warps, and the copies of all threads
-    own = tiles.shares * tiles.pairs
+    pairs_of_images = tiles.shares * tiles.pairs
     copying, vectors, plain = 0.0, 0.0, 0
     for rows, columns in ((lines, workload.width), (tiles.rows, width)):
         lanes = copied_lanes(columns, workload.itemsize)
@@ -184,10 +184,10 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
         plain += is_plain(columns, workload.itemsize)
     of_row, of_dy, read, read_of_dy = multiplied + first + OF_ROW, second + OF_ROW, 4 * first, 4 * second
     if of_three_products(workload):  # a product of rows of two images is six instructions, and dy is read for each row
-        of_row = 2 * (3 * multiplied + TAKEN_APART * (first + second) + OF_ROW)
+        of_row = 2 * (3 * multiplied + SPLITTING * (first + second) + OF_ROW)
         of_dy, read, read_of_dy, multiplied = 0.0, 2 * (read + read_of_dy), 0, 6 * multiplied
-    issued = own * (met * of_row + tiles.groups * eights * of_dy) / tiles.warps + copying
-    accessed = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
+    issued = pairs_of_images * (met * of_row + tiles.groups * eights * of_dy) / tiles.warps + copying
+    accessed = pairs_of_images * (met * read + tiles.groups * eights * read_of_dy) + vectors
     alone = tiles.pairs * eights * tiles.block_r(workload) * (of_row + OF_ROW) + copying * UNHINDERED
     finish = tiles.groups * tiles.block_r(workload) * kernel_x * tiles.shares * TILE * OF_SUM / WARP / tiles.warps
     instruction = PRODUCTS / tensor_instructions(target)["mma"].products
@@ -199,7 +199,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
         moved=memory_bytes(workload, target),
         fetched=turns * vectors * LINE,
         accessed=turns * accessed,
-        multiplied=turns * own * met * multiplied * instruction,
+        multiplied=turns * pairs_of_images * met * multiplied * instruction,
         arrivals=1 + turns * (1 / tiles.ahead + plain / PLAIN_TURNS),
         serial=turns * alone + finish,
         kernels=1 + (tiles.parts > 1),

@@ -374,9 +374,9 @@ def _into_blocks(sch: Schedule, shares: Shares) -> None:
     _, y, x = sch.split(sch.fuse(r, s), [None, shares.warps, WARP])
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
-    own = sch.get_loops(warps)[-4]
-    sch.bind(own, "threadIdx.y")
-    sch.compute_at(sums, own, preserve_unit_loops=True)
+    warp_loop = sch.get_loops(warps)[-4]
+    sch.bind(warp_loop, "threadIdx.y")
+    sch.compute_at(sums, warp_loop, preserve_unit_loops=True)
     sch.set_scope(sums, 0, "local")
 
 

@@ -199,27 +199,27 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         # Step 1. A block has a part of the tiles of some channels
         stored = sch.cache_write(parts, 0, "local")
         p, r, s, k = sch.get_loops(stored)
-        bk, own = sch.split(k, [None, threads_c * vector])
-        sch.reorder(p, bk, r, s, own)
+        bk, block_k = sch.split(k, [None, threads_c * vector])
+        sch.reorder(p, bk, r, s, block_k)
         block = sch.fuse(p, bk)
         sch.bind(block, "blockIdx.x")
 
         # Step 2. Each thread sums its tiles in registers, turn by turn. Stages are moved into loops before these are
         # split: then their indices have no conditions of the split.
-        own = sch.fuse(s, own)
-        sch.compute_at(parts, own, preserve_unit_loops=True)
+        block_k = sch.fuse(s, block_k)
+        sch.compute_at(parts, block_k, preserve_unit_loops=True)
         staged = sch.cache_read(parts, 0, "shared")
         sch.compute_at(staged, r, preserve_unit_loops=True)
         sch.compute_at(sums, block, preserve_unit_loops=True)
         sch.set_scope(sums, 0, "local")
-        _, thread_y, thread_x = sch.split(own, [None, tiles.threads, threads_c])
+        _, thread_y, thread_x = sch.split(block_k, [None, tiles.threads, threads_c])
         _bind_threads(sch, thread_y, thread_x)
         # A compiler takes fewer registers for more blocks, and waits for memory.
         sch.annotate(thread_x, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))
-        *_, own, r_, s_, k, turn, row, column = sch.get_loops(sums)
+        *_, block_k, r_, s_, k, turn, row, column = sch.get_loops(sums)
         tk, lane = sch.split(k, [threads_c, vector])
-        sch.reorder(own, tk, turn, row, column, r_, s_, lane)
-        _bind_threads(sch, own, tk)
+        sch.reorder(block_k, tk, turn, row, column, r_, s_, lane)
+        _bind_threads(sch, block_k, tk)
         loops = {
             grad: turn,
             wide_dy: turn,
@@ -238,10 +238,10 @@ class WeightGradientNhwc(GpuTemplate[Config]):
 
         # Step 3. The block adds up the sums of its threads, a row of taps at a time, from shared memory
         sch.unroll(r)  # registers have no addresses
-        *_, own, _, s_, k = sch.get_loops(staged)
+        *_, block_k, _, s_, k = sch.get_loops(staged)
         tk, lane = sch.split(k, [threads_c, vector])
-        sch.reorder(own, tk, s_, lane)
-        _bind_threads(sch, own, tk)
+        sch.reorder(block_k, tk, s_, lane)
+        _bind_threads(sch, block_k, tk)
         sch.unroll(s_)
         sch.vectorize(lane)
         sch.decompose_reduction(parts, sch.get_loops(parts)[-1])

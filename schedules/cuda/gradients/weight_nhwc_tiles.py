@@ -61,7 +61,7 @@ FEWEST = 256
 WAVES = 3
 """The most waves of blocks on a multiprocessor."""
 
-PARTS_EACH = 32
+PARTS_OF_AN_ADDER = 32
 """The number of parts that a thread of the second kernel adds up, unless they are more than `ADDERS` times this
 number."""
 
@@ -136,7 +136,7 @@ def _crowd(numbers: int) -> int:
 
 def adders(parts: int) -> int:
     """Return the threads of the second kernel that add up `parts` sums of a tap of a channel."""
-    return next(count for count in (1, 2, 4, 8, ADDERS) if parts <= PARTS_EACH * count or count == ADDERS)
+    return next(count for count in (1, 2, 4, 8, ADDERS) if parts <= PARTS_OF_AN_ADDER * count or count == ADDERS)
 
 
 def _tiles(workload: ConvWorkload) -> Iterator[Tile]:
@@ -177,12 +177,12 @@ def tile_of(workload: ConvWorkload, vector: int, rows: int, columns: int) -> Til
         inside = (0 <= first * stride + tap - before < there for first in range(size) for tap in range(kernel))
         read.append(min(window[axis], there) if is_whole[axis] else window[axis])
         products *= sum(inside) if is_whole[axis] else size * kernel
-    own = min(rows, workload.kernel[0] + AHEAD) if is_whole[0] else rows
+    rows_with_sums = min(rows, workload.kernel[0] + AHEAD) if is_whole[0] else rows
     loads = rows * columns + prod(read)
     converted = vector if workload.itemsize < 4 else 0
     instructions = products + loads * (vector + converted + 2)  # each load has its address, each element its test
     divides = all(all_of % size == 0 for size, all_of in zip((rows, columns), workload.output_size, strict=True))
-    numbers = vector * (taps + own * columns + 2 * read[1]) + read[1] + (0 if divides else REMAINDER)
+    numbers = vector * (taps + rows_with_sums * columns + 2 * read[1]) + read[1] + (0 if divides else REMAINDER)
     loaded = vector * taps + loads * max(1, vector * workload.itemsize // 4) + (0 if divides else REMAINDER)
     return Tile(vector, rows, columns, instructions, numbers, loaded <= LOADED)
 

@@ -226,18 +226,18 @@ class Grouped(GpuTemplate[Config]):
 
         # Step 1. Tile the output: blocks, then threads as tensor cores have the sums, then those of a thread
         n, y, x, k = sch.get_loops(output)
-        own = unit_outputs(workload) // 4
+        lane_outputs = unit_outputs(workload) // 4
         n, image = sch.split(n, [None, config.images])
         by, wm, i, h = sch.split(y, [None, config.warps_m, config.rows, 2])
         bx, p, j = sch.split(x, [None, EIGHT, config.columns])
-        bk, wn, q, lane = sch.split(k, [None, config.warps_n, 4, own])
+        bk, wn, q, lane = sch.split(k, [None, config.warps_n, 4, lane_outputs])
         sch.reorder(n, by, bx, bk, image, wm, wn, p, q, i, j, h, lane)
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(image, wm, wn, p, q)
         sch.bind(thread, "threadIdx.x")
         if config.threads > FULL_REGISTERS:
             sch.annotate(thread, MIN_BLOCKS, 1)
-        step, vector = sch.split(lane, [None, gcd(own, VECTOR)])
+        step, vector = sch.split(lane, [None, gcd(lane_outputs, VECTOR)])
         for loop in (i, j, h, step):
             sch.unroll(loop)
         sch.vectorize(vector)
@@ -248,7 +248,7 @@ class Grouped(GpuTemplate[Config]):
         stored = sch.cache_write(output, 0, "local")  # TVM has no vectors of more than four conditions to compute it in
         sch.reverse_compute_at(stored, h)
         step, vector = sch.split(
-            sch.get_loops(stored)[-1], [None, gcd(own, COPY_BYTES // workload.output_storage.itemsize)]
+            sch.get_loops(stored)[-1], [None, gcd(lane_outputs, COPY_BYTES // workload.output_storage.itemsize)]
         )
         sch.unroll(step)
         sch.vectorize(vector)

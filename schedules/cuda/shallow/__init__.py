@@ -222,15 +222,15 @@ class Shallow(GpuTemplate[Config]):
         wm, i, h = sch.split(y, [config.warps_m, config.rows, 2])
         p, j = sch.split(x, [EIGHT, config.columns])
         bk, wn = sch.split(warp, [None, config.warps_n])
-        q, own = sch.split(k, [QUAD, outputs // QUAD])
+        q, lane_outputs = sch.split(k, [QUAD, outputs // QUAD])
         in_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
         few = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
-        vector, part, lane = sch.split(j if in_planes else own, [None, size // few, few])
-        sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, own if in_planes else j, vector, part, lane)
+        vector, part, lane = sch.split(j if in_planes else lane_outputs, [None, size // few, few])
+        sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, lane_outputs if in_planes else j, vector, part, lane)
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(wm, wn, p, q)
         sch.bind(thread, "threadIdx.x")
-        for loop in (i, h, own if in_planes else j, vector, part):
+        for loop in (i, h, lane_outputs if in_planes else j, vector, part):
             sch.unroll(loop)
         sch.vectorize(lane)
 
@@ -246,10 +246,10 @@ class Shallow(GpuTemplate[Config]):
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
         *tile, line, column, channel = sch.get_loops(pixels)[-6:]
         lines = (line, channel) if workload.layout == "NCHW" else (line,)
-        along = [column] if workload.layout == "NCHW" else [column, channel]
-        sch.reorder(*lines, *along)
+        fused_axes = [column] if workload.layout == "NCHW" else [column, channel]
+        sch.reorder(*lines, *fused_axes)
         turn, group = sch.split(sch.fuse(*tile, *lines), [None, config.threads // SEGMENT])
-        step, lane = sch.split(sch.fuse(*along), [None, SEGMENT])
+        step, lane = sch.split(sch.fuse(*fused_axes), [None, SEGMENT])
         sch.reorder(turn, step, group, lane)
         sch.bind(sch.fuse(group, lane), "threadIdx.x")
         # All loads are under way before one is stored.
@@ -283,8 +283,8 @@ def _block_outputs(workload: ConvWorkload) -> list[int]:
 def _stored_run(workload: ConvWorkload, config: Config) -> int:
     """Return the neighbouring bytes that a warp stores at once: of several threads, if each has one vector of them."""
     size = store_vector(workload, config)
-    own, threads = (config.columns, EIGHT) if workload.out_layout == "NCHW" else (config.outputs // QUAD, QUAD)
-    return size * (threads if size == own else 1) * workload.output_storage.itemsize
+    lane_outputs, threads = (config.columns, EIGHT) if workload.out_layout == "NCHW" else (config.outputs // QUAD, QUAD)
+    return size * (threads if size == lane_outputs else 1) * workload.output_storage.itemsize
 
 
 def product_function(problem: Problem, config: Config) -> tuple[str, str, int]:

@@ -199,7 +199,7 @@ class Simt(GpuTemplate[GemmConfig]):
         def whole_gpu(config: GemmConfig) -> bool:
             return config.split_k == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
 
-        def register_limit_that_matters(config: GemmConfig) -> bool:
+        def effective_register_limit(config: GemmConfig) -> bool:
             """Return whether registers are not limited, or to exactly twice the outputs of a thread."""
             needed = config.min_blocks_per_sm * config.threads * 2 * config.outputs
             return config.min_blocks_per_sm == 1 or needed == REGISTERS
@@ -207,7 +207,7 @@ class Simt(GpuTemplate[GemmConfig]):
         def promising(config: GemmConfig) -> bool:
             return self.estimate(problem, config, target) <= bound
 
-        heuristics = named(short_chunks, whole_gpu, register_limit_that_matters)
+        heuristics = named(short_chunks, whole_gpu, effective_register_limit)
         constraints, knobs = self.constraints(problem, target), self.knobs(problem, default)
         return Space(default, self.LEAST, knobs, constraints, heuristics, promising)
 
@@ -289,7 +289,7 @@ class Simt(GpuTemplate[GemmConfig]):
         has the same number of outputs, and without the micro-kernel it has one. Some may not be legal for a workload,
         or may equal the configuration.
         """
-        apart: dict[str, Any] = {
+        separate_pixels: dict[str, Any] = {
             "vthreads_m": config.vthreads_m * config.thread_m,
             "vthreads_n": config.vthreads_n * config.thread_n,
         }
@@ -299,7 +299,7 @@ class Simt(GpuTemplate[GemmConfig]):
         load = min(config.load, VECTOR)
         return {
             "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=load, **single),
-            "vector loads": replace(config, **apart, thread_m=1, thread_n=1, load=1, store=1),
+            "vector loads": replace(config, **separate_pixels, thread_m=1, thread_n=1, load=1, store=1),
             "prefetch": replace(config, num_stages=1, asynchronous=False),
             "packing": replace(config, packed=False, load=1),
         }

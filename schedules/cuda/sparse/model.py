@@ -104,9 +104,9 @@ def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> 
 def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     """Return the number of blocks that a multiprocessor has room for at once."""
     warps = ceil_div(config.threads, WARP)
-    taken = ceil_to(registers(workload, config), 8) * warps * WARP
+    block_registers = ceil_to(registers(workload, config), 8) * warps * WARP
     shared = shared_bytes(workload, config) + BLOCK_BYTES
-    return max(1, min(REGISTERS // taken, gpu.shared_bytes // shared, gpu.warps // warps))
+    return max(1, min(REGISTERS // block_registers, gpu.shared_bytes // shared, gpu.warps // warps))
 
 
 def instructions(workload: ConvWorkload, config: Config, density: float) -> float:

@@ -230,8 +230,8 @@ class Tensor(GpuTemplate[Config]):
         if config.teams:
             return config.teams + 1
         product = self.product_of(problem)
-        taken = config.sums + fragments(product, config) + OTHER_REGISTERS
-        return resident_blocks(gpu, config.threads, taken, shared_bytes(product, config))
+        needed = config.sums + fragments(product, config) + OTHER_REGISTERS
+        return resident_blocks(gpu, config.threads, needed, shared_bytes(product, config))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         resident = self.resident_blocks(problem, config, gpu_of(target))

@@ -11,7 +11,7 @@ from tvmconv.compute.tensor.chunks import (
     STEP_BYTES,
     chunks_of_tap,
     depth,
-    has_groups_apart,
+    has_separate_groups,
     last_steps,
     lays_out_input,
     read_image,
@@ -35,10 +35,10 @@ def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False
     """Return how the chunks of the input are copied; with `rounds_input` a kernel has rounded the input before."""
     image = read_image(workload)
     channels = depth(image)
-    apart = has_groups_apart(workload) and not (rounds_input or lays_out_input(workload))
-    all_channels = channels if apart else channels * image.groups
+    separate_groups = has_separate_groups(workload) and not (rounds_input or lays_out_input(workload))
+    all_channels = channels if separate_groups else channels * image.groups
     copy = BulkCopy(3, block_m, *_lanes(workload), all_channels, group_channels=channels, group_pixels=block_m)
-    if reads_all(image) and not apart:
+    if reads_all(image) and not separate_groups:
         return copy
     (out_height, out_width), (kernel_h, kernel_w) = image.output_size, image.kernel
     (dilation_h, dilation_w), (top, left, bottom, right) = image.dilation, image.padding
@@ -56,7 +56,7 @@ def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False
         kernel_w=kernel_w,
         dilation_h=dilation_h,
         dilation_w=dilation_w,
-        groups_apart=int(apart),
+        separate_groups=int(separate_groups),
     )
 
 
@@ -114,7 +114,7 @@ def is_bulk(problem: Problem) -> bool:
     workload = problem.workload
     image = read_image(workload)
     of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
-    in_order = not has_groups_apart(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
+    in_order = not has_separate_groups(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
     row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
     filled = taps > 1 or -of_tap % row < MAX_SURPLUS * of_tap

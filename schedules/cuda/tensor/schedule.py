@@ -27,7 +27,7 @@ from tvmconv.compute.tensor.chunks import (
     chunks_of_tap,
     copied_elements,
     has_channels_last,
-    has_groups_apart,
+    has_separate_groups,
     last_steps,
     lays_out_weight,
     reads_windows,
@@ -48,8 +48,8 @@ from .tiles import (
     Config,
     ahead,
     bank,
-    goes_on,
     in_planes,
+    is_asynchronous,
     passes,
     plane_vector,
     role_registers,
@@ -134,7 +134,7 @@ def schedule_product(
     sch.reorder(part, pt, kt, wm, wn, v, r, q, *unrolled, *at_once)
     tiles = [part, pt, kt]
     if from_registers:
-        outer, kt = sch.split(kt, [workload.groups if has_groups_apart(workload) else through, None])
+        outer, kt = sch.split(kt, [workload.groups if has_separate_groups(workload) else through, None])
         sch.reorder(outer, pt, kt)
         sch.bind(sch.fuse(part, outer, pt, kt), "blockIdx.x")
         tiles = []
@@ -171,14 +171,14 @@ def schedule_product(
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config, nearest=nearest)))
     if config.teams:
         if (left := last_steps(workload)) < STEPS:
-            of_last = product_function(problem, config, left, nearest)
-            sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
+            last_product = product_function(problem, config, left, nearest)
+            sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *last_product])
         roles = config.num_stages, multiprocessors, config.teams, config.threads
-        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
+        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(is_asynchronous(problem, config))])
         if config.channel_rows and workload.dtype in NARROW and finishes_early(workload, config.split_k):
             sch.annotate(chunk, SETTLED, list(settled_function(config)))
     else:
-        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
+        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(is_asynchronous(problem, config))])
 
     # Step 4. Lay out the weight in a separate kernel
     if lays_out_weight(workload, split):
@@ -208,13 +208,13 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     outer, kt, ki = sch.split(k, [through, None, tile.block_n])
-    along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
+    tile_loops: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
     if problem.open_sizes:
         blocks = pt, groups, outer, kt, part
     else:
-        blocks = (part, groups, outer, pt, kt) if has_groups_apart(workload) else (part, outer, pt, groups, kt)
-    sch.reorder(*blocks, *along)
+        blocks = (part, groups, outer, pt, kt) if has_separate_groups(workload) else (part, outer, pt, groups, kt)
+    sch.reorder(*blocks, *tile_loops)
     block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")
     for stage in (sch.get_sblock("fetched"), tiled) if config.in_cluster else (tiled,):
@@ -225,14 +225,14 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     if in_planes(problem):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
         pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
-        along = ki, pi, k_lane, p_lane
-        sch.reorder(*along, vector)
+        tile_loops = ki, pi, k_lane, p_lane
+        sch.reorder(*tile_loops, vector)
     else:
         ki, k_lane, vector = sch.split(ki, [None, store_lanes(problem, config), store_vector(problem, config)])
-        along = ki, pi, k_lane
-        sch.reorder(*along, vector)
+        tile_loops = ki, pi, k_lane
+        sch.reorder(*tile_loops, vector)
     sch.vectorize(vector)
-    step, thread = sch.split(sch.fuse(*along), [None, config.threads])
+    step, thread = sch.split(sch.fuse(*tile_loops), [None, config.threads])
     if config.in_cluster:
         share, step = sch.split(step, [config.split_k, None])
         sch.bind(share, CLUSTER_AXIS)
@@ -300,8 +300,8 @@ def lay_out_image(sch: Schedule, problem: Problem) -> None:
     n, h, v, c = sch.get_loops(vector)
     co, lane = sch.split(c, [None, copied_elements(workload)])
     # TVM cannot divide by an open width with its padding, nor by the size of a plane of an open height with its own.
-    apart = 2 if "width" in problem.open_sizes else 1 if "height" in problem.open_sizes else 0
-    images, plane = [n, h, v][:apart], [n, h, v][apart:]
+    split_axes = 2 if "width" in problem.open_sizes else 1 if "height" in problem.open_sizes else 0
+    images, plane = [n, h, v][:split_axes], [n, h, v][split_axes:]
     if reads_windows(workload):  # a thread stores the vectors of a window, whose taps are then constants
         pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
         sch.reorder(*images, pixels, thread, co, lane)

@@ -121,7 +121,7 @@ def may_have_channel_rows(problem: Problem) -> bool:
     return workload.storage.weight == workload.dtype and tf32_products(problem) < 3 and not in_planes(problem)
 
 
-def goes_on(problem: Problem, config: Config) -> bool:
+def is_asynchronous(problem: Problem, config: Config) -> bool:
     """Return whether a product is asynchronous: it continues while a block waits for the next chunk.
 
     It does with both factors in shared memory, and, if warps have roles, with one in registers, where it is rounded.
@@ -133,7 +133,7 @@ def goes_on(problem: Problem, config: Config) -> bool:
 
 def ahead(problem: Problem, config: Config) -> int:
     """Return the number of chunks that are copied ahead: those of the stages that no product uses."""
-    return config.num_stages - (2 if goes_on(problem, config) else 1)
+    return config.num_stages - (2 if is_asynchronous(problem, config) else 1)
 
 
 def role_registers(config: Config) -> tuple[int, int]:
@@ -173,7 +173,7 @@ def fragments(problem: Problem, config: Config) -> int:
         return (tile.tiles_m * 4 + tile.tiles_n * 2) * (2 if products == 3 else 1) + (
             config.sums if products == 3 else 0
         )
-    one = 24 if goes_on(problem, config) else 16  # half of the next factor beside the one in use
+    one = 24 if is_asynchronous(problem, config) else 16  # half of the next factor beside the one in use
     return {0: 0, 1: one * tile.tiles_m, 3: 32 * tile.tiles_m + config.sums}[products]
 
 

@@ -159,10 +159,10 @@ class Winograd(Product):
         Unlike those of other templates the values of knobs, and the bound of what is promising, are those of another
         default: the product's, which may share reductions.
         """
-        own = PRODUCT.space(problem, target)
+        product_space = PRODUCT.space(problem, target)
         default, constraints = self.default_config(problem, target), self.constraints(problem, target)
-        knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
-        return replace(own, default=default, least=self.LEAST, knobs=knobs, constraints=constraints)
+        knobs = {**product_space.knobs, "split_k": (1,), "in_cluster": (False,)}
+        return replace(product_space, default=default, least=self.LEAST, knobs=knobs, constraints=constraints)
 
     def counts(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> Counts:
         """Return the work of the product, and of the kernels that transform operands and sums.
@@ -230,8 +230,8 @@ class Winograd(Product):
         h, i = sch.split(h, [None, OUTPUTS])
         v, j = sch.split(v, [None, OUTPUTS])
         k, lane = sch.split(k, [None, size.lanes])
-        along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
-        sch.reorder(n, h, v, k, *along)
+        inner_loops = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
+        sch.reorder(n, h, v, k, *inner_loops)
         thread = bind_to_grid(sch, [n, h, v, k], THREADS)
         sch.set_scope(planes, 0, "local")
         sch.compute_at(planes, thread, preserve_unit_loops=True)

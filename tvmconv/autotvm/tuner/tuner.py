@@ -136,20 +136,20 @@ class Tuner(ABC):
             device = measure_option.device(trial.task)
             announce(trial, MeasureResult((), Status.STARTED, None, 0.0, time.time(), device))
 
-        def measure(inputs: Iterable[MeasureInput], over: Callable[[], bool]) -> None:
-            with closing(measure_option.measure(inputs, started, over)) as ended:
+        def measure(inputs: Iterable[MeasureInput], is_over: Callable[[], bool]) -> None:
+            with closing(measure_option.measure(inputs, started, is_over)) as ended:
                 for trial, result in ended:
                     self.update([trial], [result])
                     self._log(trial, result, si_prefix)
                     announce(trial, result)
 
-        def over() -> bool:
+        def is_over() -> bool:
             stale = early_stopping is not None and self.trials - self._best_trial >= early_stopping
             return self.trials >= n_trial or stale or stop()
 
-        if not over():
+        if not is_over():
             try:
-                measure(self._proposals(n_trial), over)
+                measure(self._proposals(n_trial), is_over)
             finally:
                 self._take_back()
         finalists = self._finalists()

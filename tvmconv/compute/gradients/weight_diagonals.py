@@ -82,8 +82,8 @@ def _nonzero_tiles(width: int, dy_width: int, taps: range) -> tuple[tuple[int, i
     """Return the tiles (m, n) in which a column of x less a column of dy is one of `taps`."""
 
     def meets_taps(m: int, n: int) -> bool:
-        last, dy_last = min((m + 1) * TILE, width) - 1, min((n + 1) * EIGHT, dy_width) - 1
-        return last - n * EIGHT >= taps[0] and m * TILE - dy_last <= taps[-1]
+        last, last_dy = min((m + 1) * TILE, width) - 1, min((n + 1) * EIGHT, dy_width) - 1
+        return last - n * EIGHT >= taps[0] and m * TILE - last_dy <= taps[-1]
 
     tiles, eights = range(-(-width // TILE)), range(-(-dy_width // EIGHT))
     return tuple((m, n) for m in tiles for n in eights if meets_taps(m, n))

@@ -48,7 +48,7 @@ def has_channels_last(workload: ConvWorkload) -> bool:
     return workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
 
 
-def has_groups_apart(workload: ConvWorkload) -> bool:
+def has_separate_groups(workload: ConvWorkload) -> bool:
     """Return whether the input has its channels in blocks of one group each, which are separate images in memory."""
     in_blocks = 1 < workload.x_layout.block == workload.w_shape[1]
     return in_blocks and prod((workload.height, workload.width)) > 1

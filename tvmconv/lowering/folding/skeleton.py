@@ -86,15 +86,17 @@ def make_skeleton(func: tirx.PrimFunc, target: tvm.target.Target) -> Skeleton:
 
     tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
     (sums,) = unroller.sums
-    own = list(_without(steps, sums))
+    kept_steps = list(_without(steps, sums))
     if unroller.copies:
-        own = list(unroller.copies.synchronized(own))
+        kept_steps = list(unroller.copies.synchronized(kept_steps))
     extents = thread_extents(lowered)
     common = _with_intrinsics(unroller.hoisting.bindings, lowered, extents)
     if not extents:  # on a CPU blocks run one after the other, and read what is staged before the first one
-        staged = [step for step in takewhile(lambda step: isinstance(step, Always), own) if isinstance(step, Always)]
-        common, own = tuple(step.stmt for step in staged), own[len(staged) :]
-    return Skeleton(lowered, sums, extents, common, tuple(own))
+        staged = [
+            step for step in takewhile(lambda step: isinstance(step, Always), kept_steps) if isinstance(step, Always)
+        ]
+        common, kept_steps = tuple(step.stmt for step in staged), kept_steps[len(staged) :]
+    return Skeleton(lowered, sums, extents, common, tuple(kept_steps))
 
 
 def _flat(steps: Iterable[Step]) -> Iterator[Step]:

@@ -97,10 +97,10 @@ def _with_constant_bits(mod: tvm.IRModule) -> tvm.IRModule:
         if not str(getattr(call.op, "name", "")).endswith("reinterpret"):
             return call
         (value,), dtype = call.args, str(call.ty.dtype)
-        own = str(value.ty.dtype)
-        if not isinstance(value, tirx.IntImm | tirx.FloatImm) or own not in WORDS or dtype not in WORDS:
+        dtype_of_value = str(value.ty.dtype)
+        if not isinstance(value, tirx.IntImm | tirx.FloatImm) or dtype_of_value not in WORDS or dtype not in WORDS:
             return call
-        return tirx.const(np.array(value.value, own).view(dtype).item(), dtype)
+        return tirx.const(np.array(value.value, dtype_of_value).view(dtype).item(), dtype)
 
     def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, constant)))

@@ -178,7 +178,7 @@ class _Block:
         else:
             channel += tap * bulk.group_channels
         for each in group:
-            if bulk.groups_apart:
+            if bulk.separate_groups:
                 image += each
             else:
                 channel += each * bulk.group_channels

@@ -45,11 +45,11 @@ def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
     joined: tirx.Stmt | None = None
     buffers = [packed]
     for func in reversed(functions):
-        own_packed, *own = func.body.block.alloc_buffers
-        buffers += own
+        packed_of_function, *others = func.body.block.alloc_buffers
+        buffers += others
         same = dict(zip(func.params, exact.values(), strict=True))
         body = _with_exact_operands(steps(func.body.block)[1], same, plane, _pixels(func))
-        body = substitute(body, {own_packed: packed})
+        body = substitute(body, {packed_of_function: packed})
         joined = body if joined is None else tirx.IfThenElse(plane >= _pixels(func), body, joined)
     block = SBlock(
         [], [], [], root.name_hint, tirx.SeqStmt([substitute(packing, exact), joined]), alloc_buffers=buffers
