@@ -29,7 +29,7 @@ def padded_input(
     """
     top, left, bottom, right = workload.padding
     stride = workload.stride[1]
-    is_exact = [given is own for given, own in zip(output_size, workload.output_size, strict=True)]
+    is_exact = [given is known for given, known in zip(output_size, workload.output_size, strict=True)]
     surplus = -left % lanes
     left += surplus
     height, width = (
@@ -75,7 +75,7 @@ def nearest_input(x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, 
     top, left, bottom, right = workload.padding
     sums, layout = workload.storage.sums, workload.x_layout
     sizes = workload.read_by(output_size)
-    exact = [given is own for given, own in zip(output_size, workload.output_size, strict=True)]
+    exact = [given is known for given, known in zip(output_size, workload.output_size, strict=True)]
     height, width, (row, column) = workload.height, workload.width, layout.spatial
     edges = (
         (row, top, height, _reaches_beyond(sizes[0] - top, height, exact[0], bottom)),

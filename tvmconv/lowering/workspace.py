@@ -82,15 +82,13 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     After: `def kernel(x, w, output, packed): for ...: packed[...] = ...; for ...: output[...] = ...`.
     """
     root = func.body.block
-    arrays_passed = left_to_others(root)
-    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in arrays_passed]
+    passed = left_to_others(root)
+    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in passed]
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(_bytes_of_an_image(arrays), ())
-    kept = [buffer for buffer in root.alloc_buffers if buffer not in arrays_passed]
+    kept = [buffer for buffer in root.alloc_buffers if buffer not in passed]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
-    return tirx.PrimFunc([*func.params, *arrays_passed], body, func.ret_type, attrs=func.attrs), Workspace.passed(
-        arrays
-    )
+    return tirx.PrimFunc([*func.params, *passed], body, func.ret_type, attrs=func.attrs), Workspace.passed(arrays)
 
 
 def _parameter(size: Any) -> int | str:

@@ -262,11 +262,8 @@ def _warps(workload: ConvWorkload) -> tuple[int, ...]:
 
 def _issued_and_accesses(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the instructions of a warp, and its accesses to shared memory."""
-    neighbour_channels, pair, lines = (
-        neighbours(workload),
-        side_by_side(workload, config.images),
-        len(lines_of(workload)),
-    )
+    neighbour_channels, lines = neighbours(workload), len(lines_of(workload))
+    pair = side_by_side(workload, config.images)
     halves = 2 * neighbour_channels * len({step for _, step in pairs(workload)}) * config.images // pair
     loads, combined = (1, 1) if neighbour_channels == 1 and workload.width % 2 == 0 else (2 // neighbour_channels, 3)
     of_row, of_planes = halves * (loads + combined), 0

@@ -216,10 +216,10 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         _bind_threads(sch, thread_y, thread_x)
         # A compiler takes fewer registers for more blocks, and waits for memory.
         sch.annotate(thread_x, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))
-        *_, block_k, r_, s_, k, turn, row, column = sch.get_loops(sums)
+        *_, thread, r_, s_, k, turn, row, column = sch.get_loops(sums)
         tk, lane = sch.split(k, [threads_c, vector])
-        sch.reorder(block_k, tk, turn, row, column, r_, s_, lane)
-        _bind_threads(sch, block_k, tk)
+        sch.reorder(thread, tk, turn, row, column, r_, s_, lane)
+        _bind_threads(sch, thread, tk)
         loops = {
             grad: turn,
             wide_dy: turn,
@@ -238,10 +238,10 @@ class WeightGradientNhwc(GpuTemplate[Config]):
 
         # Step 3. The block adds up the sums of its threads, a row of taps at a time, from shared memory
         sch.unroll(r)  # registers have no addresses
-        *_, block_k, _, s_, k = sch.get_loops(staged)
+        *_, thread, _, s_, k = sch.get_loops(staged)
         tk, lane = sch.split(k, [threads_c, vector])
-        sch.reorder(block_k, tk, s_, lane)
-        _bind_threads(sch, block_k, tk)
+        sch.reorder(thread, tk, s_, lane)
+        _bind_threads(sch, thread, tk)
         sch.unroll(s_)
         sch.vectorize(lane)
         sch.decompose_reduction(parts, sch.get_loops(parts)[-1])
