@@ -180,5 +180,5 @@ class Selection:
     @property
     def takes_strided_rows(self) -> bool:
         """Return whether the kernel can read and store operands that are `StridedRows` of a larger tensor."""
-        test: Callable[[Any], bool] | None = getattr(self.template, "takes_places", None)
+        test: Callable[[Any], bool] | None = getattr(self.template, "takes_strided_rows", None)
         return test is not None and test(self.config)

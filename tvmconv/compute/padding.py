@@ -84,15 +84,15 @@ def nearest_input(x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, 
 
     def within(*indices: tirx.Var) -> tirx.PrimExpr:
         source = list(indices)
-        for axis, before, size, is_beyond in edges:
-            index = indices[axis] - before
-            index = tirx.max(index, 0) if before else index
+        for axis, padding, size, is_beyond in edges:
+            index = indices[axis] - padding
+            index = tirx.max(index, 0) if padding else index
             source[axis] = tirx.min(index, size - 1) if is_beyond else index
         return x[tuple(source)]
 
     def selected(*index: tirx.Var) -> tirx.PrimExpr:
-        tests = [index[axis] >= before for axis, before, _, _ in edges if before]
-        tests += [index[axis] - before < size for axis, before, size, is_beyond in edges if is_beyond]
+        tests = [index[axis] >= padding for axis, padding, _, _ in edges if padding]
+        tests += [index[axis] - padding < size for axis, padding, size, is_beyond in edges if is_beyond]
         return tirx.Select(tirx.all(*tests), wide[index], tirx.const(0, sums)) if tests else wide[index]
 
     shape = layout.shape((workload.batch, workload.in_channels, *sizes))

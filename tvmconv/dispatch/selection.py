@@ -68,15 +68,15 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     return replace(selection, reason=f"{selection.reason}; precision {problem.precision}")
 
 
-def _untried(found: Found, problem: Problem, target: tvm.target.Target, algorithm: str) -> Selection | None:
+def _untried(tuned_best: Found, problem: Problem, target: tvm.target.Target, algorithm: str) -> Selection | None:
     """Return the default of a template without records in tvmconv's own log, if that has the best, if much faster.
 
     What users have tuned themselves is theirs to choose.
     """
-    if found.history is not shipped():
+    if tuned_best.history is not shipped():
         return None
-    template, known = template_for(problem, target, algorithm), found.selection
-    if template in found.tried:
+    template, known = template_for(problem, target, algorithm), tuned_best.selection
+    if template in tuned_best.tried:
         return None
     cycles = known.template.estimate(problem, known.config, target)
     ratio = cycles / estimated_cycles(template, problem, str(target))

@@ -135,6 +135,6 @@ def left_to_others(root: SBlock) -> list[tvm.ir.Var]:
 
 
 def _variables(step: tirx.Stmt) -> set[tvm.ir.Var]:
-    found: set[tvm.ir.Var] = set()
-    tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.add)])
-    return found
+    variables: set[tvm.ir.Var] = set()
+    tvm_ffi.structural_walk(step, [(tvm.ir.Var, variables.add)])
+    return variables

@@ -76,8 +76,8 @@ def computed(problem: Problem, target: tvm.target.Target) -> Problem:
     stay as they are: their plane would be taken for a single row.
     """
     workload = problem.workload
-    few = workload.in_channels * workload.kernel[1] <= max_channels(instruction_of(problem, target))
-    if workload.layout != "NCHW" or workload.kernel[1] == 1 or not few:
+    has_few_channels = workload.in_channels * workload.kernel[1] <= max_channels(instruction_of(problem, target))
+    if workload.layout != "NCHW" or workload.kernel[1] == 1 or not has_few_channels:
         return problem
     by_rows = with_rows_as_channels(workload)
     return problem if is_row(by_rows) else msgspec.structs.replace(problem, workload=by_rows)

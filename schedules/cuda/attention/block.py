@@ -83,8 +83,8 @@ class AttentionBlock:
 
     def where_queries(self, steps: list[tirx.Stmt]) -> tirx.Stmt:
         """Return statements that only the warps with queries run."""
-        there = self.attention.queries % self.tile.queries == 0
-        return tested([] if there else [self.first < self.attention.queries], sequence(steps))
+        exists = self.attention.queries % self.tile.queries == 0
+        return tested([] if exists else [self.first < self.attention.queries], sequence(steps))
 
     def in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
         """Return the offsets in shared memory where the keys and the values of a turn begin."""
@@ -108,8 +108,8 @@ class AttentionBlock:
             source = tirx.address_of(self.named[name][self.strided_rows[name].at(self.matrix, key, column)])
             copy = cuda_call(function("copy", COPY_BYTES), COPIES, target, source, inside)
             count = self.tile.turn * vectors
-            there = [] if count % threads == 0 else [number < count]
-            steps.append(loop(step, -(-count // threads), tested(there, copy)))
+            exists = [] if count % threads == 0 else [number < count]
+            steps.append(loop(step, -(-count // threads), tested(exists, copy)))
         return sequence([*steps, cuda_call(function("commit"), COPIES)])
 
     def begun(self) -> list[tirx.Stmt]:

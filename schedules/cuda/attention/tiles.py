@@ -101,9 +101,9 @@ def shared_bytes(attention: Attention, tile: Config) -> int:
 def registers_of(problem: Problem, tile: Config) -> int:
     """Return the registers that a thread takes if nothing is spilled: for queries, scores, sums and addresses."""
     attention = attention_of(problem)
-    kept = tf32_parts_of(problem) * tile.keys // 2 + padded(attention.width) // 2
-    kept += padded(attention.depth) * attention.itemsize // 8
-    return tile.fragments * kept + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
+    registers = tf32_parts_of(problem) * tile.keys // 2 + padded(attention.width) // 2
+    registers += padded(attention.depth) * attention.itemsize // 8
+    return tile.fragments * registers + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
 
 
 def least_resident(problem: Problem, tile: Config) -> int:

@@ -70,9 +70,9 @@ def products(workload: ConvWorkload, config: Config) -> list[tuple[int, int, int
     """
     step = columns_of(workload, STEP_BYTES)
     _, columns = lines_read(workload, config.tile)
-    bands, own = range(config.block_x // BAND), range(reach(workload) // step)
-    found = [(band, number, (band * BAND - columns[0]) // step + number) for band in bands for number in own]
-    return sorted((each for each in found if 0 <= each[2] < len(columns) // step), key=lambda each: each[2])
+    bands, numbers = range(config.block_x // BAND), range(reach(workload) // step)
+    steps_read = [(band, number, (band * BAND - columns[0]) // step + number) for band in bands for number in numbers]
+    return sorted((each for each in steps_read if 0 <= each[2] < len(columns) // step), key=lambda each: each[2])
 
 
 def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, int]:

@@ -288,8 +288,8 @@ def _shared_banks(workload: ConvWorkload, config: Config) -> float:
     is_nhwc = workload.layout == "NHWC"
     row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if is_nhwc else 1
     words = {(row_number * row + 2 * pair) * pixel // 2 for row_number in range(EIGHT) for pair in range(4)}
-    most = bank_reads(words)
-    return most if is_nhwc else max(1.0, most / 2)
+    reads = bank_reads(words)
+    return reads if is_nhwc else max(1.0, reads / 2)
 
 
 def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:

@@ -77,8 +77,8 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
     rows, _ = eights(workload)
     of_matrix = 4 // side_by_side(workload, config.images) ** 2
     taps = rows * len(matrices(workload)) * of_matrix * neighbours(workload)
-    kept = ceil_div(workload.width, BAND) * sums_of(workload, config) // 2 if in_registers(workload) else 0
-    return sums_of(workload, config) + kept + taps + OTHER_REGISTERS
+    factors = ceil_div(workload.width, BAND) * sums_of(workload, config) // 2 if in_registers(workload) else 0
+    return sums_of(workload, config) + factors + taps + OTHER_REGISTERS
 
 
 def in_registers(workload: ConvWorkload) -> bool:

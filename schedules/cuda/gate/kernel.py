@@ -89,17 +89,17 @@ class _Kernel:
         output, lane = turn * warps + tirx.floordiv(self.thread, WARP), tirx.floormod(self.thread, WARP)
         channel = (step * WARP + lane) * vector
         sums = self._buffer("sums", 1, "float32")
-        kept = self._buffer("kept", vector, str(self.named["w"].ty.dtype))
+        staged = self._buffer("kept", vector, str(self.named["w"].ty.dtype))
         zero = tirx.const(0, INDEX)
-        copy = tirx.BufferStore(kept, self.named["w"].vload([output, channel + element]), [element])
-        product = kept[element].astype("float32") * self.x[channel + element]
+        copy = tirx.BufferStore(staged, self.named["w"].vload([output, channel + element]), [element])
+        product = staged[element].astype("float32") * self.x[channel + element]
         add = tirx.BufferStore(sums, sums[zero] + product, [zero])
-        parts = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
-        there = tirx.const(True) if self.between % warps == 0 else output < self.between
-        summed = tested([there], _turns(step, self.channels, WARP * vector, channel, parts))
+        add_products = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
+        exists = tirx.const(True) if self.between % warps == 0 else output < self.between
+        summed = tested([exists], _turns(step, self.channels, WARP * vector, channel, add_products))
         joined = [exchange(sums, lambda one, other: one + other, distance) for distance in halves(WARP)]
         result = tirx.BufferStore(self.hidden, self._activated(self.first, "b", sums[zero], output), [output])
-        stored = tested([there, tirx.EQ(lane, zero)], result)
+        stored = tested([exists, tirx.EQ(lane, zero)], result)
         begin = tirx.BufferStore(sums, tirx.const(0, "float32"), [zero])
         body = sequence([begin, summed, *joined, stored])
         return [loop(turn, -(-self.between // warps), body, tirx.ForKind.SERIAL)]
@@ -110,19 +110,19 @@ class _Kernel:
         turn, step, element = (index_variable(name) for name in ("turn", "step", "element"))
         channel = (turn * self.threads + self.thread) * vector
         sums, output = self._buffer("totals", vector, "float32"), self.named["output"]
-        kept = self._buffer("row", vector, str(self.named["v"].ty.dtype))
+        staged = self._buffer("row", vector, str(self.named["v"].ty.dtype))
         out = self._buffer("out", vector, str(output.ty.dtype))
         zero = tirx.const(0, INDEX)
-        copy = tirx.BufferStore(kept, self.named["v"].vload([step, channel + element]), [element])
-        product = kept[element].astype("float32") * self.hidden[step]
+        copy = tirx.BufferStore(staged, self.named["v"].vload([step, channel + element]), [element])
+        product = staged[element].astype("float32") * self.hidden[step]
         add = tirx.BufferStore(sums, sums[element] + product, [element])
-        parts = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
+        add_products = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
         result = self._activated(self.second, "c", sums[element], channel + element).astype(str(output.ty.dtype))
         store = tirx.BufferStore(output, out[element], [self.image, channel + element, zero, zero])
         body = sequence(
             [
                 loop(element, vector, tirx.BufferStore(sums, tirx.const(0, "float32"), [element])),
-                loop(step, self.between, parts, _kind(self.between)),
+                loop(step, self.between, add_products, _kind(self.between)),
                 loop(element, vector, tirx.BufferStore(out, result, [element])),
                 loop(element, vector, store, tirx.ForKind.VECTORIZED),
             ]

@@ -408,8 +408,10 @@ def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
     of_output = sch.get_loops(sch.get_sblock("output"))
     sch.compute_at(total, of_output[-1])
     sch.set_scope(total, 0, "local")
-    together = BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
-    block, tap = sch.split(sch.fuse(*of_output), [None, together])
+    adder_threads = (
+        BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
+    )
+    block, tap = sch.split(sch.fuse(*of_output), [None, adder_threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(tap, "threadIdx.y")
     turn, adder = sch.split(sch.get_loops(total)[-1], [None, adders])

@@ -172,10 +172,10 @@ def tile_of(workload: ConvWorkload, vector: int, rows: int, columns: int) -> Til
     taps, window, is_whole = prod(workload.kernel), shape.window(workload), shape.whole(workload)
     read, products = [], vector
     for axis, size in enumerate((rows, columns)):
-        there = (workload.height, workload.width)[axis]
-        stride, before, kernel = workload.stride[axis], workload.padding[axis], workload.kernel[axis]
-        inside = (0 <= first * stride + tap - before < there for first in range(size) for tap in range(kernel))
-        read.append(min(window[axis], there) if is_whole[axis] else window[axis])
+        extent = (workload.height, workload.width)[axis]
+        stride, padding, kernel = workload.stride[axis], workload.padding[axis], workload.kernel[axis]
+        inside = (0 <= first * stride + tap - padding < extent for first in range(size) for tap in range(kernel))
+        read.append(min(window[axis], extent) if is_whole[axis] else window[axis])
         products *= sum(inside) if is_whole[axis] else size * kernel
     rows_with_sums = min(rows, workload.kernel[0] + AHEAD) if is_whole[0] else rows
     loads = rows * columns + prod(read)

@@ -224,8 +224,8 @@ class Shallow(GpuTemplate[Config]):
         bk, wn = sch.split(warp, [None, config.warps_n])
         q, lane_outputs = sch.split(k, [QUAD, outputs // QUAD])
         in_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
-        few = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
-        vector, part, lane = sch.split(j if in_planes else lane_outputs, [None, size // few, few])
+        vector_lanes = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
+        vector, part, lane = sch.split(j if in_planes else lane_outputs, [None, size // vector_lanes, vector_lanes])
         sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, lane_outputs if in_planes else j, vector, part, lane)
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(wm, wn, p, q)

@@ -131,9 +131,13 @@ def is_bulk(problem: Problem) -> bool:
 
 def reads_input(image: ConvWorkload) -> bool:
     """Return whether a window reads more than padding: for padding alone TVM makes zeros, and copies nothing."""
-    sizes, before = (image.height, image.width), image.padding[:2]
-    axes = zip(image.output_size, image.kernel, image.stride, image.dilation, before, sizes, strict=True)
+    sizes, padding = (image.height, image.width), image.padding[:2]
+    axes = zip(image.output_size, image.kernel, image.stride, image.dilation, padding, sizes, strict=True)
     return all(
-        any(0 <= pixel * stride + tap * dilation - first < size for pixel in range(pixels) for tap in range(taps))
-        for pixels, taps, stride, dilation, first, size in axes
+        any(
+            0 <= pixel * stride + tap * dilation - padding_before < size
+            for pixel in range(pixels)
+            for tap in range(taps)
+        )
+        for pixels, taps, stride, dilation, padding_before, size in axes
     )

@@ -177,7 +177,7 @@ def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarr
 
 def _max_threads(func: tirx.PrimFunc) -> int:
     """Return the largest number of threads in a block of the function's kernels."""
-    most = 1
+    max_threads = 1
     for step in steps(func.body.block):
         extents: dict[str, int] = {}
 
@@ -186,8 +186,8 @@ def _max_threads(func: tirx.PrimFunc) -> int:
                 extents[str(loop.thread_binding.thread_tag)] = int(loop.extent)
 
         tvm_ffi.structural_walk(step, [(tirx.For, visit)])
-        most = max(most, prod(extents.values()))
-    return most
+        max_threads = max(max_threads, prod(extents.values()))
+    return max_threads
 
 
 def _tolerance(func: tirx.PrimFunc) -> float:

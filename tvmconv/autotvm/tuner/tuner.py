@@ -185,11 +185,18 @@ class Tuner(ABC):
     def _log(self, trial: MeasureInput, result: MeasureResult, si_prefix: str) -> None:
         if logger.isEnabledFor(logging.DEBUG):
             best = inf if self.best is None else self.best[1].cost
-            current, most = (rate(self.task.flop, cost, si_prefix) for cost in (result.cost, best))
+            current, best_rate = (rate(self.task.flop, cost, si_prefix) for cost in (result.cost, best))
             what = result.reason or f"{1e6 * result.cost:.4g} µs"
             unit, progress = f"{si_prefix.strip()}FLOPS", f"{trial.stage.value} {self.trials}"
             logger.debug(
-                "%s\t%s: %.2f/%.2f\t%s: %s\t%s", progress, unit, current, most, result.status.value, what, trial.config
+                "%s\t%s: %.2f/%.2f\t%s: %s\t%s",
+                progress,
+                unit,
+                current,
+                best_rate,
+                result.status.value,
+                what,
+                trial.config,
             )
 
     def _propose(self, size: int) -> list[Any]:

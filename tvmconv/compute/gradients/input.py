@@ -27,7 +27,7 @@ class Phases:
     kernel: int
     stride: int
     dilation: int
-    before: int
+    padding: int
     """The padding above, or to the left."""
 
     @property
@@ -51,15 +51,15 @@ class Phases:
     def tap(self, phase: Any, number: Any) -> Any:
         """Return the index in the kernel of a phase's tap; `number` counts the taps that the phase reads."""
         inverse = pow(self.rise, -1, self.step)
-        return (phase + self.before) // self.common * inverse % self.step + number * self.step
+        return (phase + self.padding) // self.common * inverse % self.step + number * self.step
 
     def offset(self, phase: Any, number: Any) -> Any:
         """Return the row of the output that a tap is multiplied with, less the number of the input row in its phase."""
-        return (phase + self.before - self.tap(phase, 0) * self.dilation) // self.stride - number * self.rise
+        return (phase + self.padding - self.tap(phase, 0) * self.dilation) // self.stride - number * self.rise
 
     def reads(self, phase: Any, number: Any) -> Any:
         """Return the condition that a phase has a tap with this number."""
-        return tirx.all((phase + self.before) % self.common == 0, self.tap(phase, number) < self.kernel)
+        return tirx.all((phase + self.padding) % self.common == 0, self.tap(phase, number) < self.kernel)
 
     @property
     def offsets(self) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class Phases:
             self.offset(phase, number)
             for phase in range(self.stride)
             for number in range(self.taps)
-            if (phase + self.before) % self.common == 0 and self.tap(phase, number) < self.kernel
+            if (phase + self.padding) % self.common == 0 and self.tap(phase, number) < self.kernel
         ]
         return min(offsets), max(offsets)
 

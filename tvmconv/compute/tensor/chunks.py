@@ -87,8 +87,8 @@ def _reads_padding_alone(workload: ConvWorkload) -> bool:
 
 def reads_windows(workload: ConvWorkload) -> bool:
     """Return whether the input is laid out as rows of windows: where its channels are at most half of a copy."""
-    few = 2 * workload.in_channels <= copied_elements(workload)
-    return workload.groups == 1 and workload.kernel[1] > 1 and few
+    has_few_channels = 2 * workload.in_channels <= copied_elements(workload)
+    return workload.groups == 1 and workload.kernel[1] > 1 and has_few_channels
 
 
 def read_image(workload: ConvWorkload) -> ConvWorkload:

@@ -53,7 +53,7 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
     The network is lowered, in the form from which its bytecode is made. It calls all other functions with constants and
     with memory that it has allocated for them.
     """
-    found: set[str] = set()
+    names: set[str] = set()
 
     @visitor
     class Collect(PyExprVisitor):  # type: ignore[misc]
@@ -74,7 +74,7 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
             if self.given.isdisjoint(relax.analysis.free_vars(value)):
                 return
             if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                found.add(value.op.name_hint)
+                names.add(value.op.name_hint)
             else:
                 self.given.add(binding.var)
 
@@ -82,7 +82,7 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
         if isinstance(func, relax.Function):
             count = int(func.attrs.get("num_input", len(func.params))) if func.attrs else len(func.params)
             Collect(list(func.params)[:count]).visit_expr(func)
-    return found
+    return names
 
 
 def _without_checks(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -95,9 +95,9 @@ def _can_outline(skeleton: Skeleton) -> bool:
     LLVM refuses TVM's debug information for statements after such a function, except releases of memory in the
     iterations of a parallel loop; and TVM makes no loop of a single iteration.
     """
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, found.append))
-    parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, loops.append))
+    parallel = (loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL)
     turns = [loop.extent * int(loop.annotations.get(SHARES, 1)) for loop in parallel]
     tasks = any(not isinstance(count, tirx.IntImm) or int(count) > 1 for count in turns)
     return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(skeleton))

@@ -215,9 +215,9 @@ def is_unrolled(stmt: tirx.Stmt) -> bool:
 
 
 def _has_unrolled(stmt: tirx.Stmt) -> bool:
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(stmt, (tirx.For, found.append))
-    return any(map(is_unrolled, found))
+    collected: list[tirx.For] = []
+    tvm_ffi.structural_walk(stmt, (tirx.For, collected.append))
+    return any(map(is_unrolled, collected))
 
 
 def _with_intrinsics(
@@ -239,19 +239,19 @@ def _with_intrinsics(
 
 def rolled_loops(func: tirx.PrimFunc) -> list[tirx.For]:
     """Return the loops that stay loops, since they are not annotated with `UNROLLED`."""
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
-    return [loop for loop in found if UNROLLED not in loop.annotations]
+    collected: list[tirx.For] = []
+    tvm_ffi.structural_walk(func.body, (tirx.For, collected.append))
+    return [loop for loop in collected if UNROLLED not in loop.annotations]
 
 
 def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:
     """Return the statements that hold the numbers of blocks and threads."""
-    found: list[tirx.AttrStmt] = []
-    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, found.append))
-    return tuple(stmt for stmt in found if stmt.attr_key == "thread_extent")
+    collected: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, collected.append))
+    return tuple(stmt for stmt in collected if stmt.attr_key == "thread_extent")
 
 
 def _stored_to(stmt: tirx.Stmt) -> tirx.Buffer:
-    found: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: found.append(store.buffer)))
-    return found[0]
+    collected: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: collected.append(store.buffer)))
+    return collected[0]

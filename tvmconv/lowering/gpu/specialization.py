@@ -255,18 +255,18 @@ class _Block:
 
     def written(self, stmts: list[tirx.Stmt], *variables: tvm.ir.Var) -> dict[Any, list[int]]:
         """Return the buffers of a block that statements store to, with the axes whose indices depend on `variables`."""
-        found: dict[Any, list[int]] = {}
+        axes_of: dict[Any, list[int]] = {}
 
         def note(realize: SBlockRealize) -> None:
             values = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
             for region in realize.block.writes:
                 used = [set(undefined_vars(substitute(each.min, values))) for each in region.region]
                 if region.source in self.given:
-                    found[region.source] = [axis for axis, each in enumerate(used) if not each.isdisjoint(variables)]
+                    axes_of[region.source] = [axis for axis, each in enumerate(used) if not each.isdisjoint(variables)]
 
         for stmt in stmts:
             tvm_ffi.structural_walk(stmt, [(SBlockRealize, note)])
-        return found
+        return axes_of
 
     def by_team(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """Return a statement with its loops over threads replaced by the number of a thread in its team."""
@@ -280,21 +280,21 @@ class _Block:
 
 
 def _loops(stmt: Any) -> list[tirx.For]:
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.For, found.append)])
-    return found
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.For, loops.append)])
+    return loops
 
 
 def _copied(stmt: tirx.Stmt) -> SBlockRealize:
     """Return the block of a copy."""
-    found: list[SBlockRealize] = []
+    blocks: list[SBlockRealize] = []
 
     def note(realize: SBlockRealize) -> None:
         if BULK in realize.block.annotations:
-            found.append(realize)
+            blocks.append(realize)
 
     tvm_ffi.structural_walk(stmt, [(SBlockRealize, note)])
-    return found[0]
+    return blocks[0]
 
 
 def _sequence(*steps: tirx.Stmt) -> tirx.Stmt:

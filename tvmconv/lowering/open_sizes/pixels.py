@@ -116,7 +116,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     if not isinstance(store, tirx.BufferStore) or not undefined_vars(row := store.buffer.ty.shape[-1]):
         return loop
     lane = loop.loop_var
-    together = tirx.Var(lane.name, lane.ty.dtype)
+    fresh_lane = tirx.Var(lane.name, lane.ty.dtype)
 
     def first(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
         """Return a quotient or a remainder for all lanes from that of the first: no row ends inside the vector."""
@@ -126,7 +126,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
         return start if isinstance(division, tirx.FloorDiv) else start + lane
 
     vector = tvm_ffi.structural_map(store, [(kind, first) for kind in (tirx.FloorDiv, tirx.FloorMod)])
-    whole = _loop(loop, together, vector, substitute(realize.predicate, {lane: 0}), tirx.ForKind.VECTORIZED)
+    whole = _loop(loop, fresh_lane, vector, substitute(realize.predicate, {lane: 0}), tirx.ForKind.VECTORIZED)
     parts = _loop(loop, lane, store, realize.predicate, tirx.ForKind.UNROLLED)
     return tirx.IfThenElse(tirx.floormod(row, loop.extent).equal(0), whole, parts)
 

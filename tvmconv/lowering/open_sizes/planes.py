@@ -79,17 +79,17 @@ def _to_the_end(columns: tirx.PrimExpr, loop: tirx.For) -> tirx.For:
 
 def _stores(func: tirx.PrimFunc, output: tvm.ir.Var) -> list[tirx.For]:
     """Return the outermost loops around nothing but stores of an element of the output."""
-    found: list[tirx.For] = []
+    loops_found: list[tirx.For] = []
 
     def visit(loop: tirx.For) -> None:
         _, realize = _nest(loop)
         store = realize.block.body if isinstance(realize, SBlockRealize) else None
         if isinstance(store, tirx.BufferStore) and store.buffer.same_as(output):
-            found.append(loop)
+            loops_found.append(loop)
 
     tvm_ffi.structural_walk(func.body, [(tirx.For, visit)])
-    inner = [loop.body for loop in found]
-    return [loop for loop in found if not any(loop.same_as(each) for each in inner)]
+    inner = [loop.body for loop in loops_found]
+    return [loop for loop in loops_found if not any(loop.same_as(each) for each in inner)]
 
 
 def _nest(stmt: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:

@@ -151,15 +151,15 @@ def _check(test: tirx.PrimExpr, wrong: str) -> tirx.AssertStmt:
 
 def _open_grids(func: tirx.PrimFunc) -> list[tirx.PrimExpr]:
     """Return the numbers of blocks along the second and third axes of grids that are known only when they run."""
-    found = []
+    extents = []
 
     def note(loop: tirx.For) -> None:
         axis = None if loop.thread_binding is None else loop.thread_binding.thread_tag
         if axis in ("blockIdx.y", "blockIdx.z") and undefined_vars(loop.extent):
-            found.append(loop.extent)
+            extents.append(loop.extent)
 
     tvm_ffi.structural_walk(func.body, [(tirx.For, note)])
-    return found
+    return extents
 
 
 def _fits(shape: Sequence[Any], dtype: Any) -> tirx.PrimExpr:

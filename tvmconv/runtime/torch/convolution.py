@@ -119,8 +119,8 @@ class Arguments(NamedTuple):
         """Return the shape of the result."""
         (x, w), (strides, padding, dilations) = self.in_nchw(), self.geometry()
         rows, columns = (
-            (size + before + after - spread * (taps - 1) - 1) // step + 1
-            for size, before, after, spread, taps, step in zip(
+            (size + padding_before + padding_after - spread * (taps - 1) - 1) // step + 1
+            for size, padding_before, padding_after, spread, taps, step in zip(
                 x.shape[2:], padding[:2], padding[2:], dilations, w.shape[2:], strides, strict=True
             )
         )
