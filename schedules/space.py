@@ -93,9 +93,9 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def evenly(count: int, most: int) -> int:
-    """Return the size of a part, if a count is cut into as few parts of at most `most` as possible, nearly equal."""
-    return ceil_div(count, ceil_div(count, most))
+def evenly(count: int, limit: int) -> int:
+    """Return the size of a part, if a count is cut into as few parts of at most `limit` as possible, nearly equal."""
+    return ceil_div(count, ceil_div(count, limit))
 
 
 def ceil_to(a: int, b: int) -> int:

@@ -28,7 +28,7 @@ from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ..open_sizes import few_rows
+from ..open_sizes import tiles_of_open_rows
 from ..space import ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import PARALLEL_FLOPS, STACK_BYTES, staged_bytes
@@ -137,7 +137,7 @@ def _tiles(problem: Problem, rows: int, channels: int) -> int:
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
-    return few_rows(problem, rows, evenly(steps, tiles))
+    return tiles_of_open_rows(problem, rows, evenly(steps, tiles))
 
 
 def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:

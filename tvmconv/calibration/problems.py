@@ -144,7 +144,7 @@ def attention(draw: Draw, usual: Usual) -> Workload:
     matrices, depth, dtype = draw.of((8, 12, 16, 96, 384)), draw.of((32, 64, 64, 80, 128)), draw.of(usual.dtypes[:-1])
     queries, keys = (draw.of((49, 50, 64, 197, 256, 577, 1024, 2048)) for _ in range(2))
     keys = queries if draw.chance(3 / 4) else keys
-    q, k, v, output = (StridedRows.alone(matrices, count, depth) for count in (queries, keys, keys, queries))
+    q, k, v, output = (StridedRows.whole_tensor(matrices, count, depth) for count in (queries, keys, keys, queries))
     return Attention(matrices, depth, depth, dtype, dtype, depth**-0.5, q, k, v, output)
 
 

@@ -1,6 +1,6 @@
 """Lowering: from a selected schedule to machine code."""
 
-from .kept import bitcode, declare, found, from_bitcode, name_for
+from .kept import bitcode, declare, from_bitcode, kept_function, name_for
 from .kernels import (
     KERNEL_NAME,
     Folded,
@@ -40,11 +40,11 @@ __all__ = [
     "build_twin_function",
     "declare",
     "fold",
-    "found",
     "from_bitcode",
     "given_in_channels_last",
     "is_scheduled",
     "join",
+    "kept_function",
     "limited",
     "lower",
     "machine_code",

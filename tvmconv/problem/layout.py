@@ -117,19 +117,19 @@ class StridedRows(NamedTuple):
     batch: tuple[tuple[int, int], ...]
     """The axes that count the matrices, the outermost first: for each its extent, and the elements from one index to
     the next."""
-    step: int
+    row_stride: int
     """The elements from the beginning of a row to that of the next one."""
     rows: int
     """The number of rows of a matrix that exist: further rows are zeros."""
 
     @classmethod
-    def alone(cls, matrices: int, rows: int, columns: int) -> StridedRows:
+    def whole_tensor(cls, matrices: int, rows: int, columns: int) -> StridedRows:
         """Return the rows of matrices that are a whole tensor."""
         return cls(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
 
     def at(self, matrix: Any, row: Any, element: Any) -> Any:
         """Return the index of an element in the tensor, as an expression."""
-        index = self.first + row * self.step + element
+        index = self.first + row * self.row_stride + element
         for count, step in reversed(self.batch[1:]):
             index, matrix = index + matrix % count * step, matrix // count
         return index + matrix * self.batch[0][1]

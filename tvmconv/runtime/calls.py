@@ -187,7 +187,7 @@ class Calls:
         return launch
 
 
-def given(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, Any]:
+def present(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, Any]:
     """Return the operands of a convolution that are not None, in order."""
     arrays = {"x": x, "w": w}
     if scale is not None:

@@ -27,7 +27,7 @@ from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, device_of
 
 from . import storage
 from .arrays import Operand
-from .calls import Calls, Launch, given
+from .calls import Calls, Launch, present
 from .profiling import Profile, profile_of, timed_calls
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Operator:
         operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
         where the target's device is missing.
         """
-        return self._calls(self.launch, (), given(x, w, scale, shift, residual), out)
+        return self._calls(self.launch, (), present(x, w, scale, shift, residual), out)
 
     def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
         """Return the launch of the kernel for arrays like these, which are checked; x decides the result's kind."""
@@ -93,7 +93,7 @@ class Operator:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         workload = self._workload_of(operands[0])
-        specs = self.problem.operands_of(msgspec.structs.replace(self.problem, workload=workload).given)
+        specs = self.problem.operands_of(msgspec.structs.replace(self.problem, workload=workload).caller_workload)
         workspace = self._workspace.sized(workload)
         for item in operands:
             item.check(*specs[item.name], device)
@@ -105,7 +105,7 @@ class Operator:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
         if not self.problem.open_sizes or len(x.shape) != len(self.problem.operands[x.name][0]):
             return self.workload
-        row, column = self.problem.given.x_layout.spatial
+        row, column = self.problem.caller_workload.x_layout.spatial
         axes = {"batch": 0, "height": row, "width": column}
         sizes = {name: x.shape[axes[name]] for name in self.problem.open_sizes}
         workload = msgspec.structs.replace(self.workload, **sizes)

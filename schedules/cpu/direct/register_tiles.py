@@ -20,7 +20,7 @@ from tvmconv.problem.layout import channel_block, has_channels_last
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ...open_sizes import few_rows
+from ...open_sizes import tiles_of_open_rows
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..machine import LINE_BYTES, PARALLEL_FLOPS, staged_bytes
 from ..template import threads_for_work
@@ -142,7 +142,7 @@ def tiles_to_stage(problem: Problem, config: TileConfig, row_bytes: int) -> int:
     rows = max(STAGED_BYTES // row_bytes - window, window - stride, 1) // stride
     turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
-    return few_rows(problem, config.rows, max(1, min(rows // config.rows, steps // turns)))
+    return tiles_of_open_rows(problem, config.rows, max(1, min(rows // config.rows, steps // turns)))
 
 
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:

@@ -95,8 +95,8 @@ class FusedAttention(GpuTemplate[Config]):
         FusedProblem(
             Attention(
                 *(2, depth, width, dtype, dtype, 0.25),
-                *(StridedRows.alone(2, queries, depth), StridedRows.alone(2, keys, depth)),
-                *(StridedRows.alone(2, keys, width), StridedRows.alone(2, queries, width)),
+                *(StridedRows.whole_tensor(2, queries, depth), StridedRows.whole_tensor(2, keys, depth)),
+                *(StridedRows.whole_tensor(2, keys, width), StridedRows.whole_tensor(2, queries, width)),
             ),
             precision=precision,
         )

@@ -52,7 +52,7 @@ from ..tensor.tiles import tf32_products
 from .tiles import (
     Config,
     blocks,
-    copied,
+    copied_vectors,
     is_copied_asynchronously,
     line_bytes,
     plane_bytes,
@@ -184,7 +184,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         splitting = 0 if workload.dtype in NARROW else 3 * (parts - 1) + 1  # instructions for each factor
         of_row = config.images * (parts * len(pairs) + columns * (0.5 + 2 * splitting) + 3)
         of_row += matrices * (1 + splitting) + 6
-        lines, taps = copied(workload, config)
+        lines, taps = copied_vectors(workload, config)
         in_a_loop = 0.0 if is_copied_asynchronously(workload) else lines
         others = BEGINNING + (lines + taps) * COPYING + in_a_loop * PLACING + config.sums * STORING
         read = lines * lanes(workload) * workload.itemsize + taps * VECTOR_BYTES

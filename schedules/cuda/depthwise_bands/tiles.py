@@ -83,7 +83,7 @@ def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, i
     return max(0, top - EIGHT + 1), max(0, min(workload.kernel[0], top + workload.height))
 
 
-def copied(workload: ConvWorkload, config: Config) -> tuple[float, float]:
+def copied_vectors(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the number of vectors of the input that a thread copies, and of vectors of taps."""
     rows, columns = lines_read(workload, config.tile)
     lines = config.images * len(rows) * len(columns) / lanes(workload)

@@ -26,7 +26,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING, STORE
 from tvmconv.compute.depthwise.bands import EIGHT, LEAST_COPY, VECTOR_BYTES
-from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
+from tvmconv.compute.depthwise.planes import copied_runs, eights, neighbours, side_by_side
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
@@ -227,7 +227,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
         chunk = sch.add_unit_loop(image)
 
         # Step 3. Copy the planes and the taps, then multiply them
-        *_, lanes = copied(workload, channels)
+        *_, lanes = copied_runs(workload, channels)
         for stage in (lines, taps):
             sch.set_scope(stage, 0, "shared.dyn")
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
@@ -294,7 +294,7 @@ def _shared_banks(workload: ConvWorkload, config: Config) -> float:
 
 def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the number of vectors that a thread copies, and of vectors of the output that it stores."""
-    pixels, vectors, _ = copied(workload, channels_of(workload, config))
+    pixels, vectors, _ = copied_runs(workload, channels_of(workload, config))
     taps = channels_of(workload, config) * prod(workload.kernel)
     outputs = config.images * channels_of(workload, config) * prod(workload.output_size) / store_lanes(workload, config)
     return (config.images * pixels * vectors + taps) / config.threads, outputs / config.threads

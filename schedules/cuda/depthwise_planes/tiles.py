@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from tvmconv.compute.depthwise.bands import BAND, EIGHT, VECTOR_BYTES
-from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
+from tvmconv.compute.depthwise.planes import copied_runs, eights, neighbours, side_by_side
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP
 
@@ -93,7 +93,7 @@ def pixel_lanes(config: Config) -> int:
 
 def image_elements(workload: ConvWorkload, config: Config) -> int:
     """Return the elements in shared memory of an image's planes."""
-    pixels, vectors, lanes = copied(workload, channels_of(workload, config))
+    pixels, vectors, lanes = copied_runs(workload, channels_of(workload, config))
     return pixels * pixel_lanes(config) if workload.layout == "NHWC" else vectors * lanes
 
 

@@ -34,13 +34,13 @@ IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
 """The loads of a thread that are in flight together: of a window, and of products that read through the cache."""
 
 
-def threads_along(tiles: int, most: int) -> int:
+def threads_of_axis(tiles: int, limit: int) -> int:
     """Return the number of threads of a block along an axis, for a number of tiles along a plane.
 
-    It is the largest divisor up to `most`, unless an even split allows more than twice as many threads.
+    It is the largest divisor up to `limit`, unless an even split allows more than twice as many threads.
     """
-    whole, parts = divisors(tiles, most)[-1], evenly(tiles, most)
-    return parts if parts > 2 * whole else whole
+    whole, even = divisors(tiles, limit)[-1], evenly(tiles, limit)
+    return even if even > 2 * whole else whole
 
 
 window_shape = lru_cache(maxsize=1024)(compute.window_shape)  # asked for each of thousands of configurations
@@ -62,9 +62,9 @@ def obstacle_in_nhwc(problem: Problem, max_taps: int) -> str | None:
     return None if taps <= max_taps else f"takes kernels of at most {max_taps} taps, not {taps}"
 
 
-def parts_bytes(workload: ConvWorkload, parts: int) -> int:
+def parts_bytes(workload: ConvWorkload, even: int) -> int:
     """Return the bytes that are written, and read by a second kernel, for sums of several parts; 0 for one part."""
-    return 2 * SUM_BYTES * parts * prod(workload.w_shape) if parts > 1 else 0
+    return 2 * SUM_BYTES * even * prod(workload.w_shape) if even > 1 else 0
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from . import (
     STORING,
     InputTiles,
     obstacle_in_nhwc,
-    threads_along,
+    threads_of_axis,
     window_shape,
 )
 
@@ -130,8 +130,8 @@ class InputGradientNhwc(GpuTemplate[Config]):
         for vector, max_c, threads, (thread_y, thread_x, held) in product(VECTORS, LANES, BLOCKS, [*tiles]):
             if workload.in_channels % vector == 0:
                 threads_c = divisors(workload.in_channels // vector, max_c)[-1]
-                threads_x = threads_along(ceil_div(width, thread_x), max(1, threads // threads_c))
-                threads_y = threads_along(ceil_div(height, thread_y), max(1, threads // (threads_c * threads_x)))
+                threads_x = threads_of_axis(ceil_div(width, thread_x), max(1, threads // threads_c))
+                threads_y = threads_of_axis(ceil_div(height, thread_y), max(1, threads // (threads_c * threads_x)))
                 yield Config(threads_c, threads_y, threads_x, thread_y, thread_x, vector, held)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:

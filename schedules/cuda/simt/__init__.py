@@ -33,7 +33,7 @@ from ..gemm.tiles import (
 from ..machine import BLOCK_BYTES, REGISTERS, SUM_BYTES
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests
-from .candidates import SPLITS, candidates, copies, picked, registers_of, resident_blocks, spilled
+from .candidates import SPLITS, candidates, copies, knobs_at, registers_of, resident_blocks, spilled
 
 COPYING, TESTING, TURNING, STORING, BEGINNING = 14.0, 10.0, 40.0, 4.0, 100.0
 """The instructions of a thread: for each element or vector that it copies, for the test whether that lies inside the
@@ -155,7 +155,7 @@ class Simt(GpuTemplate[GemmConfig]):
         """Return the candidates from the fastest on: the model tells the clocks of all of them at once, as arrays."""
         tried = candidates(problem.workload, self.elements(problem.workload))
         order = np.argsort(super().estimate(problem, tried, target), kind="stable")
-        return (self.Config(**knobs) for knobs in picked(tried, order))
+        return (self.Config(**knobs) for knobs in knobs_at(tried, order))
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> GemmConfig:
         """Return the first legal candidate, which is the fastest: few of the thousands are looked at one by one."""

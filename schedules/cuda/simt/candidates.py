@@ -63,7 +63,7 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any
     return np.maximum(1, np.minimum(by_memory, np.minimum(gpu.blocks, gpu.warps * WARP // config.threads)))
 
 
-def picked(tried: GemmConfig, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+def knobs_at(tried: GemmConfig, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
     """Yield the knobs of the configurations at some indices, of a config whose knobs are numbers or arrays."""
     for index in indices:
         yield {name: value[index].item() if np.ndim(value) else value for name, value in vars(tried).items()}

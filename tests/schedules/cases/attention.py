@@ -58,7 +58,7 @@ class Kernel(NamedTuple):
     @property
     def attention(self) -> Attention:
         def place(rows: int, columns: int) -> StridedRows:
-            return StridedRows.alone(self.matrices, rows, columns)
+            return StridedRows.whole_tensor(self.matrices, rows, columns)
 
         q, k = place(self.queries, self.depth), place(self.keys, self.depth)
         bias = StridedRows(self.queries * self.keys, 0, ((self.matrices, 0),), self.keys, self.queries)

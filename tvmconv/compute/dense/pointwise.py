@@ -56,8 +56,8 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
 
     accumulated = te.compute((row.batch, channels, row.height, count, lanes), accumulate, name="pointwise")
 
-    def in_place(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
+    def sum_of_pixel(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
         return accumulated[n, k, h, p // lanes, (p - first(p // lanes)) % lanes]
 
-    pixels = te.compute((row.batch, channels, row.height, plane), in_place, name="pixels")
+    pixels = te.compute((row.batch, channels, row.height, plane), sum_of_pixel, name="pixels")
     return [x, w, *operands.values(), epilogue(in_groups(pixels, row), row, operands)]

@@ -37,7 +37,7 @@ def neighbours(workload: ConvWorkload) -> int:
     return 2 if workload.layout == "NHWC" else 1
 
 
-def copied(workload: ConvWorkload, channels: int) -> tuple[int, int, int]:
+def copied_runs(workload: ConvWorkload, channels: int) -> tuple[int, int, int]:
     """Return how `channels` planes of an image are copied: contiguous runs, vectors of a run, elements of a vector.
 
     In NHWC a run is a pixel, in NCHW all of the planes.
@@ -54,17 +54,17 @@ def depthwise_planes(workload: ConvWorkload, images: int, channels: int) -> list
 
     Returns the operands in the order of `workload.operands`; x and the output are in NCHW or in NHWC. `images` of the
     batch and `channels` are computed together. "lines" has planes in the order of memory, (N, C / channels, runs,
-    vectors, lanes) as `copied` returns them, and "taps" the filters, (C / channels, channels, R, S). "product" has sums
-    in the order of the registers of tensor cores: (N, C, groups of eight rows, bands, pairs of columns, columns of a
-    pair, pairs of rows, rows of a pair). With two images side by side the first dimension is N / 2, and in place of
-    pairs of columns and columns of a pair there are eight columns and two images.
+    vectors, lanes) as `copied_runs` returns them, and "taps" the filters, (C / channels, channels, R, S). "product" has
+    sums in the order of the registers of tensor cores: (N, C, groups of eight rows, bands, pairs of columns, columns of
+    a pair, pairs of rows, rows of a pair). With two images side by side the first dimension is N / 2, and there are
+    eight columns and two images instead of pairs of columns and columns of a pair.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
     operands, sums, is_nhwc = epilogue_operands(workload), workload.storage.sums, workload.layout == "NHWC"
     (height, width), (top, left, _, _), kernel = (workload.height, workload.width), workload.padding, workload.kernel
     (rows, bands), together = eights(workload), side_by_side(workload, images)
-    pixels, vectors, lanes = copied(workload, channels)
+    pixels, vectors, lanes = copied_runs(workload, channels)
     blocks = workload.in_channels // channels
 
     def element(n: tirx.Var, block: tirx.Var, pixel: tirx.Var, vector: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:

@@ -57,9 +57,9 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
 
     @visitor
     class Collect(PyExprVisitor):  # type: ignore[misc]
-        def __init__(self, given: list[relax.Var]) -> None:
+        def __init__(self, inputs: list[relax.Var]) -> None:
             super().__init__()
-            self.given = set(given)
+            self.inputs = set(inputs)
 
         def visit_var_binding_(self, binding: relax.VarBinding) -> None:
             super().visit_var_binding_(binding)
@@ -71,12 +71,12 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
 
         def note(self, binding: relax.Binding) -> None:
             value = binding.value
-            if self.given.isdisjoint(relax.analysis.free_vars(value)):
+            if self.inputs.isdisjoint(relax.analysis.free_vars(value)):
                 return
             if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
                 names.add(value.op.name_hint)
             else:
-                self.given.add(binding.var)
+                self.inputs.add(binding.var)
 
     for func in mod.functions.values():
         if isinstance(func, relax.Function):

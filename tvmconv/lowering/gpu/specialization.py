@@ -75,7 +75,7 @@ class _Block:
         self.slots, self.multiprocessors, self.teams, self.threads, *self.registers, self.is_asynchronous = values
         self.multiplying = self.teams * self.threads
         self.block, self.thread = _variable("block"), _variable("thread")
-        self.given = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
+        self.original_buffers = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
         self.barriers = self.new([BARRIER_BYTES // 8], "uint64", "barriers", "shared.dyn")
         *copies, self.product = ring.body.seq
         self.replaced: list[Any] = []
@@ -261,7 +261,7 @@ class _Block:
             values = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
             for region in realize.block.writes:
                 used = [set(undefined_vars(substitute(each.min, values))) for each in region.region]
-                if region.source in self.given:
+                if region.source in self.original_buffers:
                     axes_of[region.source] = [axis for axis, each in enumerate(used) if not each.isdisjoint(variables)]
 
         for stmt in stmts:

@@ -81,7 +81,7 @@ def add_kernel(
     content += sorted(places.items()) if places else []
     name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
     key = _name_to_keep(name, content, ranges, target)
-    if key is not None and (known := lowering.found(key)) is not None:
+    if key is not None and (known := lowering.kept_function(key)) is not None:
         laid_out = tuple(each and Packing(lowering.from_bitcode(each[0]), *each[1:]) for each in known.packings)
         return NetworkKernel(builder.add_func(known.function, name), laid_out, known.workspace)
     parts, weights, packings = [], [], list[Packing | None]()

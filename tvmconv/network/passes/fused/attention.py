@@ -175,7 +175,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
     for (factor, alone, along, inner), (count, columns) in zip(rows, counts, strict=True):
         place, tensor = _place(factor, along, inner, block), view_of(factor, block).source
         if place is None or place.rows != count or prod(size for size, _ in place.batch) != first.batch:
-            place, tensor = StridedRows.alone(first.batch, count, columns), alone
+            place, tensor = StridedRows.whole_tensor(first.batch, count, columns), alone
         places.append(place)
         tensors.append(relax.op.reshape(tensor, (place.elements,)))
     moved = moved_to(site.output, block)
@@ -192,7 +192,7 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
         q=places[0],
         k=places[1],
         v=places[2],
-        output=output or StridedRows.alone(first.batch, second.rows, second.columns),
+        output=output or StridedRows.whole_tensor(first.batch, second.rows, second.columns),
         biases=tuple(place for place, _ in site.biases),
         safe=site.scores.safe,
     )
