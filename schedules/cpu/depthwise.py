@@ -93,8 +93,8 @@ def _tiles_in_blocks(problem: Problem, block: int, target: tvm.target.Target) ->
     """Yield the configurations that a default is chosen from where channels are in blocks."""
     workload = problem.workload
     (height, width), taps = workload.output_size, prod(workload.kernel)
-    most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
-    sums = max(1, min(most, 3 * cpu_of(target).registers // 4 // ceil_div(block, cpu_of(target).lanes)))
+    limit = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
+    sums = max(1, min(limit, 3 * cpu_of(target).registers // 4 // ceil_div(block, cpu_of(target).lanes)))
     for rows, columns in product(range(1, min(height, 8) + 1), range(1, min(width, 8) + 1)):
         whole, tile = _stays_whole(rows, columns), rows * columns
         if tile <= sums and (whole or taps * tile <= UNROLLED):

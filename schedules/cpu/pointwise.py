@@ -180,8 +180,8 @@ class Pointwise(CpuTemplate[Config]):
                 tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
             return Config(vectors, lanes, block, tiles, parallel)
 
-        most = ceil_div(plane, lanes)
-        return (config(vectors) for vectors in {min(vectors, most) for vectors in (2, 3)})
+        limit = ceil_div(plane, lanes)
+        return (config(vectors) for vectors in {min(vectors, limit) for vectors in (2, 3)})
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, cpu = problem.workload, cpu_of(target)

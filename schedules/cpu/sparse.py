@@ -138,9 +138,9 @@ class Sparse(CpuTemplate[Config]):
 
         # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
         row_bytes = workload.sum_bytes * workload.in_channels * prod(workload.stride) * pitch
-        most = max(1, cpu_of(target).l2_bytes // row_bytes - workload.window[0] // workload.stride[0])
+        limit = max(1, cpu_of(target).l2_bytes // row_bytes - workload.window[0] // workload.stride[0])
         threads = int(target.attrs.get("num-cores", 1)) if parallel else 1
-        bands = max(ceil_div(height, most), 1)
+        bands = max(ceil_div(height, limit), 1)
         shares = 1
         if workload.batch * bands < threads:
             if pitch * height >= threads * FEW_TILES * lanes:

@@ -90,9 +90,9 @@ def convolution(
     return msgspec.structs.replace(workload, layout=layout, w_layout=w_layout, out_layout=out_layout)
 
 
-def two_channels(draw: Draw, least: int, most: int) -> tuple[int, int]:
-    """Return two numbers of channels, from 8 * `least` to 8 * `most`."""
-    return 8 * draw.logarithmic(least, most), 8 * draw.logarithmic(least, most)
+def two_channels(draw: Draw, least: int, limit: int) -> tuple[int, int]:
+    """Return two numbers of channels, from 8 * `least` to 8 * `limit`."""
+    return 8 * draw.logarithmic(least, limit), 8 * draw.logarithmic(least, limit)
 
 
 def dense(draw: Draw, usual: Usual) -> ConvWorkload:

@@ -144,9 +144,11 @@ def fold(problem: Problem, selection: Selection, target: tvm.target.Target, cons
     """Return the lowered function of a sparse problem, with its constants in it."""
     shared = msgspec.structs.replace(problem, sparsity=0.0)
     skeleton = kept_skeleton(shared, replace(selection, reason="what is common to all weights"), str(target))
-    products, most = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).max_products
-    if products > most:
-        raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
+    products, limit = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).max_products
+    if products > limit:
+        raise CodeSizeError(
+            f"{problem.workload}: {products} multiply-adds of a thread; at most {limit} are compiled in"
+        )
     return _bound(skeleton, problem, selection, constants)
 
 

@@ -40,9 +40,9 @@ def resolve_quantization(
         others = one_of([name for name in STORAGE_TYPES if name != "int32"])
         raise InvalidArgumentError("out_dtype", out_dtype, f"{others}, for the epilogue {epilogue}")
     _resolve_zero_point("out_zero_point", epilogue.zero_point, out_dtype)
-    most = _max_terms(dtype, 0 if zero_point is msgspec.UNSET else zero_point)
-    if terms > most:
-        expected = f"at most {most} terms of a sum, kernel elements times channels of a group, for sums in int32"
+    limit = _max_terms(dtype, 0 if zero_point is msgspec.UNSET else zero_point)
+    if terms > limit:
+        expected = f"at most {limit} terms of a sum, kernel elements times channels of a group, for sums in int32"
         raise InvalidArgumentError("w", f"{terms} terms", expected)
     return out_dtype, zero_point
 

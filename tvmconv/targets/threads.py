@@ -119,10 +119,10 @@ def set_num_threads(threads: int) -> None:
     if held == threads:
         return
     configure_pool(MODE_BIG, threads)
-    if (most := get_num_threads()) != threads:
+    if (actual := get_num_threads()) != threads:
         configure_pool(MODE_BIG, held)
         os.environ.update({name: before[name] for name in (NUMBER, BINDING, CHOSEN) if name in before})
-        expected = f"at most {most} in this thread, which has called kernels: TVM's pool of threads cannot grow"
+        expected = f"at most {actual} in this thread, which has called kernels: TVM's pool of threads cannot grow"
         raise InvalidArgumentError("threads", threads, expected)
 
 

@@ -90,11 +90,11 @@ def max_channels(instruction: DotInstruction) -> int:
 
 def step_channels(workload: ConvWorkload, instruction: DotInstruction) -> int:
     """Return the input channels of a step: those of the fewest steps, alike in all of them, in whole vectors."""
-    most, block, vector = max_channels(instruction), channel_block(workload.layout), 4 * instruction.terms
-    unit = lcm(block, vector) if most % lcm(block, vector) == 0 else vector
+    limit, block, vector = max_channels(instruction), channel_block(workload.layout), 4 * instruction.terms
+    unit = lcm(block, vector) if limit % lcm(block, vector) == 0 else vector
     if workload.in_channels < unit:
         unit = instruction.terms
-    return ceil_to(evenly(workload.in_channels, most), unit)
+    return ceil_to(evenly(workload.in_channels, limit), unit)
 
 
 def depth(workload: ConvWorkload, config: TileConfig) -> int:
@@ -184,8 +184,8 @@ def tiles(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
     channels, parallel = step_channels(workload, instruction), workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, min(6, ceil_div(workload.out_channels, instruction.lanes)) + 1):
         for columns in columns_of(width):
-            most = height if height > 1 else ceil_div(width, columns)
-            for rows in range(1, min(3, most) + 1):
+            limit = height if height > 1 else ceil_div(width, columns)
+            for rows in range(1, min(3, limit) + 1):
                 if fits(rows, vectors):
                     yield TileConfig(vectors, instruction.lanes, rows, columns, channels, 1, 0, parallel)
 

@@ -257,9 +257,9 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     parallel = workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, min(MAX_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
         sums = min(registers - 1 - each * vectors, registers - SPARE[registers])
-        most = max(vectors == 1, sums // (each * vectors))
-        for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, MAX_ROWS, most // columns if columns == width else 1) + 1):
+        limit = max(vectors == 1, sums // (each * vectors))
+        for columns in range(1, min(width, limit) + 1):
+            for rows in range(1, min(height, MAX_ROWS, limit // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, lanes, rows, columns, channels, tiles=1, staged=0, parallel=parallel)
 
 

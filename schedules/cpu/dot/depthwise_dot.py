@@ -146,9 +146,9 @@ class DepthwiseDot(CpuTemplate[Config]):
         side_by_side = neighbours(workload, instruction.terms)
         staged_rows = STAGED_BYTES // (workload.padded_input[1] * instruction.lanes) - workload.window[0]
         for rows in range(1, min(height, 16) + 1):
-            most = max(1, staged_rows // (rows * workload.stride[0]))
+            limit = max(1, staged_rows // (rows * workload.stride[0]))
             for columns in range(1, ceil_div(min(width, 16), side_by_side) + 1):
-                for tiles in dict.fromkeys((evenly(ceil_div(height, rows), most), 1)):
+                for tiles in dict.fromkeys((evenly(ceil_div(height, rows), limit), 1)):
                     yield Config(tiles, rows, columns * side_by_side, workload.flops >= PARALLEL_FLOPS)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:

@@ -81,12 +81,12 @@ def knobs(problem: Problem, target: tvm.target.Target) -> dict[str, tuple[Any, .
     }
 
 
-def channel_steps(workload: ConvWorkload, instruction: DotInstruction, most: int) -> tuple[int, ...]:
+def channel_steps(workload: ConvWorkload, instruction: DotInstruction, limit: int) -> tuple[int, ...]:
     """Return the numbers of input channels that the innermost loop may run over."""
     terms = instruction.terms
     whole = depth(workload, terms)
     block = channel_block(workload.layout)
-    return tuple(terms * each for each in divisors((whole if block == 1 else block) // terms, max(1, most // terms)))
+    return tuple(terms * each for each in divisors((whole if block == 1 else block) // terms, max(1, limit // terms)))
 
 
 def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
@@ -145,9 +145,9 @@ def register_tiles(problem: Problem, target: tvm.target.Target) -> Iterator[Tile
     parallel = workload.flops >= PARALLEL_FLOPS
     registers = min(cpu_of(target).registers - 2, STACK_BYTES // (4 * instruction.lanes))
     for vectors in range(1, min(6, ceil_div(workload.multiplier, instruction.lanes)) + 1):
-        most = max(1, min(registers, cpu_of(target).registers - 2 - vectors) // vectors)
-        for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
+        limit = max(1, min(registers, cpu_of(target).registers - 2 - vectors) // vectors)
+        for columns in range(1, min(width, limit) + 1):
+            for rows in range(1, min(height, limit // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, instruction.lanes, rows, columns, instruction.terms, 1, staged, parallel)
 
 
@@ -161,11 +161,11 @@ def with_tasks(problem: Problem, tile: TileConfig, target: tvm.target.Target) ->
         return replace(config, tiles=max(1, min(steps, ceil_div(steps * workload.batch, TURNS))))
     row_bytes = 4 // instruction.terms * workload.in_channels * workload.padded_input[1]
     if not config.staged or row_bytes * workload.padded_input[0] <= STAGED_BYTES:
-        staged, most = 2 * config.staged, height
+        staged, limit = 2 * config.staged, height
     else:
         staged = 1
-        most = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
-    rows = max(1, min(most, ceil_div(height * workload.batch, TURNS)))
+        limit = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
+    rows = max(1, min(limit, ceil_div(height * workload.batch, TURNS)))
     return replace(config, staged=staged, tiles=max(1, rows // config.rows))
 
 

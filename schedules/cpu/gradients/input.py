@@ -65,8 +65,8 @@ def _with_bands(problem: Problem, rows: int, lanes: int) -> Config:
     """Return the configuration of a tile of `rows` rows of each phase, in vectors of `lanes` lanes."""
     workload = problem.workload
     (row_taps, columns), (height, width) = compute.phases(workload), compute.phase_sizes(workload)
-    most = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - row_taps.window(0))
-    bands = max(ceil_div(height, most), min(ceil_div(height, rows), least_tasks(problem, workload.in_channels)))
+    limit = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - row_taps.window(0))
+    bands = max(ceil_div(height, limit), min(ceil_div(height, rows), least_tasks(problem, workload.in_channels)))
     config = Config(ceil_div(ceil_div(height, bands), rows), rows, lanes, 3, is_parallel(problem))
     return next(
         each

@@ -127,12 +127,12 @@ class WeightGradient(CpuTemplate[Config]):
         height, width = workload.output_size
         rows = min(BUSY, height)
         row_bytes = SUM_BYTES * (workload.read_by((1, width))[1] * workload.stride[0] + width)
-        most = max(2, (STAGED_BYTES - row_bytes * workload.window[0]) // (row_bytes * rows))
+        limit = max(2, (STAGED_BYTES - row_bytes * workload.window[0]) // (row_bytes * rows))
         steps = ceil_div(height, rows)
         parts = min(steps, least_tasks(problem, workload.out_channels))
         config = Config(
             parts=parts,
-            bands=ceil_div(ceil_div(steps, parts), most),
+            bands=ceil_div(ceil_div(steps, parts), limit),
             rows=rows,
             block_r=_rows_of_taps(workload, target),
             vector=lanes_for(width, cpu_of(target).lanes),
@@ -245,9 +245,9 @@ class WeightGradient(CpuTemplate[Config]):
 def _rows_of_taps(workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the rows of the kernel whose sums, in registers, are made together."""
     rows, columns = workload.kernel
-    most = max(1, 25 * cpu_of(target).registers // (32 * columns))
+    limit = max(1, 25 * cpu_of(target).registers // (32 * columns))
     # With few sums there are few vectors of x that several taps share.
-    return min(range(1, min(rows, most) + 1), key=lambda block: wasted(rows, block) * (1 + 0.4 / block))
+    return min(range(1, min(rows, limit) + 1), key=lambda block: wasted(rows, block) * (1 + 0.4 / block))
 
 
 def _by_phases(sch: Schedule, pad: SBlockRV, stride: int) -> None:

@@ -180,12 +180,12 @@ def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> Itera
         bands += [(images, rows) for images in divisors(workload.batch, workload.batch) if images > 1]
         for images, height in bands:
             for vectors in range(1, min(MAX_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
-                most = max(1, (cpu.registers - 2) // (registers * vectors) - 1)
+                limit = max(1, (cpu.registers - 2) // (registers * vectors) - 1)
                 if "width" in problem.open_sizes:
-                    steps = {divisors(images * height * across, most)[-1] for across in range(1, MAX_ROW_TILES + 1)}
+                    steps = {divisors(images * height * across, limit)[-1] for across in range(1, MAX_ROW_TILES + 1)}
                 else:
                     count = images * height * columns
-                    steps = {evenly(count, most)}  # as few as serve for as many products
+                    steps = {evenly(count, limit)}  # as few as serve for as many products
                 for tiles, shared in product(sorted(steps), (False, True) if parallel else (False,)):
                     yield Config(outputs, height, images, tiles, vectors, lanes, shared, parallel)
 

@@ -166,8 +166,8 @@ class Depthwise(GpuTemplate[Config]):
             return config.flat or config.thread_x == config.store or width % config.thread_x != 0
 
         def neighbours_read_together(config: Config) -> bool:
-            most = 16 // workload.itemsize if height > 1 else 8
-            return config.flat or (config.thread_x <= most and config.threads_x > 1)
+            vector_limit = 16 // workload.itemsize if height > 1 else 8
+            return config.flat or (config.thread_x <= vector_limit and config.threads_x > 1)
 
         def whole_warps(config: Config) -> bool:
             return WARP <= config.threads <= 256 and wasted(config.threads, WARP) <= 1.35

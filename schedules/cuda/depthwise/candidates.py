@@ -42,18 +42,18 @@ def candidates(problem: Problem, ways: tuple[tuple[bool, int, bool], ...]) -> It
     if workload.height == 1 and not problem.has_open_planes and ways == UNROLLED:
         yield from _of_rows(workload)
     any_width, (height, width), m = "width" in problem.open_sizes, workload.output_size, workload.multiplier
-    most = 16 // workload.itemsize
+    limit = 16 // workload.itemsize
     for row, columns, siblings, way in product((1, 2, 3, 4, 6, 7, 8), (1, 2, 4, 7, 8), {1, m}, ways):
         shared, unroll, flat = way
-        if row > height or columns > (width if flat else min(width, most)) or row * columns * siblings > OUTPUTS:
+        if row > height or columns > (width if flat else min(width, limit)) or row * columns * siblings > OUTPUTS:
             continue
         if flat and row * columns * siblings == 1:
             continue  # a thread would stage the output that it stores itself
-        store = 1 if any_width else _vector(most, width, 0 if flat else columns)
+        store = 1 if any_width else _vector(limit, width, 0 if flat else columns)
         across, down = ceil_div(width, columns), ceil_div(height, row)
         for threads_x in {across} if flat else {evenly(across, n) for n in (64, 32, 16)}:
             staged = 0 if flat else workload.stride[1] * columns * (threads_x if shared else 1)
-            load = 1 if any_width else _vector(most, workload.width, staged)
+            load = 1 if any_width else _vector(limit, workload.width, staged)
             for threads_y in {down} if flat else {evenly(down, max(1, n // threads_x)) for n in BLOCK_THREADS}:
                 waste = wasted(height, row * threads_y) * wasted(width, columns * threads_x)
                 if threads_y * threads_x > MAX_THREADS or (waste > MAX_WASTE and not problem.has_open_planes):
@@ -82,8 +82,8 @@ def _of_rows(workload: ConvWorkload) -> Iterator[Config]:
 
     So all its loads are in flight at once, and neighbouring threads read and write whole lines.
     """
-    most, width, m = 16 // workload.itemsize, workload.output_size[1], workload.multiplier
-    vector = _vector(most, width, workload.width)
+    limit, width, m = 16 // workload.itemsize, workload.output_size[1], workload.multiplier
+    vector = _vector(limit, width, workload.width)
     for shared, parts, siblings in product((False, True), (8, 4, 2, 1), {1, m}):
         threads_x = evenly(ceil_div(width, vector * parts), max(BLOCK_THREADS))
         waste = wasted(width, threads_x * vector * parts)
@@ -108,6 +108,6 @@ def _of_rows(workload: ConvWorkload) -> Iterator[Config]:
         )
 
 
-def _vector(most: int, *extents: int) -> int:
-    """Return the longest vector of at most `most` elements that divides all extents; an extent of 0 sets no limit."""
-    return next(n for n in (8, 4, 2, 1) if n <= most and all(extent % n == 0 for extent in extents))
+def _vector(limit: int, *extents: int) -> int:
+    """Return the longest vector of at most `limit` elements that divides all extents; an extent of 0 sets no limit."""
+    return next(n for n in (8, 4, 2, 1) if n <= limit and all(extent % n == 0 for extent in extents))

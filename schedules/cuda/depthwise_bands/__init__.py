@@ -116,8 +116,8 @@ class DepthwiseBands(GpuTemplate[Config]):
         return registers_of(problem, config)
 
     def max_registers(self, problem: Problem, config: Config) -> int:
-        most = super().max_registers(problem, config)
-        return min(most, MAX_SPLIT_REGISTERS) if tf32_products(problem) > 1 else most
+        of_threads = super().max_registers(problem, config)
+        return min(of_threads, MAX_SPLIT_REGISTERS) if tf32_products(problem) > 1 else of_threads
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(in_planes(problem.workload), config)

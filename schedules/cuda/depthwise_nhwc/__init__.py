@@ -307,9 +307,9 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
         tiles_y, tiles_x = ceil_div(height, rows), ceil_div(width, columns)
         for threads_c in _threads_c(workload, vector):
             for threads in BLOCK_THREADS:
-                most = max(1, threads // threads_c)
-                threads_x = evenly(tiles_x, most)
-                threads_y = evenly(tiles_y, max(1, most // threads_x))
+                thread_limit = max(1, threads // threads_c)
+                threads_x = evenly(tiles_x, thread_limit)
+                threads_y = evenly(tiles_y, max(1, thread_limit // threads_x))
                 for ahead in (False, True):
                     yield Config(vector, threads_c, threads_y, threads_x, rows, columns, ahead)
 

@@ -131,7 +131,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles)
+        limit = chunks(workload, replace(self.LEAST, groups=default.groups).tiles)
         parts = {*(1 << number for number in range(10)), *(times * default.parts for times in (1, 2, 3))}
         return {
             "groups": tuple(range(1, min(MAX_WARPS, workload.kernel[0]) + 1)),
@@ -139,7 +139,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
             "pairs": PAIRS,
             "rows": tuple(heights(workload)),
             "ahead": AHEAD,
-            "parts": tuple(sorted(count for count in parts if count <= most)),
+            "parts": tuple(sorted(count for count in parts if count <= limit)),
         }
 
     def heuristics(self, problem: Problem) -> Tests[Config]:

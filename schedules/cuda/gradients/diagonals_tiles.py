@@ -102,8 +102,8 @@ def candidates(workload: ConvWorkload, gpu: Gpu, fits: Callable[[Config], bool])
             mostly_empty = tiles.images >= 2 * (workload.batch + 1)
             if tiles.warps > MAX_WARPS or mostly_empty or not fits(one):
                 continue
-            most = 2 * resident_blocks(workload, tiles, gpu)
-            counts = [count for count in BLOCKS if count <= most]
+            limit = 2 * resident_blocks(workload, tiles, gpu)
+            counts = [count for count in BLOCKS if count <= limit]
             parts = {1, *(count * gpu.multiprocessors // workload.in_channels for count in counts)}
             yield from (replace(one, parts=count) for count in sorted(parts) if 0 < count <= chunks(workload, tiles))
 

@@ -192,15 +192,15 @@ class WeightGradient(GpuTemplate[Config]):
                     if count <= PLANES_WARPS * WARP and 2 * count >= ceil_to(count, WARP)
                 ]
             blocks = workload.out_channels * prod(one.shares.blocks(workload))
-            for images, warps, most in sizes:
+            for images, warps, limit in sizes:
                 counts = (grid * multiprocessors // (blocks * warps) for grid in GRIDS)
-                for parts in sorted({_in_turns(min(most, max(1, count))) for count in counts}):
+                for parts in sorted({_in_turns(min(limit, max(1, count))) for count in counts}):
                     yield replace(one, images=images, warps=warps, parts=parts)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
         block_r, block_s = ({ceil_div(size, blocks) for blocks in (1, 2, 3, 4, size)} for size in workload.kernel)
-        most = max(1, ceil_div(workload.batch * prod(workload.output_size), WARP))
+        limit = max(1, ceil_div(workload.batch * prod(workload.output_size), WARP))
         parts = {*(1 << number for number in range(10)), default.parts, 2 * default.parts}
         knobs = {
             "block_r": tuple(block_r),
@@ -208,7 +208,7 @@ class WeightGradient(GpuTemplate[Config]):
             "rows": tuple(range(1, min(workload.output_size[0], 8) + 1)),
             "images": (0, *upto(workload.batch, 1, 2, 4, 8)),
             "warps": (1, 2, 3, 4, 6, 8, 12, 16),
-            "parts": tuple(_in_turns(count) for count in parts if count <= most),
+            "parts": tuple(_in_turns(count) for count in parts if count <= limit),
         }
         return with_default(knobs, default)
 

@@ -156,9 +156,9 @@ def _tiles(workload: ConvWorkload) -> Iterator[Tile]:
                     yield tile
 
 
-def _sides(size: int, most: int, max_whole: int) -> set[int]:
+def _sides(size: int, max_side: int, max_whole: int) -> set[int]:
     """Return the numbers of rows, or columns, of tiles."""
-    return {*range(1, min(size, most) + 1), *([size] if size <= max_whole else [])}
+    return {*range(1, min(size, max_side) + 1), *([size] if size <= max_whole else [])}
 
 
 @lru_cache(maxsize=1024)  # a model of thousands of configurations asks for each of a few tiles
@@ -200,8 +200,8 @@ def _divisions(workload: ConvWorkload, tile: Tile, gpu: Gpu) -> Iterator[Config]
     threads_c = max((size * vector * workload.itemsize % SECTOR == 0, size) for size in known)[1]
     groups = workload.out_channels // (vector * threads_c)
     staged = STAGED_BYTES // (4 * vector * threads_c * workload.kernel[1])
-    most = max(1, min(crowd // threads_c, TILE_THREADS, staged))
-    for threads_y in sorted({max(1, most // fraction) for fraction in FRACTIONS}):
+    max_side = max(1, min(crowd // threads_c, TILE_THREADS, staged))
+    for threads_y in sorted({max(1, max_side // fraction) for fraction in FRACTIONS}):
         resident = max(1, crowd // ceil_to(threads_y * threads_c, WARP))
         for waves in range(1, WAVES + 1):
             turns = ceil_div(count, threads_y * max(1, waves * resident * gpu.multiprocessors // groups))

@@ -146,13 +146,13 @@ class Grouped(GpuTemplate[Config]):
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of two to sixteen warps, hardly larger than an image."""
         workload, (height, width) = problem.workload, problem.workload.output_size
-        most = MAX_MATRICES // (1 + has_pairs(workload))
+        limit = MAX_MATRICES // (1 + has_pairs(workload))
         known = {
             Config(warps_m * rows * 2, columns * 8, warps_m, warps_n, images)
             for warps_m, rows, columns, warps_n in product((1, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4, 7), range(1, 17))
             for images in (1, 2, 4, 8)
             if warps_n <= units(workload) and 64 <= images * warps_m * warps_n * WARP <= 512
-            if rows * columns <= most
+            if rows * columns <= limit
             if warps_m * rows * 2 < height + 2 * warps_m and columns * 8 < width + 8
         }
         yield self.LEAST

@@ -139,8 +139,8 @@ class Sparse(GpuTemplate[Config]):
         workload = problem.workload
         height, width = workload.output_size
 
-        def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
-            return tuple(size for size in tile_sizes(extent) if least <= size <= most and wasted(extent, size) <= 1.15)
+        def few_tiles(extent: int, least: int, limit: int) -> tuple[int, ...]:
+            return tuple(size for size in tile_sizes(extent) if least <= size <= limit and wasted(extent, size) <= 1.15)
 
         return {
             "block_m": tuple(
@@ -168,8 +168,8 @@ class Sparse(GpuTemplate[Config]):
         def little_code(config: Config) -> bool:
             body = instructions(workload, config, density)
             products = density * prod(workload.w_shape)
-            most = max(MAX_TOTAL_INSTRUCTIONS, 2 * products)
-            return body <= MAX_INSTRUCTIONS and ceil_div(workload.out_channels, config.block_m) * body <= most
+            limit = max(MAX_TOTAL_INSTRUCTIONS, 2 * products)
+            return body <= MAX_INSTRUCTIONS and ceil_div(workload.out_channels, config.block_m) * body <= limit
 
         return named(whole_warps, little_waste, little_code)
 

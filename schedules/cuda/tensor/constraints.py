@@ -101,8 +101,8 @@ def rules(problem: Problem) -> Tests[Config]:
         return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
 
     def stages(config: Config) -> bool:
-        most = MAX_STAGES if config.teams else block_chunks(workload, config)
-        return config.num_stages <= MAX_STAGES and 1 <= ahead(problem, config) <= most
+        limit = MAX_STAGES if config.teams else block_chunks(workload, config)
+        return config.num_stages <= MAX_STAGES and 1 <= ahead(problem, config) <= limit
 
     def specialized(config: Config) -> bool:
         """Return whether warps have roles only where the copy engine can bring the factors of `wgmma`."""

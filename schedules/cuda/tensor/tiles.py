@@ -263,12 +263,12 @@ def store_vector(problem: Problem, config: Config) -> int:
     """Return the number of neighbouring elements, or sums of parts, that a thread stores at once: at most 16 bytes."""
     workload = problem.workload
     itemsize = stored_bytes(workload, config)
-    most = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
+    vector_limit = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
 
     def whole(size: int) -> bool:
         return not (workload.multiplier % size or config.block_n % size or config.sums % size)
 
-    return max(size for size in (VECTOR, 2 * VECTOR, 4 * VECTOR) if size <= most and whole(size))
+    return max(size for size in (VECTOR, 2 * VECTOR, 4 * VECTOR) if size <= vector_limit and whole(size))
 
 
 def store_lanes(problem: Problem, config: Config) -> int:

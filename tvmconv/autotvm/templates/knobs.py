@@ -197,8 +197,8 @@ def split_values(
     else:
         if num_outputs is None or num_outputs < 1:
             raise InvalidArgumentError(f"num_outputs of {name!r}", num_outputs, "how many loops the split makes")
-        most = inf if max_factor is None else max_factor
-        factors = [factor for factor in _factors(name, extent, policy) if factor <= most]
+        limit = inf if max_factor is None else max_factor
+        factors = [factor for factor in _factors(name, extent, policy) if factor <= limit]
         whole = policy == "factors" if no_tail is None else no_tail
         # AutoTVM's order, in which the size next to the outermost varies fastest.
         inner = (sizes[::-1] for sizes in product(factors, repeat=num_outputs - 1))

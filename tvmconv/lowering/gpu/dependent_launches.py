@@ -54,9 +54,9 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
         return mod
 
     def dependent(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        most = gpu_of(target).multiprocessors if _shared_bytes(func) <= MAX_SHARED_BYTES else 0
+        multiprocessors = gpu_of(target).multiprocessors if _shared_bytes(func) <= MAX_SHARED_BYTES else 0
         source = included("lowering/gpu/dependent_launches.cuh")
-        wait = cuda_func_call(AFTER_OTHERS, tirx.const(most, "uint32"), source_code=source)
+        wait = cuda_func_call(AFTER_OTHERS, tirx.const(multiprocessors, "uint32"), source_code=source)
         parameters = [str(name) for name in func.attrs[LAUNCH_PARAMETERS]]
         last = parameters.index(DYNAMIC_SHARED) if DYNAMIC_SHARED in parameters else len(parameters)
         parameters.insert(last, DEPENDENT)

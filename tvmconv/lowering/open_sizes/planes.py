@@ -160,11 +160,11 @@ def _within(value: tirx.PrimExpr, ends: dict[int, tirx.PrimExpr], inputs: Sequen
 
 
 def _tile_counts(
-    rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr], most: Mapping[int, int]
+    rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr], limit: Mapping[int, int]
 ) -> dict[tvm.ir.Var, tirx.PrimExpr]:
     """Return the value of each variable that stands for a number of tiles in a shape in whole tiles.
 
-    An axis has at most `most[axis]` elements, or `MAX_TILES` where it is not in `most`.
+    An axis has at most `limit[axis]` elements, or `MAX_TILES` where it is not in `limit`.
     """
     counts = {}
     for axis, (whole, size) in enumerate(zip(rounded, exact, strict=True)):
@@ -172,5 +172,5 @@ def _tile_counts(
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
-            counts[var] = tirx.min(tirx.max(count, 1), -(-most.get(axis, MAX_TILES) // step))
+            counts[var] = tirx.min(tirx.max(count, 1), -(-limit.get(axis, MAX_TILES) // step))
     return counts
