@@ -26,7 +26,7 @@ from .machine import PARALLEL_FLOPS, STACK_BYTES, staged_bytes
 from .model import Counts, Read, allocations, by_cache, operands, packed_weight, pieces, spilled, threads_of
 from .template import CpuTemplate, Tests, threads_for_work
 
-FEW_TILES = 4
+MAX_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
 
 
@@ -175,9 +175,9 @@ class Pointwise(CpuTemplate[Config]):
             # channel.
             tiles = ceil_div(plane, vectors * lanes)
             if problem.has_open_planes:
-                tiles = FEW_TILES
+                tiles = MAX_TILES
             elif plane % lanes == 0:
-                tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
+                tiles = max(each for each in range(1, MAX_TILES + 1) if wasted(tiles, each) <= 1.02)
             return Config(vectors, lanes, block, tiles, parallel)
 
         limit = ceil_div(plane, lanes)

@@ -46,8 +46,8 @@ class Config:
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"channels": "block_m"}
 
 
-FEW_TILES = 12
-"""The number of tiles of a band that are too few for the time that reading its code takes."""
+LEAST_TILES = 12
+"""The least number of tiles of a band that is worth the time that reading its code takes."""
 
 ROW_PIECE = 64
 """The largest number of pixels of a row that are stored at once: LLVM makes vectors of them."""
@@ -143,7 +143,7 @@ class Sparse(CpuTemplate[Config]):
         bands = max(ceil_div(height, limit), 1)
         shares = 1
         if workload.batch * bands < threads:
-            if pitch * height >= threads * FEW_TILES * lanes:
+            if pitch * height >= threads * LEAST_TILES * lanes:
                 bands = ceil_div(threads, workload.batch)
             else:
                 shares = min(ceil_div(threads, workload.batch * bands), ceil_div(workload.out_channels, channels))

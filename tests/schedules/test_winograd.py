@@ -25,7 +25,7 @@ from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import build, build_function, lower
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cpu.winograd import FEW_CHANNELS
+from tvmconv.schedules.cpu.winograd import LEAST_CHANNELS
 from tvmconv.schedules.cpu.winograd import template as winograd
 from tvmconv.schedules.cpu.winograd.tiles import (
     MAX_ROW_TILES,
@@ -138,7 +138,7 @@ def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
     space = winograd.space(problem, CPU)
     check_space(space, winograd.default_config(problem, CPU))
     assert "known_tiles" in space.violated(replace(space.default, outputs=3))
-    few = problem.workload.in_channels < FEW_CHANNELS
+    few = problem.workload.in_channels < LEAST_CHANNELS
     assert ("exact" in space.violated(replace(space.default, outputs=4))) is few
     assert "whole_images" in space.violated(replace(space.default, images=problem.workload.batch + 1))
 

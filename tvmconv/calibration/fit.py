@@ -77,7 +77,7 @@ class Model:
     """The rates that a fit begins with."""
     modules: Mapping[str, str]
     """The modules of templates, by their algorithms."""
-    alike: Mapping[str, str]
+    factors_of_others: Mapping[str, str]
     """The modules of templates that have the factors of another one."""
     row_of: Callable[[Any], Any]
     """The function that returns the row of the device table for a target."""
@@ -119,7 +119,7 @@ ON_CPU = Model(
     cpu.model.clocks,
     CPU_START,
     cpu.MODULES,
-    cpu_rates.ALIKE,
+    cpu_rates.FACTORS_OF_OTHERS,
     cpu_of,
     cpu_rates.table,
     cpu_rates.shipped_rates,
@@ -202,7 +202,7 @@ def module_of(name: str) -> str:
 def counted_as(name: str) -> str:
     """Return the module of the factors of a template: of the template, or of one that shares its loops."""
     module = module_of(name)
-    return model_of(name).alike.get(module, module)
+    return model_of(name).factors_of_others.get(module, module)
 
 
 def _measured(name: str, given: str, device: str, problem: Problem, configs: dict[str, float]) -> Measured:

@@ -257,7 +257,7 @@ def template_from(text: str) -> Template:
 def default_config(template: Template, problem: Problem, target: str) -> Any:
     """Return a template's default configuration, made once: a model of a GPU tries thousands for it."""
     resolved = resolve_target(target)
-    return _kept("default", template, problem, resolved, template.Config, template.default_config)
+    return _stored_answer("default", template, problem, resolved, template.Config, template.default_config)
 
 
 @lru_cache(maxsize=1024)
@@ -267,10 +267,10 @@ def estimated_cycles(template: Template, problem: Problem, target: str) -> float
     def cycles(problem: Problem, resolved: tvm.target.Target) -> str:
         return float(template.estimate(problem, default_config(template, problem, target), resolved)).hex()
 
-    return float.fromhex(_kept("cycles", template, problem, resolve_target(target), str, cycles))
+    return float.fromhex(_stored_answer("cycles", template, problem, resolve_target(target), str, cycles))
 
 
-def _kept(
+def _stored_answer(
     what: str,
     template: Template,
     problem: Problem,
@@ -295,6 +295,6 @@ def _kept(
 
 
 @lru_cache(maxsize=64)
-def kept_space(template: Template, problem: Problem, target: str) -> Space[Any]:
+def cached_space(template: Template, problem: Problem, target: str) -> Space[Any]:
     """Return a template's space, kept for look-ups: that of a sparse kernel takes up to a second to make."""
     return template.space(problem, resolve_target(target))

@@ -18,7 +18,7 @@ from tvmconv.targets import DeviceFacts
 
 from .history import History, applied, device_here, shipped
 from .record import Record
-from .registry import default_config, estimated_cycles, kept_space, template_for, template_name, templates_for
+from .registry import cached_space, default_config, estimated_cycles, template_for, template_name, templates_for
 
 if TYPE_CHECKING:
     import tvm
@@ -170,7 +170,7 @@ class _Question:
         pairs = [(record, template) for record, template in zip(records, self.templates, strict=True) if record]
         for record, template in sorted(pairs, key=lambda pair: pair[0].cost):
             config = msgspec.convert(record.knobs, template.Config)
-            if not kept_space(template, self.problem, str(self.target)).violated(config):
+            if not cached_space(template, self.problem, str(self.target)).violated(config):
                 zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                 cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                 reason = f"{how}{zeros}{whose}: {cost} ({history.source})"
@@ -184,7 +184,7 @@ def _given(config: Any, problem: Problem, target: tvm.target.Target, templates: 
         raise InvalidArgumentError(
             "config", config, " or ".join(f"a Config of {template_name(each)}" for each in templates)
         )
-    if broken := kept_space(template, problem, str(target)).violated(config):
+    if broken := cached_space(template, problem, str(target)).violated(config):
         raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
     return _selection(template, config, "configuration given by the caller")
 

@@ -20,7 +20,7 @@ from tvmconv.targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
 
-FEW = 3
+LEAST_ROUNDINGS = 3
 """The number of roundings inside a value from which each is stored separately: TVM builds three in 50 ms, eight in 25
 s.
 
@@ -55,7 +55,7 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
         bound = func.with_body(body).with_attr("target", target)
         body = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": bound}))["main"].body
     if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _nodes_of(tirx.For, body)):
-        body = tvm_ffi.structural_map(body, (SBlock, _in_steps))
+        body = tvm_ffi.structural_map(body, (SBlock, _with_stored_roundings))
     return func.with_body(tvm_ffi.structural_map(body, (tirx.Cast, rounded)))
 
 
@@ -103,7 +103,7 @@ def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
     return substitute(tvm_ffi.structural_map(body, accesses), wide)  # in the regions of blocks
 
 
-def _in_steps(block: SBlock) -> SBlock:
+def _with_stored_roundings(block: SBlock) -> SBlock:
     """Return a block that stores each rounded number in an array of one element before it is used further.
 
     Where roundings are nested, TVM's simplifier takes some five times as long for each further level: 25 s for eight.
@@ -126,7 +126,7 @@ def _in_steps(block: SBlock) -> SBlock:
             return buffers[-1][0]
 
         value = store.value
-        if sum(map(_is_rounded, _nodes_of(tirx.Cast, value))) < FEW or _nodes_of(tirx.Let, value):
+        if sum(map(_is_rounded, _nodes_of(tirx.Cast, value))) < LEAST_ROUNDINGS or _nodes_of(tirx.Let, value):
             return store
         if _is_choice(value):
             test, *choices = value.args

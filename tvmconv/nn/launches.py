@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tvmconv.problem.errors import TensorError
 from tvmconv.runtime.arrays import TAKERS, Operand, described
-from tvmconv.runtime.calls import KEPT, Launch
+from tvmconv.runtime.calls import MAX_CACHED_CALLS, Launch
 from tvmconv.support.cache import Cache
 from tvmconv.targets import GPU_ALIGNMENT
 
@@ -76,5 +76,5 @@ class Known(NamedTuple):
     """True if tensors are copied first, as one is neither contiguous nor in channels_last."""
 
 
-_known: Cache[tuple[Hashable, ...], Known] = Cache(KEPT)
+_known: Cache[tuple[Hashable, ...], Known] = Cache(MAX_CACHED_CALLS)
 """The functions that have been prepared, by what the tensors are and what else decides on them."""

@@ -29,7 +29,7 @@ from .arrays import (
     taken_to_write,
 )
 
-KEPT = 4096
+MAX_CACHED_CALLS = 4096
 """The number of kinds of calls that are remembered at once, and of kernels, of some 100 kB each, that calls keep."""
 
 PLAIN = frozenset({int, str, type(None)})
@@ -144,7 +144,7 @@ class Calls:
     """Makes calls; calls that differ only in the contents of their arrays are prepared once."""
 
     def __init__(self) -> None:
-        self.known: Cache[tuple[Hashable, ...], Launch] = Cache(KEPT)
+        self.known: Cache[tuple[Hashable, ...], Launch] = Cache(MAX_CACHED_CALLS)
 
     def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
         """Return the result for the operands as an array of the kind of the first, or in `out` if it is given.

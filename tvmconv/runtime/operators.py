@@ -35,7 +35,7 @@ from tvmconv.support.cache import Cache
 from tvmconv.targets import backend_of, backend_on, resolve_target, threads
 
 from .arrays import Operand, in_float32, operand, reshaped
-from .calls import KEPT, PLAIN, Calls, Launch, hashable, types_of
+from .calls import MAX_CACHED_CALLS, PLAIN, Calls, Launch, hashable, types_of
 from .operator import Operator, compile, compile_problem  # noqa: A004
 
 __all__ = ["Operator", "call", "compile"]
@@ -141,15 +141,15 @@ def present_state() -> State:
 Key = tuple[Problem, str, str, State]
 """A problem, the algorithm asked for, the target, and the state."""
 
-_selections: Cache[Key, Selection] = Cache(KEPT)
-_operators: Cache[tuple[Hashable, ...], Operator] = Cache(KEPT)
+_selections: Cache[Key, Selection] = Cache(MAX_CACHED_CALLS)
+_operators: Cache[tuple[Hashable, ...], Operator] = Cache(MAX_CACHED_CALLS)
 """Operators by problem, template, configuration and target: logs that choose the same ones share them."""
 
-_first_sizes: Cache[Key, tuple[int, int]] = Cache(KEPT)
+_first_sizes: Cache[Key, tuple[int, int]] = Cache(MAX_CACHED_CALLS)
 """The batch and width of the first call on a GPU, for each convolution as one of open sizes."""
 
 
-def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+def _cached_operator(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
     """Return the operator for a problem, compiled the first time that its configuration is selected."""
     resolved = resolve_target(target)
 
@@ -166,8 +166,8 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
 
 def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
     """Return the operator for a call's problem: for any batch, and any length of rows, where that serves."""
-    operator = _kept(_with_open_sizes(problem, algorithm, target, state), algorithm, target, state)
-    return operator if operator.takes(problem.workload) else _kept(problem, algorithm, target, state)
+    operator = _cached_operator(_with_open_sizes(problem, algorithm, target, state), algorithm, target, state)
+    return operator if operator.takes(problem.workload) else _cached_operator(problem, algorithm, target, state)
 
 
 def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State) -> Problem:

@@ -17,7 +17,7 @@ LEAST_BYTES = 2**22
 A store to a new small page costs more than the convolution of its content.
 """
 
-KEPT_BYTES = 2**28
+MAX_FREE_BYTES = 2**28
 """The most bytes that are kept while no array is in them."""
 
 
@@ -55,7 +55,7 @@ class Pool:
     def _give_back(self, memory: np.ndarray) -> None:
         self._free[memory.__array_interface__["data"][0]] = memory
         kept = self._free.copy()
-        surplus = sum(each.nbytes for each in kept.values()) - KEPT_BYTES
+        surplus = sum(each.nbytes for each in kept.values()) - MAX_FREE_BYTES
         for address, each in kept.items():
             if surplus > 0 and self._free.pop(address, None) is not None:
                 surplus -= each.nbytes

@@ -17,7 +17,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.compute.depthwise.dot import neighbours, steps_of
+from tvmconv.compute.depthwise.dot import neighbours, row_instructions
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.layout import channel_block
@@ -58,7 +58,7 @@ def sum_bytes(instruction: DotInstruction, config: Config) -> int:
 
 def unrolled(workload: ConvWorkload, instruction: DotInstruction, config: Config) -> int:
     """Return the instructions of a tile."""
-    return config.rows * config.columns * workload.kernel[0] * steps_of(workload, instruction.terms)
+    return config.rows * config.columns * workload.kernel[0] * row_instructions(workload, instruction.terms)
 
 
 class DepthwiseDot(CpuTemplate[Config]):
@@ -154,7 +154,7 @@ class DepthwiseDot(CpuTemplate[Config]):
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, instruction, cpu = problem.workload, instruction_of(problem, target), cpu_of(target)
         (height, width), rows = workload.output_size, config.rows * config.tiles
-        steps, side_by_side = steps_of(workload, instruction.terms), neighbours(workload, instruction.terms)
+        steps, side_by_side = row_instructions(workload, instruction.terms), neighbours(workload, instruction.terms)
         tasks = workload.batch * (workload.in_channels // instruction.lanes) * ceil_div(height, rows)
         tiles, sums = tasks * config.tiles * ceil_div(width, config.columns), config.rows * config.columns
         wide = pieces(instruction.lanes, cpu)

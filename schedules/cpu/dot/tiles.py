@@ -185,7 +185,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
     if config.staged:
         again = workload.read_by((band_rows, 1))[0] / (band_rows * workload.stride[0]) if config.staged == 1 else 1.0
         staged = again * workload.batch * workload.in_channels * prod(workload.padded_input)
-    in_planes, transposes = workload.layout == "NCHW", workload.out_layout == "NCHW"
+    is_nchw, transposes = workload.layout == "NCHW", workload.out_layout == "NCHW"
     signed = not config.staged and instruction.terms == 4 and workload.dtype != instruction.first
     return Counts(
         tasks=tasks if config.parallel else 1,
@@ -200,8 +200,8 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
         stored=tiles * (row_pieces(config, cpu) if transposes else sums),
         transposed=tiles * sums * transposes,
         paired=tiles * sums**2,
-        copied=0.0 if in_planes else staged * 4 / instruction.terms / cpu.unit_bytes,
-        moved=staged * in_planes,
+        copied=0.0 if is_nchw else staged * 4 / instruction.terms / cpu.unit_bytes,
+        moved=staged * is_nchw,
         packed=packed_weight(problem),
         **by_cache(cpu, *operands(problem), Read(tiles * block_bytes, block_bytes)),
     )

@@ -18,7 +18,7 @@ from tvmconv.targets.sources import CPU_RATES
 from ...calibrated import Origin, UserRates
 from ...fitted import UNFITTED, Factors, Positive, Table
 
-ALIKE = {"direct.im2win": "direct"}
+FACTORS_OF_OTHERS = {"direct.im2win": "direct"}
 """The modules of templates that have the factors of another one, whose loops they share."""
 
 
@@ -97,4 +97,4 @@ def origin_of(cpu: Cpu) -> Origin:
 def factors_of(module: str) -> Factors:
     """Return the factors of the template in a module, such as "tvmconv.schedules.cpu.dot.depthwise_dot"."""
     name = module.rpartition("schedules.cpu.")[2]
-    return table().templates.get(ALIKE.get(name, name), UNFITTED)
+    return table().templates.get(FACTORS_OF_OTHERS.get(name, name), UNFITTED)

@@ -54,7 +54,7 @@ MAX_SET_BYTES = 3 * 1024 * 1024
 
 On two cores of Zen 5 a band of 3.6 MB took 2.6 ms in one run and 4.6 in another, two bands of 2.1 MB 3.0 in both."""
 
-FEW_CHANNELS = 8
+LEAST_CHANNELS = 8
 """The least input channels for tiles of 4x4 outputs: sums of fewer products are promised to be more exact than these,
 whose transforms round more (one wrong element in 380 random convolutions of any number of channels)."""
 
@@ -148,7 +148,7 @@ class Winograd(CpuTemplate[Config]):
             return config.outputs in INPUT_INSTRUCTIONS
 
         def exact(config: Config) -> bool:
-            return config.outputs == 2 or workload.in_channels >= FEW_CHANNELS
+            return config.outputs == 2 or workload.in_channels >= LEAST_CHANNELS
 
         def stored_blocks(config: Config) -> bool:
             return {channel_block(layout) for layout in (workload.layout, workload.out_layout)} <= {1, config.vector}

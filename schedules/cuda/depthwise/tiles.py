@@ -18,7 +18,7 @@ from ..machine import SHARED_ALIGNMENT
 MAX_WINDOW = 128
 """The most input elements that a thread stages in registers."""
 
-OWN_REGISTERS = 22
+OTHER_REGISTERS = 22
 """The registers of a thread besides its outputs, its window and its taps."""
 
 MAX_TAPS = 128
@@ -141,4 +141,4 @@ def registers(workload: ConvWorkload, config: Config) -> int:
     `ptxas` loads the rest later: the median of 430 kernels on sm_90 has this number of registers.
     """
     taps = min(MAX_TAPS, config.siblings * prod(workload.kernel)) if config.unroll == 2 else 0
-    return OWN_REGISTERS + config.outputs + (window_elements(workload, config) + taps) // 4
+    return OTHER_REGISTERS + config.outputs + (window_elements(workload, config) + taps) // 4

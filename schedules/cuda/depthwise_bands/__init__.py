@@ -28,10 +28,10 @@ from tvmconv.compute.depthwise.bands import (
     EIGHT,
     VECTOR_BYTES,
     columns_of,
-    in_planes,
     lanes,
     lines_read,
     reach,
+    sequences_as_rows,
     surplus,
 )
 from tvmconv.problem import Problem
@@ -106,7 +106,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         if (found := obstacle_on_tensor_cores(problem, target)) is not None:
             return found
         workload = problem.workload
-        if problem.open_sizes and in_planes(workload) is not workload:
+        if problem.open_sizes and sequences_as_rows(workload) is not workload:
             return "takes no number of sequences that is left open"
         if not self.is_legal(problem, self.LEAST, target):
             return f"takes windows that fit in shared memory, not of {'x'.join(map(str, workload.kernel))}"
@@ -120,16 +120,18 @@ class DepthwiseBands(GpuTemplate[Config]):
         return min(of_threads, MAX_SPLIT_REGISTERS) if tf32_products(problem) > 1 else of_threads
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
-        return shared_bytes(in_planes(problem.workload), config)
+        return shared_bytes(sequences_as_rows(problem.workload), config)
 
     def blocks(self, problem: Problem, config: Config) -> int:
-        return blocks(in_planes(problem.workload), config)
+        return blocks(sequences_as_rows(problem.workload), config)
 
     def instructions(self, problem: Problem, config: Config) -> int:
-        return config.images * len(products(in_planes(problem.workload), config)) * max(1, tf32_products(problem))
+        return (
+            config.images * len(products(sequences_as_rows(problem.workload), config)) * max(1, tf32_products(problem))
+        )
 
     def rules(self, problem: Problem) -> Tests[Config]:
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         height, width = workload.output_size
         batch = 1 if "batch" in problem.open_sizes else workload.batch
 
@@ -150,7 +152,7 @@ class DepthwiseBands(GpuTemplate[Config]):
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of one to sixteen warps, hardly larger than a plane."""
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         height, width = workload.output_size
         max_y, max_x = ceil_div(height, EIGHT), ceil_div(width, BAND)
         known = {
@@ -165,7 +167,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         yield from sorted(known, key=lambda config: tuple(vars(config).values()))
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         max_y, max_x = (ceil_div(size, step) for size, step in zip(workload.output_size, (EIGHT, BAND), strict=True))
         return {
             "warps_y": tuple(range(1, min(16, max_y) + 1)),
@@ -176,7 +178,7 @@ class DepthwiseBands(GpuTemplate[Config]):
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         """Return the work; as warps wait for each other's copies, those of a quarter begin instructions in turn."""
-        workload, warps = in_planes(problem.workload), config.threads // WARP
+        workload, warps = sequences_as_rows(problem.workload), config.threads // WARP
         spans = [last - first for first, last in (taps_rows(workload, config, warp) for warp in range(config.warps_y))]
         rows, longest = sum(max(0, span) for span in spans) * config.channels, max(spans)
         pairs, parts = products(workload, config), max(1, tf32_products(problem))
@@ -205,7 +207,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         height, width = workload.output_size
         return {
             "sums": config.sums,
@@ -294,7 +296,7 @@ def obstacle_on_tensor_cores(problem: Problem, target: tvm.target.Target) -> str
 
 def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     """Return the name and the source of the function that adds a warp's products to its threads' sums."""
-    workload = in_planes(problem.workload)
+    workload = sequences_as_rows(problem.workload)
     image = config.channels * plane_bytes(workload, config)
     tile = config.images, config.block_x // BAND, config.warps_y, line_bytes(workload, config), image
     windows = taps_bytes(workload), *workload.kernel, reach(workload), surplus(workload)

@@ -13,10 +13,10 @@ from tvmconv.compute.depthwise.bands import (
     STEP_BYTES,
     VECTOR_BYTES,
     columns_of,
-    in_planes,
     lanes,
     lines_read,
     reach,
+    sequences_as_rows,
 )
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
@@ -98,7 +98,7 @@ def is_copied_asynchronously(workload: ConvWorkload) -> bool:
 
 def registers_of(problem: Problem, config: Config) -> int:
     """Return the registers that a thread takes."""
-    factors = 4 * len({step for _, step, _ in products(in_planes(problem.workload), config)})
+    factors = 4 * len({step for _, step, _ in products(sequences_as_rows(problem.workload), config)})
     of_splitting = factors + config.block_x // 4 if tf32_products(problem) > 1 else 0
     return int(FOR_A_SUM * config.sums) + factors + of_splitting + OTHER_REGISTERS
 

@@ -17,7 +17,7 @@ from ...space import ceil_div, ceil_to
 LARGEST_VECTOR = 16
 """The bytes of the widest load and store."""
 
-FEW_REGISTERS = 20
+ADDRESS_REGISTERS = 20
 """The registers of a thread's addresses and tests."""
 
 
@@ -133,7 +133,7 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
 
     Loads ahead add none: for some 300 kernels on sm_90, `ptxas` moved them behind the products of earlier rows.
     """
-    return ceil_to(FEW_REGISTERS + _sums_and_taps(workload, config), 8)
+    return ceil_to(ADDRESS_REGISTERS + _sums_and_taps(workload, config), 8)
 
 
 def edges(workload: ConvWorkload, config: Config, is_open: bool) -> int:

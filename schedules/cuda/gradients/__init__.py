@@ -62,9 +62,9 @@ def obstacle_in_nhwc(problem: Problem, max_taps: int) -> str | None:
     return None if taps <= max_taps else f"takes kernels of at most {max_taps} taps, not {taps}"
 
 
-def parts_bytes(workload: ConvWorkload, even: int) -> int:
+def parts_bytes(workload: ConvWorkload, parts: int) -> int:
     """Return the bytes that are written, and read by a second kernel, for sums of several parts; 0 for one part."""
-    return 2 * SUM_BYTES * even * prod(workload.w_shape) if even > 1 else 0
+    return 2 * SUM_BYTES * parts * prod(workload.w_shape) if parts > 1 else 0
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
 from tvmconv.compute.tensor.chunks import COPY_BYTES
-from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps, window_terms
+from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, instructions_of_sum, pixel_channels, window_terms
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
@@ -163,14 +163,14 @@ class Shallow(GpuTemplate[Config]):
         read, weights = elements_read(workload, config), config.block_n * weight_pitch(workload)
         issued = (
             instructions(workload, config)
-            + steps(workload) * STEPPING
+            + instructions_of_sum(workload) * STEPPING
             + config.sums * STORING
             + BEGINNING
             + read * READING
             + weights / COPY_BYTES / config.threads * COPYING
         )
-        loads = warps * steps(workload) * (4 * matrices * accesses(workload, config) + 2 * outputs)
-        products = warps * steps(workload) * matrices * outputs * PRODUCTS
+        loads = warps * instructions_of_sum(workload) * (4 * matrices * accesses(workload, config) + 2 * outputs)
+        products = warps * instructions_of_sum(workload) * matrices * outputs * PRODUCTS
         pixels = prod(workload.read_by((config.block_y, config.block_x))) * workload.in_channels * workload.itemsize
         stored = config.sums * config.threads * workload.output_storage.itemsize
         written = stored * wasted(_stored_run(workload, config), SECTOR)
@@ -193,7 +193,7 @@ class Shallow(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, problem.workload.output_size
         return {
             "sums": config.sums,
-            "terms": steps(workload) * STEP,
+            "terms": instructions_of_sum(workload) * STEP,
             "shared_bytes": shared_bytes(workload, config),
             "waste_y": wasted(height, config.block_y),
             "waste_x": wasted(width, config.block_x),
@@ -223,14 +223,14 @@ class Shallow(GpuTemplate[Config]):
         p, j = sch.split(x, [EIGHT, config.columns])
         bk, wn = sch.split(warp, [None, config.warps_n])
         q, lane_outputs = sch.split(k, [QUAD, outputs // QUAD])
-        in_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
+        stores_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
         vector_lanes = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
-        vector, part, lane = sch.split(j if in_planes else lane_outputs, [None, size // vector_lanes, vector_lanes])
-        sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, lane_outputs if in_planes else j, vector, part, lane)
+        vector, part, lane = sch.split(j if stores_planes else lane_outputs, [None, size // vector_lanes, vector_lanes])
+        sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, lane_outputs if stores_planes else j, vector, part, lane)
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(wm, wn, p, q)
         sch.bind(thread, "threadIdx.x")
-        for loop in (i, h, lane_outputs if in_planes else j, vector, part):
+        for loop in (i, h, lane_outputs if stores_planes else j, vector, part):
             sch.unroll(loop)
         sch.vectorize(lane)
 

@@ -12,7 +12,7 @@ from tvmconv.compute.tensor.chunks import (
     chunks_of_tap,
     depth,
     has_separate_groups,
-    last_steps,
+    last_chunk_steps,
     lays_out_input,
     read_image,
     row_bytes,
@@ -83,7 +83,7 @@ def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkC
 
 def _lanes(workload: ConvWorkload) -> tuple[int, int]:
     """Return the number of channels in a chunk, and in a tap's last chunk, whose rows are as narrow as can be."""
-    last = row_bytes(last_steps(workload)) // workload.itemsize
+    last = row_bytes(last_chunk_steps(workload)) // workload.itemsize
     return last if chunks_of_tap(workload) == 1 else ROW_BYTES // workload.itemsize, last
 
 
@@ -116,7 +116,7 @@ def is_bulk(problem: Problem) -> bool:
     of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
     in_order = not has_separate_groups(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
-    row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
+    row = row_bytes(last_chunk_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
     filled = taps > 1 or -of_tap % row < MAX_SURPLUS * of_tap
     if problem.open_sizes or not in_order or not whole_steps or not filled:
         return False

@@ -7,7 +7,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.annotations import COPYING_THREADS
-from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chunks_of_tap, last_steps
+from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chunks_of_tap, last_chunk_steps
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.targets import has_clusters, tensor_instructions
@@ -112,7 +112,7 @@ def rules(problem: Problem) -> Tests[Config]:
 
     def whole_splits(config: Config) -> bool:
         """Return whether parts have equal numbers of chunks, of whole taps where a tap's last chunk is narrower."""
-        together = 1 if last_steps(workload) == STEPS else chunks_of_tap(workload)
+        together = 1 if last_chunk_steps(workload) == STEPS else chunks_of_tap(workload)
         return not config.teams or chunks(workload, by_tap=True) % (config.split_k * together) == 0
 
     def rounding(config: Config) -> bool:

@@ -18,7 +18,7 @@ from tvmconv.compute.tensor.chunks import (
     depth,
     has_channels_last,
     image_elements,
-    last_steps,
+    last_chunk_steps,
     lays_out_input,
     lays_out_weight,
     multiplied_share,
@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 @lru_cache(maxsize=64)
 def operands_of(problem: Problem) -> Operands:
     workload = problem.workload
-    last, image = last_steps(workload), image_elements(workload)
+    last, image = last_chunk_steps(workload), image_elements(workload)
     epilogue, to_half = workload.epilogue, workload.output_storage.name in NARROW
     return Operands(
         STEPS * multiplied_share(workload),

@@ -28,7 +28,7 @@ from tvmconv.compute.tensor.chunks import (
     copied_elements,
     has_channels_last,
     has_separate_groups,
-    last_steps,
+    last_chunk_steps,
     lays_out_weight,
     reads_windows,
 )
@@ -48,7 +48,6 @@ from .tiles import (
     Config,
     ahead,
     bank,
-    in_planes,
     is_asynchronous,
     passes,
     plane_vector,
@@ -56,6 +55,7 @@ from .tiles import (
     store_lanes,
     store_vector,
     stores_matrices,
+    stores_planes,
     stores_registers,
     tile_of,
     tile_type,
@@ -83,7 +83,7 @@ def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Ta
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.kernels > 1:
-        if in_planes(problem):  # in the order in which the second kernel reads
+        if stores_planes(problem):  # in the order in which the second kernel reads
             sch.transform_layout(sums, ("write", 0), lambda part, p, group, k: [part, group, k, p])
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
@@ -170,7 +170,7 @@ def schedule_product(
         sch.unroll(loop)
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config, nearest=nearest)))
     if config.teams:
-        if (left := last_steps(workload)) < STEPS:
+        if (left := last_chunk_steps(workload)) < STEPS:
             last_product = product_function(problem, config, left, nearest)
             sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *last_product])
         roles = config.num_stages, multiprocessors, config.teams, config.threads
@@ -208,7 +208,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     outer, kt, ki = sch.split(k, [through, None, tile.block_n])
-    tile_loops: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
+    tile_loops: tuple[LoopRV, ...] = (ki, pi) if stores_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
     if problem.open_sizes:
         blocks = pt, groups, outer, kt, part
@@ -222,7 +222,7 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     sch.set_scope(tiled, 0, "shared.dyn")
     sch.transform_layout(tiled, ("write", 0), lambda *index: _as_matrix(tile, index))
     sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
-    if in_planes(problem):
+    if stores_planes(problem):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
         pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
         tile_loops = ki, pi, k_lane, p_lane

@@ -118,7 +118,7 @@ def may_have_channel_rows(problem: Problem) -> bool:
     float32 have to be rounded before, for a single product.
     """
     workload = problem.workload
-    return workload.storage.weight == workload.dtype and tf32_products(problem) < 3 and not in_planes(problem)
+    return workload.storage.weight == workload.dtype and tf32_products(problem) < 3 and not stores_planes(problem)
 
 
 def is_asynchronous(problem: Problem, config: Config) -> bool:
@@ -231,7 +231,7 @@ def stores_registers(problem: Problem, config: Config) -> bool:
     workload = problem.workload
     four_bytes = tile_type(workload, config).itemsize == stored_bytes(workload, config) == 4
     reads_others = workload.epilogue.residual if config.split_k == 1 else workload.zero_point
-    return config.teams > 0 and four_bytes and not reads_others and not in_planes(problem)
+    return config.teams > 0 and four_bytes and not reads_others and not stores_planes(problem)
 
 
 def tile_of(problem: Problem, config: Config) -> FragmentTile:
@@ -281,7 +281,7 @@ def store_lanes(problem: Problem, config: Config) -> int:
     return gcd(WARP, row) if config.teams else row
 
 
-def in_planes(problem: Problem) -> bool:
+def stores_planes(problem: Problem) -> bool:
     """Return whether a block stores its sums along the planes of an output in NCHW, pixel after pixel.
 
     Planes of a single pixel have their channels side by side in memory.
@@ -309,6 +309,6 @@ def bank(problem: Problem, config: Config) -> int:
     A warp stores neighbouring pairs of eight rows, four in each, and reads vectors of 16 bytes or single elements.
     """
     itemsize = tile_type(problem.workload, config).itemsize
-    if in_planes(problem):
+    if stores_planes(problem):
         return {4: 2, 2: 10, 1: 20}[itemsize]
     return max(COPY_BYTES, 8 * itemsize) // itemsize

@@ -28,7 +28,7 @@ from tvmconv.lowering import (
     build_twin_function,
     with_alignment,
 )
-from tvmconv.lowering.workspace import Workspace, steps
+from tvmconv.lowering.workspace import Workspace, statements_of
 from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import backend_of, backend_on, device_of, resolve_target
 
@@ -178,7 +178,7 @@ def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarr
 def _max_threads(func: tirx.PrimFunc) -> int:
     """Return the largest number of threads in a block of the function's kernels."""
     max_threads = 1
-    for step in steps(func.body.block):
+    for step in statements_of(func.body.block):
         extents: dict[str, int] = {}
 
         def visit(loop: tirx.For, extents: dict[str, int] = extents) -> None:

@@ -29,7 +29,7 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
 
     A plane whose size is known only when the kernel runs is in T tiles of `vectors * lanes` pixels, where T is a
     variable: x is (N, C, T, vectors * lanes). Lowering maps the tiles to the plane, the last one so that it ends where
-    the plane ends (`lowering.open_sizes.pixels.in_planes`).
+    the plane ends (`lowering.open_sizes.pixels.with_open_planes`).
     """
     plane = prod(workload.output_size)
     if isinstance(plane, int):

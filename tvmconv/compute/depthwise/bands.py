@@ -54,7 +54,7 @@ def lanes(workload: ConvWorkload) -> int:
     return gcd(columns_of(workload, VECTOR_BYTES), workload.width)
 
 
-def in_planes(workload: ConvWorkload) -> ConvWorkload:
+def sequences_as_rows(workload: ConvWorkload) -> ConvWorkload:
     """Return a workload in which sequences, images of one row, are rows of one image; other workloads as they are."""
     if workload.height > 1 or workload.kernel[0] > 1 or workload.output_size[0] > 1:
         return workload
@@ -81,8 +81,9 @@ def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Te
     """Return the TE definition, in the stages "lines", "packed", "taps", "product", "sums", "planes" and "output".
 
     Returns x (N, C, H, W) and w (C, 1, R, S), the epilogue's operands, and the output. `tile` is the rows and columns
-    of outputs in a tile, of planes as `in_planes` has them. "lines" is the input as tiles read it, with zeros around
-    it: (N, C, row tiles, column tiles, rows, vectors, columns of a vector), of the rows and columns in `lines_read`.
+    of outputs in a tile, of planes as `sequences_as_rows` has them. "lines" is the input as tiles read it, with zeros
+    around it: (N, C, row tiles, column tiles, rows, vectors, columns of a vector), for the rows and columns that
+    `lines_read` returns.
     "packed" has the rows of taps among zeros, (C, R, 2, columns), in two copies: a pair of taps under an even output
     begins at an even index in the first copy, and under an odd output in the second, which is shifted by a column;
     "taps" is "packed" in vectors. "product" has the sums in the order of the registers of tensor cores, (N, C, row
@@ -93,7 +94,7 @@ def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Te
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
     operands, (rows, columns), sums = epilogue_operands(workload), tile, workload.storage.sums
-    planes = in_planes(workload)
+    planes = sequences_as_rows(workload)
     lines, taps = _lines(x, planes, tile, planes is not workload), _taps(w, workload)
     (first_row, *_), (first_column, *_) = lines_read(planes, tile)
     width, vector = lanes(workload), columns_of(workload, VECTOR_BYTES)

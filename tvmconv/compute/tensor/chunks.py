@@ -147,7 +147,7 @@ def chunks_of_tap(workload: ConvWorkload) -> int:
     return -(-depth(read_image(workload)) * workload.itemsize // ROW_BYTES)
 
 
-def last_steps(workload: ConvWorkload) -> int:
+def last_chunk_steps(workload: ConvWorkload) -> int:
     """Return the number of steps with channels in the last chunk of a tap."""
     last = (depth(read_image(workload)) * workload.itemsize - 1) % ROW_BYTES + 1
     return -(-last // STEP_BYTES)
@@ -160,4 +160,4 @@ def row_bytes(steps: int) -> int:
 
 def multiplied_share(workload: ConvWorkload) -> float:
     """Return the share of steps that have channels, where no chunk spans two taps."""
-    return 1 - (1 - last_steps(workload) / STEPS) / chunks_of_tap(workload)
+    return 1 - (1 - last_chunk_steps(workload) / STEPS) / chunks_of_tap(workload)

@@ -40,7 +40,7 @@ def window_terms(workload: ConvWorkload) -> int:
     return (workload.kernel[0] - 1) * row_terms(workload) + workload.kernel[1] * pixel_channels(workload)
 
 
-def steps(workload: ConvWorkload) -> int:
+def instructions_of_sum(workload: ConvWorkload) -> int:
     """Return the number of instructions for a sum."""
     return -(-workload.kernel[0] * row_terms(workload) // STEP)
 
@@ -121,9 +121,11 @@ def _weights(w: te.Tensor, workload: ConvWorkload, outputs: int, warps: int) -> 
         inside = [k < workload.out_channels, r < kernel_y, s < kernel_x, c < channels_in_group]
         return tirx.if_then_else(tirx.all(*inside), w[workload.weight_layout.memory_index(k, c, r, s)], zero)
 
-    packed = te.compute((tiles, outputs * warps, steps(workload) * STEP), laid_out, name="packed")
+    packed = te.compute((tiles, outputs * warps, instructions_of_sum(workload) * STEP), laid_out, name="packed")
 
     def weight(tile_k: tirx.Var, row: tirx.Var, eight: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
         return packed[tile_k, row, eight * EIGHT + lane]
 
-    return te.compute((tiles, outputs * warps, steps(workload) * STEP // EIGHT, EIGHT), weight, name="weights")
+    return te.compute(
+        (tiles, outputs * warps, instructions_of_sum(workload) * STEP // EIGHT, EIGHT), weight, name="weights"
+    )

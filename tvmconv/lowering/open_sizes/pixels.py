@@ -17,10 +17,10 @@ from tvmconv.compute.substitution import substitute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import MAX_ELEMENTS
 
-from ..workspace import steps
+from ..workspace import statements_of
 
 
-def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
+def with_open_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
     """Return the only function of a scheduled module, or all joined, each for planes of at least its tile's pixels.
 
     In these functions the tiles of a plane are rows of tensors. Some pixels of the last tile may be in the tile before,
@@ -41,14 +41,14 @@ def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
     }
     plane = prod(with_open_sizes(problem).output_size)
     root = first.body.block
-    packing, packed = steps(root)[0], root.alloc_buffers[0]
+    packing, packed = statements_of(root)[0], root.alloc_buffers[0]
     joined: tirx.Stmt | None = None
     buffers = [packed]
     for func in reversed(functions):
         packed_of_function, *others = func.body.block.alloc_buffers
         buffers += others
         same = dict(zip(func.params, exact.values(), strict=True))
-        body = _with_exact_operands(steps(func.body.block)[1], same, plane, _pixels(func))
+        body = _with_exact_operands(statements_of(func.body.block)[1], same, plane, _pixels(func))
         body = substitute(body, {packed_of_function: packed})
         joined = body if joined is None else tirx.IfThenElse(plane >= _pixels(func), body, joined)
     block = SBlock(

@@ -22,7 +22,7 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.runtime import arrays, storage
-from tvmconv.runtime.calls import KEPT
+from tvmconv.runtime.calls import MAX_CACHED_CALLS
 from tvmconv.runtime.profiling import Profile, profile_of
 from tvmconv.support.cache import Cache
 from tvmconv.targets import device_for
@@ -82,7 +82,7 @@ class Network:
         self._constants = constants
         self._checks = checks
         self._alignment = alignment
-        self._accepted: Cache[Any, bool] = Cache(KEPT)
+        self._accepted: Cache[Any, bool] = Cache(MAX_CACHED_CALLS)
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:

@@ -100,7 +100,7 @@ class SparseConv2d:
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """Return the operator for such an x, compiled now if it was not; `target` is "llvm" by default."""
         resolved = resolve_target(target) if target is not None else self._target or resolve_target("llvm")
-        return self._kept(tuple(x_shape), dtype, resolved)
+        return self._cached_operator(tuple(x_shape), dtype, resolved)
 
     @property
     def operators(self) -> tuple[SparseOperator, ...]:
@@ -146,7 +146,7 @@ class SparseConv2d:
         target = self._target or resolve_target(backend_on(image.device.type).kind)
         shape = tuple(image.shape)
         opened = self._shares(shape, image.dtype, target)
-        return self._kept(shape, image.dtype, target, opened).launch(x, operands)
+        return self._cached_operator(shape, image.dtype, target, opened).launch(x, operands)
 
     def _shares(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> bool:
         """Return whether a shape shares a kernel with others that differ in the batch."""
@@ -157,7 +157,7 @@ class SparseConv2d:
         opened = problem.with_any_batch()
         return "sparse" in algorithms_for(opened, target) and not tuned(problem, target)
 
-    def _kept(
+    def _cached_operator(
         self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, opened: bool = False
     ) -> SparseOperator:
         """Return the operator for a shape, or for any batch of it, compiled on first use."""
