@@ -23,7 +23,7 @@ from tvmconv.compute.tensor.chunks import (
     STEP_BYTES,
     STEPS,
     chunks_of_tap,
-    has_groups_apart,
+    has_separate_groups,
     last_chunk_steps,
     row_bytes,
 )
@@ -149,7 +149,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
         for turn, (tile, of_part) in enumerate(product(own, range(chunks))):
             maps, slots, (at_x, *at_weights) = zip(*copies[each * turn : each * (turn + 1)], strict=True)
             assert set(slots) == {turn % config.num_stages}
-            if has_groups_apart(workload):
+            if has_separate_groups(workload):
                 part, group, pt, kt = np.unravel_index(tile, (config.split_k, workload.groups, tiles, per_group))
             else:
                 extents = config.split_k, through, tiles, workload.groups, per_group // through

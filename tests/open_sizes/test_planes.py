@@ -18,7 +18,7 @@ from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.schedules.cpu import direct, pointwise
 from tvmconv.schedules.cpu.direct import im2win
-from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
+from tvmconv.schedules.open_sizes import LITTLE_WASTE, samples, tiles_of_open_rows
 from tvmconv.schedules.space import wasted
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -132,7 +132,7 @@ def test_configurations_for_any_size_waste_little() -> None:
     heights = [each.output_size[0] for each in samples(problem)]
     assert min(heights) < 55 < max(heights)
     assert sum(wasted(height, opened.config.rows * opened.config.tiles) for height in heights) / 5 <= LITTLE_WASTE
-    assert few_rows(problem, 1, 55) < 55
+    assert tiles_of_open_rows(problem, 1, 55) < 55
     assert samples(Problem(workload)) == (workload,)
 
 
