@@ -31,7 +31,7 @@ It is more than a configuration gains by tuning, in most cases.
 """
 
 
-class Found(NamedTuple):
+class TunedSelection(NamedTuple):
     """A record of a log for a problem, with the selection made from it."""
 
     selection: Selection
@@ -68,7 +68,9 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     return replace(selection, reason=f"{selection.reason}; precision {problem.precision}")
 
 
-def _untried(tuned_best: Found, problem: Problem, target: tvm.target.Target, algorithm: str) -> Selection | None:
+def _untried(
+    tuned_best: TunedSelection, problem: Problem, target: tvm.target.Target, algorithm: str
+) -> Selection | None:
     """Return the default of a template without records in tvmconv's own log, if that has the best, if much faster.
 
     What users have tuned themselves is theirs to choose.
@@ -86,7 +88,7 @@ def _untried(tuned_best: Found, problem: Problem, target: tvm.target.Target, alg
     return _selection(template, default_config(template, problem, str(target)), f"{reason}, {known.reason}")
 
 
-def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
+def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> TunedSelection | None:
     """Return the best configuration that the logs have for a problem by any of the templates, with the reason.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
@@ -125,7 +127,7 @@ class _Question:
     measured: Sequence[Problem]
     """The problems whose records are used, the best first: the problem itself, or with other precisions."""
 
-    def of_device(self) -> tuple[Found | None, dict[History, str]]:
+    def of_device(self) -> tuple[TunedSelection | None, dict[History, str]]:
         """Return a log's best for the device itself, and complaints about applied logs before it that have none.
 
         A log is complained about where it has records of the workload, and all of them are left out.
@@ -142,7 +144,7 @@ class _Question:
                 complaints[history] = f"{history.source}: records of {problem.workload} are left out: {why}"
         return None, complaints
 
-    def of_sibling(self) -> Found | None:
+    def of_sibling(self) -> TunedSelection | None:
         """Return a log's best for a device like the one that is here."""
         if self.device is None:
             return None
@@ -165,7 +167,9 @@ class _Question:
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):
             yield from ((history, same, how) for same, how in described.items() if history.knows(same))
 
-    def _fastest(self, history: History, records: Sequence[Record | None], how: str, whose: str = "") -> Found | None:
+    def _fastest(
+        self, history: History, records: Sequence[Record | None], how: str, whose: str = ""
+    ) -> TunedSelection | None:
         """Return the fastest of the records, one for each template, whose configuration is legal for the workload."""
         pairs = [(record, template) for record, template in zip(records, self.templates, strict=True) if record]
         for record, template in sorted(pairs, key=lambda pair: pair[0].cost):
@@ -174,7 +178,9 @@ class _Question:
                 zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                 cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                 reason = f"{how}{zeros}{whose}: {cost} ({history.source})"
-                return Found(_selection(template, config, reason), record, history, tuple(each for _, each in pairs))
+                return TunedSelection(
+                    _selection(template, config, reason), record, history, tuple(each for _, each in pairs)
+                )
         return None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tvmconv.problem.errors import TensorError
-from tvmconv.runtime.arrays import TAKERS, Operand, described
+from tvmconv.runtime.arrays import ARGUMENT_FUNCTIONS, Operand, described
 from tvmconv.runtime.calls import MAX_CACHED_CALLS, Launch
 from tvmconv.support.cache import Cache
 from tvmconv.targets import GPU_ALIGNMENT
@@ -48,7 +48,7 @@ def launched(
     arguments = [*tensors]
     if known is None or known.copies or pointers % GPU_ALIGNMENT:
         taken = zip(names, tensors, strict=False)
-        arguments = [TAKERS[Tensor](name, tensor.detach())[0] for name, tensor in taken]
+        arguments = [ARGUMENT_FUNCTIONS[Tensor](name, tensor.detach())[0] for name, tensor in taken]
     if known is None:
         operands = [described(name, *pair) for name, *pair in zip(names, tensors, arguments, strict=False)]
         run = prepare(operands)

@@ -15,10 +15,11 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.support.cache import Cache
 
 from .arrays import (
-    TAKERS,
+    ARGUMENT_FUNCTIONS,
     Operand,
     allocator,
     argument_maker,
+    argument_to_write,
     channels_last_allocator,
     contiguous,
     described,
@@ -26,7 +27,6 @@ from .arrays import (
     require_order,
     result_type,
     same_kind,
-    taken_to_write,
 )
 
 MAX_CACHED_CALLS = 4096
@@ -104,12 +104,12 @@ class Launch:
         """Return the launch that writes to arrays like `out`; raise `InvalidArgumentError` if it cannot."""
         out.check(*self.output, self.device)
         require_order(out, self.channels_last)
-        return replace(self, as_argument=None)  # `taken_to_write` has already made the argument
+        return replace(self, as_argument=None)  # `argument_to_write` has already made the argument
 
     def run(self, arguments: list[Any], target: Any = None) -> Any:
-        """Call the kernel with arguments of `TAKERS`, a list that is changed, and return the output.
+        """Call the kernel with arguments of `ARGUMENT_FUNCTIONS`, a list that is changed, and return the output.
 
-        That is a new array, or a `target` that `taken_to_write` returned.
+        That is a new array, or a `target` that `argument_to_write` returned.
         """
         for index, convert in self.conversions:
             arguments[index] = convert(arguments[index])
@@ -154,11 +154,11 @@ class Calls:
         arguments: list[Any] = []
         key: list[Hashable] = [about]
         for name, array in arrays.items():
-            argument, facts = TAKERS[type(array)](name, array)
+            argument, facts = ARGUMENT_FUNCTIONS[type(array)](name, array)
             arguments.append(argument)
             key.append(facts)
         if out is not None:
-            target, facts = taken_to_write("out", out)
+            target, facts = argument_to_write("out", out)
             key.append(facts)
         launch = self.known.get(tuple(key))
         if launch is None:

@@ -142,7 +142,10 @@ class Network:
         What is alike in arrays that are passed to kernels as they are is checked once.
         """
         inputs = self._in_order(given, named)
-        taken = [arrays.TAKERS[type(array)](spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        taken = [
+            arrays.ARGUMENT_FUNCTIONS[type(array)](spec.name, array)
+            for spec, array in zip(self.inputs, inputs, strict=True)
+        ]
         arguments, key = [argument for argument, _ in taken], tuple([facts for _, facts in taken])
         if self._accepted.get(key):
             return inputs, arguments
