@@ -6,13 +6,13 @@
 
 The configuration that tvmconv chooses for a layer, or that of `--algorithm`, loses its micro-kernel, its vector loads,
 its prefetch and its packed weight, or what a CPU has of the like. All configurations of a layer are checked, and take
-turns, with warm caches; the text has the share of the speed that is left without each.
+turns, with warm caches; "left" is the share of the speed that is left without each.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,20 +21,13 @@ from script import Row, main
 from tvmconv.bench import choose
 from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.suite import How, measure_row
+from tvmconv.bench.timing import Timing
 from tvmconv.checking.suites import load_suite
 from tvmconv.dispatch import select
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
 
 SUITE = "im2win-thesis"
-
-
-class Configured(Tvmconv):
-    """tvmconv with a given configuration."""
-
-    def __init__(self, config: Any, algorithm: str) -> None:
-        super().__init__()
-        self.config, self.algorithm, self.name = config, algorithm, str(config)
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
@@ -48,24 +41,22 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
         ablations = selection.template.ablations(whole).items()
         without = {each: config for each, config in ablations if config != whole and not space.violated(config)}
         algorithm = selection.name.partition("/")[2]
-        peers = [Configured(config, algorithm) for config in dict.fromkeys([whole, *without.values()])]
-        times = measure_row(SUITE, name, workload, target, peers, How(given.rounds)).times
-        found = {
-            each: {"config": msgspec.to_builtins(config), "time": msgspec.to_builtins(times[str(config)])}
-            for each, config in {"": whole, **without}.items()
+        configs = [*dict.fromkeys([whole, *without.values()])]
+        peers = [Tvmconv(name=str(config), algorithm=algorithm, config=config) for config in configs]
+        measured = measure_row(SUITE, name, workload, target, peers, How(given.rounds)).times
+        times = {config: measured[str(config)] for config in configs}
+        lost = {
+            each: {**timed(config, times), "left": times[whole].median / times[config].median}
+            for each, config in without.items()
         }
-        yield {"name": name, "workload": str(problem), "flops": workload.flops, "template": selection.name} | {
-            **found.pop(""),
-            "without": found,
-        }
+        about = {"name": name, "workload": str(problem), "flops": workload.flops, "template": selection.name}
+        yield {**about, **timed(whole, times), "without": lost}
 
 
-def text(row: Row) -> str:
-    """Return a row in words."""
-    shares = {name: row["time"]["median"] / each["time"]["median"] for name, each in row["without"].items()}
-    left = ", ".join(f"{share:.0%} without {name}" for name, share in shares.items())
-    return f"{row['name']} by {row['template']}: {1e6 * row['time']['median']:.1f} µs, {left}"
+def timed(config: Any, times: Mapping[Any, Timing]) -> Row:
+    """Return a configuration with its time."""
+    return dict(msgspec.to_builtins({"config": config, "time": times[config]}))
 
 
 if __name__ == "__main__":
-    main(__doc__, rows, text, layers=(), target="llvm", batch=int, algorithm="auto", rounds=9)
+    main(__doc__, rows, layers=(), target="llvm", batch=int, algorithm="auto", rounds=9)

@@ -167,15 +167,5 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
                 yield from (row_of(name, suffix, workload, found) for name in (OF_LONG_SUMS if suffix else DATA))
 
 
-def text(row: Row) -> str:
-    """Return a row in words: the largest error and the root mean square of each contender."""
-    cells = [
-        f"{name} " + ("not finite" if each["rms"] is None else f"{each['largest']:.3g} / {each['rms']:.3g}")
-        for name, each in row["errors"].items()
-    ]
-    told = [f"\n  {name} {kind}: {why}" for kind in ("broken", "failed") for name, why in row[kind].items()]
-    return f"{row['dtype']}, {row['name']}: {', '.join(cells)}{''.join(told)}"
-
-
 if __name__ == "__main__":
-    main(__doc__, rows, text, target="llvm", serial_twin=False)
+    main(__doc__, rows, target="llvm", serial_twin=False)

@@ -11,22 +11,13 @@ import torch
 import triton
 from triton import language as tl
 
-ALONG = [{"tile_d": 1, "tile_l": 1024}, {"tile_d": 1, "tile_l": 2048}, {"tile_d": 4, "tile_l": 512}]
-"""Tiles for sequences whose elements follow each other in memory."""
-ACROSS = [{"tile_d": 64, "tile_l": 32}, {"tile_d": 128, "tile_l": 16}, {"tile_d": 256, "tile_l": 8}]
-"""Tiles for sequences whose channels do."""
-
-
-def of_the_order(configs: list[triton.Config], arguments: dict[str, Any], **_: Any) -> list[triton.Config]:
-    """Return the configurations for the order of x in memory."""
-    tiles = ALONG if arguments["l_stride"] == 1 else ACROSS
-    return [config for config in configs if config.kwargs in tiles]
+TILES = [(1, 1024), (1, 2048), (4, 512), (64, 32), (128, 16), (256, 8)]
+"""Channels and elements of a tile: long ones for elements that follow each other in memory, wide ones for channels."""
 
 
 @triton.autotune(
-    [triton.Config(tile, num_warps=warps) for tile in ALONG + ACROSS for warps in (4, 8)],
+    [triton.Config({"tile_d": wide, "tile_l": long}, num_warps=warps) for wide, long in TILES for warps in (4, 8)],
     key=["d_stride", "l_stride", "length", "silu"],
-    prune_configs_by={"early_config_prune": of_the_order},
 )
 @triton.jit
 def causal(  # type: ignore[no-untyped-def]

@@ -6,10 +6,9 @@
 
 Problems are those of suites and of layers of networks, for which dispatch also takes the template, and random ones of
 each template, as `benchmarks/collect.py` draws them. Defaults are those of a target, by default a GPU of sm_90 whose
-model is not named, by the rates of each checkout: tuning logs and a calibration are not read. With `--near`,
-configurations that the estimate of this checkout takes for nearly as fast are listed too, so that it can be fitted
-where it chooses. Records are lines as `benchmarks/collect.py` writes them, for `benchmarks/fit.py`; what they have
-already is not measured again. On a shared machine both choices of a problem have to be measured in one run.
+model is not named, by the rates of each checkout: tuning logs and a calibration are not read. Records
+are a log as `benchmarks/collect.py` writes it, for `benchmarks/fit.py`; what it has already is not measured again. On a
+shared machine both choices of a problem have to be measured in one run.
 
 Each row of the comparison is a set of problems in one type: the number of its problems, the number of those whose
 choices differ, and the new choice's time divided by the old one's: the geometric mean over all of the set, the least,
@@ -33,9 +32,8 @@ from typing import Any
 
 import msgspec
 import tvm
-from collect import write_records
+from collect import algorithms_of, write_records
 from defaults import Choice, Question
-from measured import ROOT
 from script import options_of
 
 from tvmconv.autotvm.task import ConvTask, extract_from_model, extract_from_suite
@@ -44,13 +42,15 @@ from tvmconv.calibration.problems import LARGE, SMALL, Size, random_problem
 from tvmconv.calibration.trials import key_of, key_of_record, records_in
 from tvmconv.checking.draws import Draw
 from tvmconv.checking.suites import suite_names
-from tvmconv.dispatch import algorithm_of, algorithms_on
+from tvmconv.dispatch import algorithm_of
 from tvmconv.dispatch.trial import MeasureInput
 from tvmconv.network import import_model
 from tvmconv.problem import DIRECTIONS, FORWARD, Problem
 from tvmconv.schedules.space import Space
 from tvmconv.targets import backend_of, resolve_target
 
+ROOT = Path(__file__).parent.parent
+"""The folder of the repository."""
 NETWORKS = ["resnet50", "mobilenet_v2", "efficientnet_b0", "convnext_tiny", "regnet_y_400mf", "unet"]
 
 
@@ -81,14 +81,13 @@ WORST = 20
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A problem of a set with the default of the base, that of the checkout, and others that are nearly as fast."""
+    """A problem of a set with the default of the base, and that of the checkout."""
 
     set: str
     target: str
     problem: str
     old: Choice
     new: Choice
-    near: list[Choice]
 
 
 class Chosen(ConvTask):
@@ -129,28 +128,27 @@ def questions(
                 yield Question(f"random {algorithm}", text, problem.to_json(), algorithm)
 
 
-def answered(tree: Path, asked: Sequence[Question]) -> list[list[Choice]]:
+def answered(tree: Path, asked: Sequence[Question]) -> list[Choice]:
     """Return the answers of the package in a folder to questions."""
     command = [sys.executable, Path(__file__).with_name("defaults.py")]
     text = b"\n".join(map(msgspec.json.encode, asked))
     with tempfile.TemporaryDirectory() as empty:  # no rates of the user
         environment = {**os.environ, "PYTHONPATH": str(tree), "TVMCONV_CACHE_DIR": empty}
         run = subprocess.run(command, input=text, stdout=subprocess.PIPE, check=True, env=environment)
-    return [msgspec.json.decode(line, type=list[Choice]) for line in run.stdout.splitlines()]
+    return [msgspec.json.decode(line, type=Choice) for line in run.stdout.splitlines()]
 
 
-def lines(base: str, asked: Sequence[Question], near: int) -> Iterator[Line]:
+def lines(base: str, asked: Sequence[Question]) -> Iterator[Line]:
     """Yield the choices of a commit and of the checkout."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         tree = Path(folder, "base")
         subprocess.run(["git", "worktree", "add", "--detach", tree, base], cwd=ROOT, check=True, stdout=sys.stderr)
         try:
-            more = [msgspec.structs.replace(each, near=near) for each in asked]
-            old, new = pool.map(answered, (tree, ROOT), (asked, more))
+            old, new = pool.map(answered, (tree, ROOT), (asked, asked))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
     for question, before, after in zip(asked, old, new, strict=True):
-        yield Line(question.set, question.target, question.problem, before[0], after[0], after[1:])
+        yield Line(question.set, question.target, question.problem, before, after)
 
 
 def trial(line: Line, choice: Choice) -> MeasureInput:
@@ -161,12 +159,10 @@ def trial(line: Line, choice: Choice) -> MeasureInput:
 
 
 def trials(listed: Sequence[Line]) -> Iterator[MeasureInput]:
-    """Yield each configuration that is to be measured, once: none of a problem where there is nothing to compare."""
+    """Yield the configurations to measure: both of each problem whose choices differ."""
     for line in listed:
-        found = [line.old, *([line.new] if line.new != line.old else []), *line.near]
-        if len(found) > 1:
-            for choice in found:
-                yield trial(line, choice)
+        if line.old != line.new:
+            yield from (trial(line, choice) for choice in (line.old, line.new))
 
 
 def report(listed: Sequence[Line], records: Path) -> None:
@@ -209,7 +205,6 @@ def main() -> None:
         networks=NETWORKS,
         algorithms=[],
         problems=12,
-        near=0,
         seconds=1e9,
     )
     options = parser.parse_args()
@@ -217,10 +212,9 @@ def main() -> None:
         parser.error("expected --base COMMIT -o FILE, or CHOICES -o FILE")
     if options.base:
         target = resolve_target(options.target)
-        fused = ("attention", "gate") if backend_of(target).on_gpu else ()
-        algorithms = options.algorithms or [*algorithms_on(target), *fused]
+        algorithms = options.algorithms or algorithms_of(target)
         asked = [*questions(options.suites, options.networks, algorithms, options.problems, target)]
-        content = (msgspec.json.encode(line) + b"\n" for line in lines(options.base, asked, options.near))
+        content = (msgspec.json.encode(line) + b"\n" for line in lines(options.base, asked))
         options.output.write_bytes(b"".join(content))
     else:
         listed = [msgspec.json.decode(line, type=Line) for line in Path(*options.choices).read_bytes().splitlines()]

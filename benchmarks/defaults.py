@@ -10,13 +10,9 @@ from typing import Any
 
 import msgspec
 
-from tvmconv.checking.draws import Draw
 from tvmconv.dispatch.registry import default_config, template_for, template_name
 from tvmconv.problem import Problem
 from tvmconv.targets import resolve_target
-
-NEARLY = 1.2
-"""The largest estimate that counts as nearly as fast, divided by the estimate of the default."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -30,8 +26,6 @@ class Question(msgspec.Struct, frozen=True):
     """The problem as JSON."""
     algorithm: str
     """The algorithm that solves it, or "auto"."""
-    near: int = 0
-    """The most configurations that are nearly as fast, which are listed beside the default."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -41,20 +35,14 @@ class Choice(msgspec.Struct, frozen=True):
     knobs: dict[str, Any]
 
 
-def answers(question: Question) -> list[Choice]:
-    """Return the default for a problem, and configurations that should be nearly as fast."""
+def answer(question: Question) -> Choice:
+    """Return the default for a problem."""
     target, problem = resolve_target(question.target), Problem.from_json(question.problem)
-    template: Any = template_for(problem, target, question.algorithm)
-    found = [default_config(template, problem, str(target))]
-    if question.near:
-        bound = NEARLY * template.estimate(problem, found[0], target)
-        legal = template.legal(template.candidates(problem, target), problem, target)
-        others = [config for config in legal if template.estimate(problem, config, target) <= bound]
-        draw = Draw(question.problem)
-        found += [draw.of(others) for _ in range(question.near)] if others else []
-    return [Choice(template_name(template), msgspec.to_builtins(config)) for config in dict.fromkeys(found)]
+    template = template_for(problem, target, question.algorithm)
+    config = default_config(template, problem, str(target))
+    return Choice(template_name(template), msgspec.to_builtins(config))
 
 
 if __name__ == "__main__":
     for line in sys.stdin.buffer:
-        print(msgspec.json.encode(answers(msgspec.json.decode(line, type=Question))).decode(), flush=True)
+        print(msgspec.json.encode(answer(msgspec.json.decode(line, type=Question))).decode(), flush=True)

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from script import Row, main, spans
+from script import Row, begin, main
 
-from tvmconv.bench.timing import Call, Timer, interleave, timer, use_threads_of_tvm
+from tvmconv.bench.timing import Call, Timer, interleave, timer
 from tvmconv.checking.operands import check_result, random_operands
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel
@@ -28,18 +28,15 @@ from tvmconv.network import build, import_model
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.runtime import convolving, operators
-from tvmconv.targets import backend_of, resolve_target
 
 WORKLOAD = ConvWorkload.depthwise((1, 4, 4, 4), (4, 1, 3, 3), padding=1)
 SECONDS = 0.02
 """The seconds for which a call is repeated in each round."""
 
 
-def calls_of(kind: str, arrays: dict[str, Any], target: Any) -> dict[str, Call]:
+def calls_of(kind: str, arrays: dict[str, Any], target: Any, device: str) -> dict[str, Call]:
     """Return the ways to call with arrays of a kind, each of which returns its result."""
-    tensors = {
-        name: torch.from_numpy(array).to(backend_of(target).device_type, copy=True) for name, array in arrays.items()
-    }
+    tensors = {name: torch.from_numpy(array).to(device, copy=True) for name, array in arrays.items()}
     given = tensors if kind == "torch" else arrays
     operands, output, how = (given["x"], given["w"]), given["output"], {"padding": 1, "groups": WORKLOAD.groups}
     module = torch.nn.Conv2d(4, 4, WORKLOAD.kernel, padding=1, groups=WORKLOAD.groups, bias=False).eval()
@@ -76,12 +73,10 @@ def timer_of(call: Call, on_gpu: bool) -> Timer:
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each way to call and each kind of arrays; PyTorch takes tensors alone."""
-    target = resolve_target(given.target)
-    use_threads_of_tvm(target)
-    torch.backends.cudnn.allow_tf32 = False
-    on_gpu, arrays = backend_of(target).on_gpu, random_operands(WORKLOAD)
+    (target, device), arrays = begin(given.target), random_operands(WORKLOAD)
+    on_gpu = device == "cuda"
     for kind in ("torch",) if on_gpu else ("torch", "numpy"):
-        calls = calls_of(kind, arrays, target)
+        calls = calls_of(kind, arrays, target, device)
         for call in calls.values():
             result: Any = call()
             check_result(WORKLOAD, arrays, result if isinstance(result, np.ndarray) else result.cpu().numpy())
@@ -90,10 +85,5 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
             yield {"name": name, "arrays": kind, "time": msgspec.to_builtins(timing)}
 
 
-def text(row: Row) -> str:
-    """Return a row in words."""
-    return f"{row['name']} of arrays of {row['arrays']}: {spans({'': row['time']})[0].lstrip()}"
-
-
 if __name__ == "__main__":
-    main(__doc__, rows, text, target="llvm", rounds=25)
+    main(__doc__, rows, target="llvm", rounds=25)

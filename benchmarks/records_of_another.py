@@ -1,30 +1,28 @@
 """The gain from another device's records on this one: its best configurations beside the defaults, both measured here.
 
-    python benchmarks/records_of_another.py LOG [--target cuda] [--rounds 3] [--threads N] [--log MEASURED]
+    python benchmarks/records_of_another.py LOG [--target cuda] [--rounds 3]
 
 LOG holds the other device's records, such as tuning_logs/nvidia-h100-80gb-hbm3.jsonl. A row is a problem of LOG that
-the target can compute: "times" has the default and the record, "gain" is how many times as long the default takes, and
-"serves" says whether the record would serve here as one of a sibling. `--template` takes problems of one template, such
-as cpu/depthwise, and `--threads-there` records of a number of threads. MEASURED is a log, to which the records of this
-device are added.
+the target can compute: "times" has the default and the record; the kind "serves" is a record that would serve here as
+one of a sibling. Behind the rows is how many times as long the default takes.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from statistics import geometric_mean, median
+from statistics import median
 
 import msgspec
 from script import Row, main
 
-import tvmconv
 from tvmconv import autotvm
 from tvmconv.autotvm.measure import MeasureInput, MeasureOption, Stage
-from tvmconv.autotvm.record import Log, Record, append, load_from_file
+from tvmconv.autotvm.record import Record, load_from_file
 from tvmconv.autotvm.task import Task
 from tvmconv.autotvm.tidy import by_making
+from tvmconv.bench.timing import Timing
 from tvmconv.dispatch import template_named
 from tvmconv.dispatch.history import History, best_record
 from tvmconv.problem import Problem
@@ -32,56 +30,38 @@ from tvmconv.targets import resolve_target
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each problem, and print the means behind them."""
-    if given.threads:
-        tvmconv.set_num_threads(given.threads)
+    """Yield a row for each problem."""
     (log,) = given.logs
-    chosen = [
-        record
-        for record in load_from_file(log).records
-        if given.template in ("", record.template) and given.threads_there in (None, record.device.threads)
-    ]
-    history, target = History(Log(chosen), log), resolve_target(given.target)
-    gains = list[tuple[bool, float]]()
+    found, target = load_from_file(log), resolve_target(given.target)
+    history = History(found, log)
     with closing(autotvm.measure_option(autotvm.LocalBuilder(), autotvm.LocalRunner())) as option:
-        for made, same in by_making(chosen).items():
-            best = best_record(same)
-            if best is None or not isinstance(made.problem, Problem):
+        for made, same in by_making(found.records).items():
+            best, problem = best_record(same), made.problem
+            if best is None or not isinstance(problem, Problem) or resolve_target(best.target).kind != target.kind:
                 continue
-            if target.kind.name != resolve_target(best.target).kind.name:
-                continue
-            sparsity, precision = made.problem.sparsity, made.problem.precision
-            algorithm = "auto" if sparsity is not None else made.template.rpartition("/")[2]
-            task = autotvm.create(made.problem.workload, given.target, algorithm, sparsity, precision)
+            algorithm = "auto" if problem.sparsity is not None else made.template.rpartition("/")[2]
+            task = autotvm.create(problem.workload, given.target, algorithm, problem.sparsity, problem.precision)
             template = template_named(made.template)
             tuned = msgspec.convert(best.knobs, template.Config)
-            serves = history.best_of_sibling(made.problem, task.target, template, option.device(task)) == best
-            measured = compare(task, tuned, given.rounds, option)
-            if given.log:
-                append(given.log, measured)
-            times = {name: cost(measured, each) for name, each in (("default", task.space.default), ("record", tuned))}
-            gains.append((serves, times["default"]["median"] / times["record"]["median"]))
-            about = {"problem": str(made.problem), "template": made.template, "threads there": best.device.threads}
-            yield {**about, "serves": serves, "gain": gains[-1][1], "times": times}
-    for which, found in (("all", [*gains]), ("those that serve", [each for each in gains if each[0]])):
-        of_which = [gain for _, gain in found]
-        mean = f"geometric mean {geometric_mean(of_which):.3f}, " if of_which else ""
-        print(f"{which}: {mean}{len(of_which)} problems, {sum(each < 1 for each in of_which)} slower than the default")
+            serves = history.best_of_sibling(problem, task.target, template, option.device(task)) == best
+            configs = {"default": task.space.default, "record": tuned}
+            measured = compare(task, configs.values(), given.rounds, option)
+            times = {name: timing(measured, config) for name, config in configs.items()}
+            about = {"problem": str(problem), "template": made.template, "threads there": best.device.threads}
+            yield {"kind": "serves" if serves else "other", **about, "times": msgspec.to_builtins(times)}
 
 
-def compare(task: Task, tuned: object, rounds: int, option: MeasureOption) -> list[Record]:
-    """Return records of the default and of another configuration, measured in turn."""
-    configs = [task.space.default] + ([tuned] if tuned != task.space.default else [])
-    inputs = [MeasureInput(task.target, task, config, Stage.CONFIRM) for config in configs * rounds]
+def compare(task: Task, configs: Iterable[object], rounds: int, option: MeasureOption) -> list[Record]:
+    """Return records of configurations, measured in turn."""
+    inputs = [MeasureInput(task.target, task, config, Stage.CONFIRM) for config in [*dict.fromkeys(configs)] * rounds]
     return [Record.of(trial, result) for trial, result in option.measure(inputs, lambda trial: None)]
 
 
-def cost(records: list[Record], config: object) -> dict[str, float]:
-    """Return the seconds of a call with a configuration, infinite where it failed."""
+def timing(records: list[Record], config: object) -> Timing:
+    """Return the time of a call with a configuration, infinite where it failed."""
     costs = [record.cost for record in records if record.knobs == msgspec.to_builtins(config)]
-    return {"median": median(costs), "low": min(costs), "high": max(costs)}
+    return Timing(median(costs), min(costs), max(costs))
 
 
 if __name__ == "__main__":
-    options = {"logs": (), "target": "llvm", "template": "", "threads": int, "threads_there": int, "log": str}
-    main(__doc__, rows, **options, rounds=3)
+    main(__doc__, rows, "record", logs=(), target="llvm", rounds=3)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import msgspec
 import torch
+import tvm
 
+from tvmconv.bench.peers.pytorch import strict_and_fastest
 from tvmconv.bench.report import versions
-from tvmconv.bench.timing import Timing, measure, micro
+from tvmconv.bench.timing import Timing, measure, micro, use_threads_of_tvm
 from tvmconv.support.store import write_whole
-from tvmconv.targets import device_facts, resolve_target
+from tvmconv.targets import backend_of, device_facts, resolve_target
 
 Row = dict[str, Any]
 TARGETS = dict.fromkeys(["cuda", "llvm"] if torch.cuda.is_available() else ["llvm", "cuda"])
 """The choices of an option `--target`: a GPU is the default where there is one."""
 ORDERS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""The largest error of a depthwise convolution that passes, as `errors_of` counts it, by type."""
 
 
 def words(text: str) -> list[str]:
@@ -62,14 +64,12 @@ def options_of(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
 
 
 def main(
-    doc: str | None,
-    rows: Callable[[argparse.Namespace], Iterable[Row]],
-    text: Callable[[Row], str] | None = None,
-    **defaults: Any,
+    doc: str | None, rows: Callable[[argparse.Namespace], Iterable[Row]], ours: str = "tvmconv", **defaults: Any
 ) -> None:
     """Print the rows that a function yields for the options of a script, and write them beside the options to a file.
 
-    `target` is among the options, or "llvm". Behind the rows are the geometric means of the contenders' times.
+    `target` is among the options, or "llvm". Behind the rows are the geometric means of the contenders' times
+    beside ours.
     """
     given = options_of(doc, **defaults).parse_args()
     kind = resolve_target(getattr(given, "target", "llvm")).kind.name
@@ -78,41 +78,47 @@ def main(
     found = list[Row]()
     for row in rows(given):
         found.append(row)
-        print((text or described)(row), flush=True)
+        print(described(row), flush=True)
         if given.output:
             content = json.dumps(msgspec.to_builtins({**head, "rows": found}), indent=1)
             write_whole(given.output, f"{content}\n".encode())
-    print_means(found)
+    print_means(found, ours)
 
 
-def described(row: Row) -> str:
-    """Return a row as a line: its words and numbers, and its times with their extremes."""
-    plain = {name: value for name, value in row.items() if value and not isinstance(value, dict | list)}
-    texts = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in plain.items()]
-    return ": ".join(filter(None, (" ".join(texts), ", ".join(spans(row.get("times", {}))))))
+def begin(target: str) -> tuple[tvm.target.Target, str]:
+    """Return a target and the device of its tensors; PyTorch gets TVM's threads, strict float32 and cuDNN's search."""
+    resolved = resolve_target(target)
+    use_threads_of_tvm(resolved)
+    strict_and_fastest()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return resolved, backend_of(resolved).device_type
 
 
-def spans(times: Mapping[str, Any]) -> list[str]:
-    """Return the median and the extremes of each contender's times in microseconds, as text."""
-    timings = {name: msgspec.convert(each, Timing) for name, each in times.items()}
-    return [f"{name} {micro(each.median)} µs ({each.spread})" for name, each in timings.items()]
+def described(value: Any) -> str:
+    """Return a row, or a value in one, as text: a time in microseconds with its extremes, a number in four digits."""
+    if isinstance(value, dict):
+        if value.keys() == {"median", "low", "high"}:
+            timing = msgspec.convert(value, Timing)
+            return f"{micro(timing.median)} µs ({timing.spread})"
+        return ", ".join(f"{name} {described(each)}" for name, each in value.items() if each not in (None, "", {}))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def print_means(rows: Iterable[Row]) -> None:
-    """Print how many times as long as tvmconv others take in the geometric mean over rows, for each kind of row."""
+def print_means(rows: Iterable[Row], ours: str) -> None:
+    """Print how many times as long as ours others take in the geometric mean over rows, for each kind of row."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         times = {name: each["median"] for name, each in row.get("times", {}).items()}
-        for name in times.keys() - {"tvmconv"} if "tvmconv" in times else ():
-            ratios.setdefault((row.get("kind", ""), name), []).append(times[name] / times["tvmconv"])
+        for name in times.keys() - {ours} if ours in times else ():
+            ratios.setdefault((row.get("kind", ""), name), []).append(times[name] / times[ours])
     for (kind, name), each in ratios.items():
-        told = f"{geometric_mean(each):.3f} times as long as tvmconv, geometric mean of {len(each)}"
-        print(f"{kind} {name}: {told}".lstrip())
+        told = f"{geometric_mean(each):.3f} times as long as {ours} ({min(each):.2f} to {max(each):.2f})"
+        print(f"{kind} {name}: {told}, geometric mean of {len(each)}".lstrip())
 
 
-def timed(calls: Mapping[str, Callable[[], Any]], on_gpu: bool, rounds: int, seconds: float) -> Row:
+def timed(calls: Mapping[str, Callable[[], Any]], device: str, rounds: int, seconds: float) -> Row:
     """Return the times of calls, in turn, each for a number of seconds a round, for a row."""
-    return dict(msgspec.to_builtins(measure(calls, on_gpu, rounds, seconds)))
+    return dict(msgspec.to_builtins(measure(calls, device == "cuda", rounds, seconds)))
 
 
 def errors_of(results: Mapping[str, Any], exact: Any, close: float, what: str) -> dict[str, float]:
@@ -125,33 +131,3 @@ def errors_of(results: Mapping[str, Any], exact: Any, close: float, what: str) -
     wrong = {name: error for name, error in errors.items() if not error <= close}
     assert not wrong, f"{what}: wrong by {wrong}"
     return errors
-
-
-def exported(
-    module: torch.nn.Module, path: Path, open_axes: Mapping[int, str] | None = None, dtype: str = "float32"
-) -> Path:
-    """Write a module of images (1, 3, 224, 224) to an ONNX file of x and y; axes of x may be open, by their names."""
-    example, axes = torch.zeros(1, 3, 224, 224, dtype=getattr(torch, dtype)), {"x": dict(open_axes or {})}
-    names = {"input_names": ["x"], "output_names": ["y"]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter through TorchScript is to be replaced
-        torch.onnx.export(module, (example,), str(path), **names, dynamic_axes=axes, dynamo=False)
-    return path
-
-
-def copy_of(nbytes: int, device: str) -> Callable[[], Any]:
-    """Return a call that copies memory, and reads and writes a number of bytes in all."""
-    source = torch.empty(max(1, nbytes // 2), dtype=torch.uint8, device=device)
-    return partial(torch.empty_like(source).copy_, source)
-
-
-def profile_of(call: Callable[[], Any], calls: int) -> torch.profiler.profile:
-    """Return the profile of the GPU in a number of calls, after three that are not in it."""
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-    return profile

@@ -20,20 +20,15 @@ from itertools import product
 from typing import Any
 
 import torch
-from script import TARGETS, Row, errors_of, main, timed
+from script import CLOSE, TARGETS, Row, begin, errors_of, main, timed
 from torch.nn import functional
 
 from tvmconv.nn.functional import causal_conv1d
 
-CLOSE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
-"""The largest error that passes."""
 TAPS = 4
 """The elements of a channel that a sum reads."""
 SECONDS = 0.01
 """The time of a contender in a round, in seconds."""
-
-Convolve = Callable[[Any, Any, Any, str | None], Any]
-"""A function of x, weight, bias and activation."""
 
 
 def by_pytorch(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
@@ -42,10 +37,10 @@ def by_pytorch(x: Any, w: Any, bias: Any, activation: str | None) -> Any:
     return y if activation is None else functional.silu(y)
 
 
-def contenders(on_gpu: bool) -> dict[str, Convolve]:
+def contenders(device: str) -> dict[str, Callable[..., Any]]:
     """Return the functions that can run here."""
-    found: dict[str, Convolve] = {"tvmconv": causal_conv1d, "pytorch": by_pytorch}
-    if on_gpu:
+    found: dict[str, Callable[..., Any]] = {"tvmconv": causal_conv1d, "pytorch": by_pytorch}
+    if device == "cuda":
         from causal_triton import by_triton
 
         found["triton"] = by_triton
@@ -58,17 +53,16 @@ def contenders(on_gpu: bool) -> dict[str, Convolve]:
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
     """Yield the row of each convolution."""
-    (batch, channels, length), on_gpu = given.shape, given.target == "cuda"
-    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True
+    (batch, channels, length), (_, device) = given.shape, begin(given.target)
     for dtype, order, activation in product(given.dtypes, ("BDL", "BLD"), (None, "silu")):
-        random = partial(torch.randn, device="cuda" if on_gpu else "cpu", dtype=getattr(torch, dtype))
+        random = partial(torch.randn, device=device, dtype=getattr(torch, dtype))
         x = random(batch, channels, length) if order == "BDL" else random(batch, length, channels).transpose(1, 2)
         w, bias, other = random(channels, TAPS), random(channels), torch.empty_like(x)
-        calls = {name: partial(each, x, w, bias, activation) for name, each in contenders(on_gpu).items()}
+        calls = {name: partial(each, x, w, bias, activation) for name, each in contenders(device).items()}
         name = f"{dtype}, ({', '.join(order)})" + (f", {activation}" if activation else "")
         exact = by_pytorch(x[:1].double(), w.double(), bias.double(), activation)
         errors = errors_of({name: call()[:1] for name, call in calls.items()}, exact, CLOSE[dtype], name)
-        times = timed({"copy": partial(other.copy_, x), **calls}, on_gpu, given.rounds, SECONDS)
+        times = timed({"copy": partial(other.copy_, x), **calls}, device, given.rounds, SECONDS)
         yield {"name": name, "error": errors["tvmconv"], "times": times}
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from statistics import median
 
+import msgspec
 import numpy as np
 import torch
 from script import Row, main
@@ -20,21 +22,22 @@ from torch import nn
 
 import tvmconv
 from tvmconv.bench.networks.weights import prune
+from tvmconv.bench.timing import Timing
 
 LAYERS = 6
 EVICTED = {"warm": 0, "from L3": 3 * 2**20, "from memory": 96 * 2**20}
 """The number of bytes that are written between two calls: more than the caches hold."""
 
 
-def seconds(network: tvmconv.Network, x: np.ndarray, evicted: int, rounds: int) -> list[float]:
-    """Return the seconds of one layer in each round."""
+def timing(network: tvmconv.Network, x: np.ndarray, evicted: int, rounds: int) -> Timing:
+    """Return the time of one layer."""
     others, times = np.zeros(evicted // 4, np.float32), []
     for _ in range(rounds):
         others += 1
         start = time.perf_counter()
         network(x)
         times.append((time.perf_counter() - start) / LAYERS)
-    return sorted(times)
+    return Timing(median(times), min(times), max(times))
 
 
 def rows(given: argparse.Namespace) -> Iterator[Row]:
@@ -48,9 +51,8 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
         source = tvmconv.import_model(module, (x,))
         for kind, sparse in (("sparse", "always"), ("dense", "never")):
             network = tvmconv.build(source, "llvm", sparse)
-            found = {name: seconds(network, x.numpy(), evicted, given.rounds) for name, evicted in EVICTED.items()}
-            times = {name: {"median": t[len(t) // 2], "low": t[0], "high": t[-1]} for name, t in found.items()}
-            yield {"size": f"{size}x{size}", "kind": kind, "times": times}
+            times = {name: timing(network, x.numpy(), evicted, given.rounds) for name, evicted in EVICTED.items()}
+            yield {"size": f"{size}x{size}", "kind": kind, "times": msgspec.to_builtins(times)}
 
 
 if __name__ == "__main__":

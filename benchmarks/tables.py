@@ -1,4 +1,6 @@
-"""Writing of the tables of docs/benchmarks.md from the JSON beside this file: python benchmarks/tables.py
+"""Tables of docs/benchmarks.md and the picture docs/figures.svg from the JSON beside this file:
+
+    python benchmarks/tables.py
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`; `TABLES` has the function that makes it. A ratio is
 the time of a peer divided by tvmconv's.
@@ -6,18 +8,27 @@ the time of a peer divided by tvmconv's.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import floor, log10
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from measured import OURS, ROOT, Row, ratio, read, seconds, statistic
+from tvmconv.bench.html.charts import bars, below_each_other
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+FOLDER = Path(__file__).parent
+PAGE, PICTURE = (FOLDER.parent / "docs" / name for name in ("benchmarks.md", "figures.svg"))
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Row = dict[str, Any]
+"""The results for a workload or a network, as `tvmconv.bench` describes them."""
+
+OURS = ("tvmconv", "tvmconv-channels-last")
+"""The names of tvmconv in PyTorch's two layouts."""
 
 PEERS = {
     "`torch.compile`": ("torch-compile-half",),
@@ -40,6 +51,12 @@ DEVICES = {"H200": "H200", "H100": "H100", "znver5": "Zen 5", "znver4": "Zen 4",
 """The titles of devices, by a part of their names; LLVM's name for the Granite Rapids is that of another CPU."""
 
 
+def read(file: str) -> dict[str, Any]:
+    """Return the document of a file, by its name without folder and ending."""
+    found: dict[str, Any] = json.loads((FOLDER / f"{file}.json").read_text())
+    return found
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of a benchmark on one device."""
@@ -57,7 +74,7 @@ class Run:
     ours: Sequence[str] = OURS
     """The contenders that are tvmconv, of which the fastest counts."""
 
-    @property
+    @cached_property
     def document(self) -> dict[str, Any]:
         return read(self.file)
 
@@ -76,13 +93,22 @@ class Run:
         """The date, with a link to the data."""
         return f"[{self.date}](../benchmarks/{self.file}.json)"
 
+    def seconds(self, row: Row, contenders: Sequence[str]) -> float | None:
+        """Return the seconds of the fastest of some contenders; None if none has run.
+
+        Of a time the median counts on a GPU, the fastest round on a CPU, which is shared.
+        """
+        statistic = "median" if "NVIDIA" in str(self.document["device"]) else "low"
+        return min((float(row["times"][name][statistic]) for name in contenders if name in row["times"]), default=None)
+
     def ratio(self, row: Row, peer: str) -> float | None:
-        """Return the ratio of a peer; None where it has not run."""
-        return ratio(row, PEERS[peer], statistic(self.document), self.ours)
+        """Return how many times as long as tvmconv a peer takes; None unless both have run."""
+        times = self.seconds(row, PEERS[peer]), self.seconds(row, self.ours)
+        return None if times[0] is None or times[1] is None else times[0] / times[1]
 
     def ms(self, row: Row) -> str:
         """Return the milliseconds of tvmconv."""
-        found = seconds(row, self.ours, statistic(self.document))
+        found = self.seconds(row, self.ours)
         return "" if found is None else digits(1e3 * found)
 
 
@@ -234,9 +260,12 @@ def calls(on_cpu: str, on_gpu: str) -> str:
     return markdown(["call", "Zen 5: torch, µs", "NumPy, µs", "H200: torch, µs"], rows)
 
 
-COMPILE = ("`torch.compile`",)
 TF32 = ("PyTorch, TF32",)
 ON_CPU = ("PyTorch", "ONNX Runtime")
+
+COMPILE = ("`torch.compile`",)
+DRAWN = Run("networks-h200-float16-compile", "2026-11-30", "float16", COMPILE)
+"""The run of the picture, which is in a table too."""
 
 TABLES: dict[str, Callable[[], str]] = {
     "gpu-suites": partial(
@@ -261,12 +290,7 @@ TABLES: dict[str, Callable[[], str]] = {
         Run("networks-h100-float32", "2026-11-26", "float32", TF32),
         Run("networks-h100-bfloat16", "2026-11-26", "bfloat16", COMPILE),
     ),
-    "gpu-networks": partial(
-        networks,
-        (1, 32),
-        Run("networks-h200-float16-compile", "2026-11-30", "float16", COMPILE),
-        Run("networks-h200-choices", "2026-11-30"),
-    ),
+    "gpu-networks": partial(networks, (1, 32), DRAWN, Run("networks-h200-choices", "2026-11-30")),
     "zen5-suites": partial(
         suites,
         Run("depthwise-cpu-2-threads", "2026-11-21", peers=ON_CPU),
@@ -275,21 +299,13 @@ TABLES: dict[str, Callable[[], str]] = {
         Run("networks-cpu-zen5-bfloat16", "2026-11-26", "bfloat16", ("ONNX Runtime",)),
         Run("quantized-cpu-zen5", "2026-11-25", "int8", ("ONNX Runtime",), ours=("tvmconv qdq",)),
     ),
-    "zen5-networks": partial(
-        networks,
-        (1,),
-        Run("networks-cpu-zen5", "2026-11-30", peers=ON_CPU),
-    ),
+    "zen5-networks": partial(networks, (1,), Run("networks-cpu-zen5", "2026-11-30", peers=ON_CPU)),
     "zen4-suites": partial(
         suites,
         Run("depthwise-cpu-zen4", "2026-11-22", peers=ON_CPU),
         Run("conv2d-cpu-zen4-batch-1", "2026-11-23", peers=ON_CPU),
     ),
-    "zen4-networks": partial(
-        networks,
-        (1,),
-        Run("networks-cpu-zen4", "2026-11-24", peers=ON_CPU),
-    ),
+    "zen4-networks": partial(networks, (1,), Run("networks-cpu-zen4", "2026-11-24", peers=ON_CPU)),
     "granite-rapids": partial(
         suites,
         Run("conv2d-cpu-granite-rapids-batch-1", "2026-11-26"),
@@ -337,5 +353,15 @@ def renewed(page: str) -> str:
     return MARKED.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", page)
 
 
+def picture() -> str:
+    """Return the picture of the README, in which networks have bars of how many times as fast as a peer tvmconv is."""
+    (peer,) = DRAWN.peers
+    found = {f"{row['name']}, batch {row['batch']}": {"tvmconv": DRAWN.ratio(row, peer) or 0} for row in DRAWN.rows}
+    chart = bars(found, f"tvmconv is this many times as fast as {peer.strip('`')}")
+    note = f"Whole networks in {DRAWN.type}, {DRAWN.document['device']['name']}, one run of {DRAWN.date}"
+    return below_each_other([chart], [note]) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(renewed(PAGE.read_text()))
+    PICTURE.write_text(picture())

@@ -37,10 +37,8 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
         if record.stage is Stage.SEARCH and isinstance(record.problem, Problem):
             spaces[record.problem, record.template].append(record)
     for space, records in spaces.items():
-        goal, others = (
-            WITHIN * min(record.cost for record in records),
-            [spaces[each] for each in spaces if each != space],
-        )
+        goal = WITHIN * min(record.cost for record in records)
+        others = [spaces[each] for each in spaces if each != space]
         for name in (*TUNERS, *([WARM] if others else [])):
             trials = []
             for seed in range(given.seeds):

@@ -54,7 +54,7 @@ def same_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """Let networks be scheduled anew: tests put other functions in the place of the library's, which no digest tells.
+    """Let networks be scheduled anew: tests put other functions instead of the library's, which no digest tells.
 
     The fixture `kept` is for tests of what is kept. The rates that the user has calibrated are left out, too.
     """

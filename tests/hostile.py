@@ -63,19 +63,19 @@ def damaged(data: bytes, random: Random) -> bytes:
     """Return the bytes with some of them flipped, replaced, cut out, repeated, or cut off."""
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 5))):
-        place, length = random.randrange(len(changed)), random.choice((1, 1, 2, 8, 40))
-        part = slice(place, place + length)
+        index, length = random.randrange(len(changed)), random.choice((1, 1, 2, 8, 40))
+        part = slice(index, index + length)
         way = random.randrange(5)
         if way == 0:
-            changed[place] ^= 1 << random.randrange(8)
+            changed[index] ^= 1 << random.randrange(8)
         elif way == 1:
             changed[part] = random.randbytes(length)
         elif way == 2:
             del changed[part]
         elif way == 3:
-            changed[place:place] = changed[part]
+            changed[index:index] = changed[part]
         elif random.random() < 0.3:
-            del changed[place:]
+            del changed[index:]
         if not changed:
             break
     return bytes(changed)
@@ -105,7 +105,7 @@ def distorted(data: bytes, random: Random) -> bytes:
 
 
 def _fields(message: Any) -> Iterator[tuple[Any, str, int | None]]:
-    """Yield every integer and text of a protobuf message, as its owner, its name, and its place in a list."""
+    """Yield every integer and text of a protobuf message, as its owner, its name, and its index in a list."""
     for field, value in message.ListFields():
         if hasattr(value, "ListFields"):
             yield from _fields(value)
@@ -172,7 +172,7 @@ def logs() -> list[bytes]:
     tasks = [autotvm.create(WORKLOAD, "llvm"), TEMPLATE]
     device = device_facts("llvm")
     assert device is not None
-    made = [MeasureResult((1e-6 * (9 - place),), Status.OK, None, 0.1, 1.0 + place, device) for place in range(5)]
+    made = [MeasureResult((1e-6 * (9 - index),), Status.OK, None, 0.1, 1.0 + index, device) for index in range(5)]
     trials = [
         [MeasureInput(task.target, task, config, Stage.CONFIRM) for config in task.space.configs[:5]] for task in tasks
     ]

@@ -67,7 +67,7 @@ class Maker:
     def one_of(self, *choices: Any) -> Any:
         return choices[int(self.rng.integers(len(choices)))]
 
-    def whole(self, low: int, high: int) -> int:
+    def integer(self, low: int, high: int) -> int:
         """Return a number from `low` to `high`, both included."""
         return int(self.rng.integers(low, high + 1))
 
@@ -95,7 +95,7 @@ class Maker:
         rank = self.values[name].ndim
         if not rank:
             raise UnfitError
-        return self.whole(-rank, rank - 1)
+        return self.integer(-rank, rank - 1)
 
     def weight(self, *shape: int) -> str:
         scale = 1 / max(np.sqrt(np.prod(shape[1:])), 1)
@@ -144,7 +144,7 @@ class Maker:
     def size(self, name: str, axis: int) -> str:
         """Add the size of an axis, as an array of one element."""
         axis %= self.values[name].ndim
-        way = self.whole(0, 2)
+        way = self.integer(0, 2)
         if way == 0:
             return self.node("Shape", name, start=axis, end=axis + 1)
         shape = self.node("Shape", name)
@@ -181,7 +181,7 @@ def _pads(m: Maker, kernel: Sequence[int]) -> dict[str, Any]:
     """Return the attributes of the margins of a window."""
     if m.rng.random() < 0.2:
         return {"auto_pad": m.one_of("SAME_UPPER", "SAME_LOWER", "VALID")}
-    return {"pads": [m.whole(0, k // 2) for _ in "be" for k in kernel]}
+    return {"pads": [m.integer(0, k // 2) for _ in "be" for k in kernel]}
 
 
 def conv(m: Maker) -> str:
@@ -204,17 +204,17 @@ def conv_transpose(m: Maker) -> str:
     x, kernel = m.any(4), m.one_of([2, 2], [3, 3], [4, 4])
     weight = m.weight(m.shape_of(x)[1], 4, *kernel)
     stride = m.one_of([1, 1], [2, 2])
-    pads = [m.whole(0, 1) for _ in range(4)]
+    pads = [m.integer(0, 1) for _ in range(4)]
     return m.node("ConvTranspose", x, weight, strides=stride, kernel_shape=kernel, pads=pads)
 
 
 def pool(m: Maker) -> str:
     x, kernel = m.any(4), m.one_of([2, 2], [3, 3], [1, 2], [5, 5])
     operator = m.one_of("MaxPool", "AveragePool")
-    more = {"count_include_pad": m.whole(0, 1)} if operator == "AveragePool" else {}
+    more = {"count_include_pad": m.integer(0, 1)} if operator == "AveragePool" else {}
     margins = _pads(m, kernel)
     if "pads" in margins:
-        more["ceil_mode"] = m.whole(0, 1)
+        more["ceil_mode"] = m.integer(0, 1)
     stride = m.one_of([1, 1], [2, 2], kernel)
     pads = margins.get("pads", [2] * 4)
     if any(size + a + b < k for size, k, a, b in zip(m.shape_of(x)[2:], kernel, pads[:2], pads[2:], strict=True)):
@@ -258,7 +258,7 @@ def of_a_weight(m: Maker) -> str:
     if not m.values[x].ndim:
         raise UnfitError
     shape = [m.one_of(1, size) if axis != 1 else size for axis, size in enumerate(m.shape_of(x))]
-    weight = m.weight(*shape[m.whole(0, len(shape) - 1) :])
+    weight = m.weight(*shape[m.integer(0, len(shape) - 1) :])
     operands = (x, weight) if m.rng.random() < 0.5 else (weight, x)
     return m.node(m.one_of("Add", "Mul", "Sub", "Max"), *operands)
 
@@ -271,7 +271,7 @@ def where(m: Maker) -> str:
 def resized(m: Maker) -> str:
     x = m.any(4)
     way = {"mode": m.one_of("nearest", "nearest", "linear")}
-    case = m.whole(0, 3)
+    case = m.integer(0, 3)
     # With scales that leave a fraction of a pixel ONNX Runtime aligns other corners than the standard.
     way["coordinate_transformation_mode"] = m.one_of("asymmetric", "half_pixel", *["align_corners"] * (case > 0))
     if way["mode"] == "nearest":
@@ -280,7 +280,7 @@ def resized(m: Maker) -> str:
         return m.node("Resize", x, "", m.constant([1, 1, *m.one_of([2, 2], [0.5, 0.5], [1.5, 2])], "float32"), **way)
     if case == 1:
         leading = [m.size(x, axis) for axis in (0, 1)]
-        sizes = m.node("Concat", *leading, m.ints(m.whole(3, 12), m.whole(3, 12)), axis=0)
+        sizes = m.node("Concat", *leading, m.ints(m.integer(3, 12), m.integer(3, 12)), axis=0)
     elif case == 2:
         other = m.any(4)
         halves = [m.node("Shape", x, start=0, end=2), m.node("Shape", other, start=2, end=4)]
@@ -288,7 +288,7 @@ def resized(m: Maker) -> str:
     else:
         if 0 in m.open_axes:
             raise UnfitError  # it would resize a batch of another size
-        sizes = m.ints(*m.shape_of(x)[:2], m.whole(3, 12), m.whole(3, 12))
+        sizes = m.ints(*m.shape_of(x)[:2], m.integer(3, 12), m.integer(3, 12))
     return m.node("Resize", x, "", "", sizes, **way)
 
 
@@ -321,7 +321,7 @@ def split(m: Maker) -> str:
     axis = m.axis_of(x)
     size = m.shape_of(x)[axis]
     if m.rng.random() < 0.5:
-        first = m.whole(1, max(size - 1, 1))
+        first = m.integer(1, max(size - 1, 1))
         return m.node("Split", x, m.ints(first, size - first), axis=axis, outputs=2, keeps=True)
     return m.node("Split", x, axis=axis, outputs=2, num_outputs=2, keeps=True)
 
@@ -332,7 +332,7 @@ def padded(m: Maker) -> str:
     mode = m.one_of("constant", "constant", "reflect", "edge", "wrap")
     pads = [m.one_of(0, 0, 1, 2) if axis or mode == "constant" else 0 for _ in "be" for axis in range(rank)]
     if mode == "constant" and m.rng.random() < 0.3:
-        pads[m.whole(0, 2 * rank - 1)] = -1
+        pads[m.integer(0, 2 * rank - 1)] = -1
     if m.rng.random() < 0.3 and rank > 2:
         # To a multiple of four.
         missing = m.node("Mod", m.node("Neg", m.size(x, -1)), m.ints(4))
@@ -346,8 +346,8 @@ def rolled(m: Maker) -> str:
     """Move elements along an axis, those that leave at one end coming in at the other."""
     x = m.any()
     axis = m.axis_of(x) % m.values[x].ndim
-    place, along = m.node("Mod", m.ints(m.one_of(-1, -2, -7, 3)), m.size(x, axis)), m.ints(axis)
-    ends = [(place, m.ints(2**63 - 1)), (m.ints(0), place)]
+    index, along = m.node("Mod", m.ints(m.one_of(-1, -2, -7, 3)), m.size(x, axis)), m.ints(axis)
+    ends = [(index, m.ints(2**63 - 1)), (m.ints(0), index)]
     parts = [m.node("Slice", x, first, end, along, keeps=True) for first, end in ends]
     return m.node("Concat", *parts, axis=axis, keeps=True)
 
@@ -361,9 +361,9 @@ def reshaped(m: Maker) -> str:
     x = m.any()
     shape = m.shape_of(x)
     rank = len(shape)
-    way = m.whole(0, 5)
+    way = m.integer(0, 5)
     if way == 0:
-        return m.node("Flatten", x, axis=m.whole(0, rank), keeps=True)
+        return m.node("Flatten", x, axis=m.integer(0, rank), keeps=True)
     if way == 1 and rank == 4:
         return m.node("Reshape", x, m.ints(0, 0, -1), keeps=True)
     if way == 2 and rank >= 2:
@@ -380,9 +380,9 @@ def reshaped(m: Maker) -> str:
         other = m.any()
         return m.node("Reshape", x, m.node("Shape", other), keeps=True)
     sizes = list(shape)
-    sizes[m.whole(0, rank - 1)] = -1
+    sizes[m.integer(0, rank - 1)] = -1
     if m.rng.random() < 0.5:
-        at = m.whole(0, rank - 1)
+        at = m.integer(0, rank - 1)
         sizes[at] = 0 if sizes[at] > 0 else sizes[at]
     return m.node("Reshape", x, m.ints(*sizes), keeps=True)
 
@@ -392,7 +392,7 @@ def of_rank(m: Maker) -> str:
     x = m.any()
     rank = m.values[x].ndim
     if m.rng.random() < 0.5:
-        return m.node("Unsqueeze", x, m.ints(m.whole(0, rank)), keeps=True)
+        return m.node("Unsqueeze", x, m.ints(m.integer(0, rank)), keeps=True)
     ones = [axis for axis, size in enumerate(m.shape_of(x)) if size == 1]
     if not ones:
         raise UnfitError
@@ -455,9 +455,9 @@ def sorted_out(m: Maker) -> str:
     x = m.any(exact=True)
     axis = m.axis_of(x)
     if m.rng.random() < 0.5:
-        found = m.node("ArgMax", x, axis=axis, keepdims=m.whole(0, 1), keeps=True)
+        found = m.node("ArgMax", x, axis=axis, keepdims=m.integer(0, 1), keeps=True)
         return m.node("Cast", found, to=TensorProto.FLOAT, keeps=True)
-    return m.node("TopK", x, m.ints(m.whole(1, 3)), axis=axis, outputs=2, keeps=True)
+    return m.node("TopK", x, m.ints(m.integer(1, 3)), axis=axis, outputs=2, keeps=True)
 
 
 def blocks(m: Maker) -> str:
@@ -524,7 +524,7 @@ STEPS: dict[Callable[[Maker], str], int] = {
 def grow(maker: Maker) -> None:
     """Add three to nine nodes or groups of nodes."""
     steps, chances = list(STEPS), np.array([*STEPS.values()], float)
-    left = maker.whole(3, 9)
+    left = maker.integer(3, 9)
     while left:
         step = steps[int(maker.rng.choice(len(steps), p=chances / chances.sum()))]
         try:

@@ -63,6 +63,7 @@ def steps(seed: int, jobs: int, seconds: int, reports: Path) -> list[Step]:
             f"damaged models and logs for {seconds} s",
             (PYTHON, "-m", "tests.hostile", "--seconds", seconds, "--seed", seed, "--keep", reports / "hostile"),
         ),
+        Step("pages", "commands that pages show and a CPU runs in a minute", (PYTHON, "-m", "tests.page_commands")),
         Step("stability", "100,000 calls of each kind", (PYTHON, "-m", "tests.stability")),
         Step(
             "gpu",

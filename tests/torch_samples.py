@@ -33,7 +33,7 @@ MOST = 16
 """The largest number of samples that are built as one model; more save little more time."""
 
 TIES = {"argsort": 0, "sort": 0, "topk": 1}
-"""Operators that return places of elements, of which torch leaves open equal ones, and their argument for the axis."""
+"""Operators that return indices of elements, of which torch leaves open equal ones, and their argument for the axis."""
 
 EXCLUDED = {
     **dict.fromkeys(
@@ -83,13 +83,13 @@ class Call(torch.nn.Module):  # type: ignore[misc]
         self.arguments = sample.args
         leaves, self.form = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         self.others = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self.places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        self.tensors = tuple(leaves[place].detach() for place in self.places)
+        self.tensor_indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        self.tensors = tuple(leaves[index].detach() for index in self.tensor_indices)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         leaves = list(self.others)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
+        for index, tensor in zip(self.tensor_indices, tensors, strict=True):
+            leaves[index] = tensor
         first, arguments, keywords = pytree.tree_unflatten(leaves, self.form)
         return self.function(first, *arguments, **keywords)
 
@@ -171,8 +171,8 @@ def classify(call: Call) -> Outcome:
         except TvmconvError as error:
             return Outcome(REFUSED, _line(error))
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            return Outcome(RAW, f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {_line(error)}")
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            return Outcome(RAW, f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {_line(error)}")
         problem = _problem(call, results, expected)
         return Outcome(WRONG, problem) if problem else Outcome(RIGHT)
 
@@ -194,9 +194,9 @@ def _problem(call: Call, found: list[Any], expected: list[torch.Tensor]) -> str:
 
 
 def _picked(call: Call, results: list[Any]) -> list[Any]:
-    """Return the results with the elements at the places instead of the places."""
-    place = TIES[call.name]
-    dim = call.arguments[place] if len(call.arguments) > place else -1
+    """Return the results with the elements at the indices instead of the indices."""
+    argument_index = TIES[call.name]
+    dim = call.arguments[argument_index] if len(call.arguments) > argument_index else -1
     return [*results[:-1], call.tensors[0].gather(dim, results[-1])]
 
 
@@ -209,17 +209,17 @@ def difference(found: list[Any], expected: list[torch.Tensor], exact: list[torch
     """Describe an error in a network's results; an empty text where each element is torch's, or that of float64."""
     if len(found) != len(expected):
         return f"{len(found)} outputs, not {len(expected)}"
-    for place, (y, near, best) in enumerate(itertools.zip_longest(found, expected, exact)):
+    for index, (y, near, best) in enumerate(itertools.zip_longest(found, expected, exact)):
         if not isinstance(y, torch.Tensor):
             y = _as_torch(y)
         if (y.shape, y.dtype) != (near.shape, near.dtype):
-            return f"output {place} is {y.dtype} {tuple(y.shape)}, not {near.dtype} {tuple(near.shape)}"
+            return f"output {index} is {y.dtype} {tuple(y.shape)}, not {near.dtype} {tuple(near.shape)}"
         usable = best is not None and best.shape == near.shape
         right = _close(y, near) | (_close(y, best.to(near.dtype)) if usable else False)
         if not right.all():
             at = tuple(int(i) for i in (~right).nonzero()[0])
             share = f"{int((~right).sum())} of {right.numel()} elements"
-            return f"output {place}{list(at)} is {y[at].item()}, not {near[at].item()}; {share}"
+            return f"output {index}{list(at)} is {y[at].item()}, not {near[at].item()}; {share}"
     return ""
 
 

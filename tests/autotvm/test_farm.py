@@ -73,7 +73,7 @@ def test_tuning_on_two_devices_logs_every_trial_once(
 
 
 def test_all_slots_run_and_builds_go_on_meanwhile() -> None:
-    scripted = Scripted(lambda place: time.sleep(0.005 if place else 0.2))
+    scripted = Scripted(lambda index: time.sleep(0.005 if index else 0.2))
     results = dict(measure_option(scripted, scripted).measure(TRIALS, lambda trial: None))
     scripted.close()
     assert set(results) == set(TRIALS)

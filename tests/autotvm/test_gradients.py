@@ -29,10 +29,10 @@ EVEN = ConvWorkload.depthwise((2, 4, 12, 11), (4, 1, 3, 3), padding=(0, 1, 1, 2)
 by_gradient = pytest.mark.parametrize("direction", GRADIENTS)
 
 
-def record(direction: str, place: int) -> Record:
+def record(direction: str, index: int) -> Record:
     made = task.create(WORKLOAD, "llvm", direction=direction)
     result = MeasureResult((2e-6,), Status.OK, None, 0.25, 1e9, device_facts("llvm"))
-    return Record.of(MeasureInput(made.target, made, made.space.configs[place], Stage.SEARCH), result)
+    return Record.of(MeasureInput(made.target, made, made.space.configs[index], Stage.SEARCH), result)
 
 
 @by_gradient

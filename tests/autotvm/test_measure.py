@@ -95,8 +95,8 @@ def test_build_failures_are_results(runner: LocalRunner) -> None:
 def test_trials_that_run_when_the_tuner_stops_are_waited_for() -> None:
     stopped, begun, ended = threading.Event(), list[MeasureInput](), list[MeasureInput]()
 
-    def run(place: int) -> None:
-        if place == 0:
+    def run(index: int) -> None:
+        if index == 0:
             assert stopped.wait(timeout=60)
 
     scripted = Scripted(run)

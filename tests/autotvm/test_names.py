@@ -26,12 +26,12 @@ WORKLOAD = ConvWorkload.depthwise((1, 4, 12, 12), (4, 1, 3, 3))
 TASK = autotvm.create(WORKLOAD, "llvm")
 
 
-def trial(place: int, cost: float, stage: Stage = Stage.SEARCH, status: Status = Status.OK) -> Record:
+def trial(index: int, cost: float, stage: Stage = Stage.SEARCH, status: Status = Status.OK) -> Record:
     device = device_facts("llvm")
     assert device is not None
     costs = (cost,) if status is Status.OK else ()
     result = MeasureResult(costs, status, None, 0.1, 1e9, device)
-    return Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)
+    return Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[index], stage), result)
 
 
 def test_every_name_is_there() -> None:

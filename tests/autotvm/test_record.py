@@ -26,7 +26,7 @@ from tvmconv.targets import DeviceFacts
 
 
 def test_a_line_has_the_layout_of_autotvm() -> None:
-    line = json.loads(encode(record(place=3)))
+    line = json.loads(encode(record(index=3)))
     target, name, (workload,), options = line["input"]
     assert (json.loads(target)["kind"], name, options) == ("llvm", "cpu/depthwise", {})
     assert ConvWorkload.from_json(json.dumps(workload)) == WORKLOAD
@@ -50,7 +50,7 @@ def test_damaged_and_foreign_lines_are_counted(tmp_path: Path) -> None:
     line = encode(record())
     foreign = [b"# a comment\n", b'{"input": 1}\n', line.replace(b'"version":0.2', b'"version":0.1'), b"\xff\xfe\n"]
     log.write_bytes(line + b"".join(foreign) + line[: len(line) // 2])
-    append(log, [record(place=1)])
+    append(log, [record(index=1)])
     found = load_from_file(log)
     assert [item.config.index for item in found.records] == [0, 1]
     assert found.skipped == {"foreign": 4, "torn": 1}

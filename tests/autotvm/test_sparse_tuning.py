@@ -40,10 +40,10 @@ DENSE = create(WORKLOAD, "llvm")
 HERE = device_facts("llvm")
 
 
-def trial(of: Task, place: int, cost: float, stage: Stage = Stage.SEARCH) -> Record:
-    """Return the record of the configuration at a place of the space, which took so many µs."""
+def trial(of: Task, index: int, cost: float, stage: Stage = Stage.SEARCH) -> Record:
+    """Return the record of the configuration at an index of the space; `cost` is in µs."""
     result = MeasureResult((cost / 1e6,), Status.OK, None, 0.1, 1.0, HERE)
-    return Record.of(MeasureInput(of.target, of, of.space.configs[place], stage), result)
+    return Record.of(MeasureInput(of.target, of, of.space.configs[index], stage), result)
 
 
 def test_tasks() -> None:
@@ -184,9 +184,9 @@ def test_the_nearest_share_of_zeros_chooses(tmp_path: Path) -> None:
 
 
 def test_replaying() -> None:
-    replayed = ReplayedTask.of([trial(TASK, place, 1.0) for place in (0, 3, 5)])
+    replayed = ReplayedTask.of([trial(TASK, index, 1.0) for index in (0, 3, 5)])
     assert replayed.problem == TASK.problem
-    assert replayed.space.configs == tuple(TASK.space.configs[place] for place in (0, 3, 5))
+    assert replayed.space.configs == tuple(TASK.space.configs[index] for index in (0, 3, 5))
 
 
 LAYER = ConvWorkload.conv2d((1, 4, 8, 8), (4, 4, 3, 3), shift=True)

@@ -115,7 +115,7 @@ def test_tuners_take_spaces_too_large_to_list(name: str, tmp_path: Path) -> None
     (summary,) = autotvm.tune_tasks([task], tmp_path / "log", Instant(), tuner=name, trials=96, seed=1)
     assert (len(task.space), summary.trials) == (2 * 10**7, 96)
     if name in ("xgb", "ga"):
-        assert summary.best_cost < 1e-3 / 70, "the mean sum of knobs is 31, their places included 62"
+        assert summary.best_cost < 1e-3 / 70, "the mean sum of knobs is 31, their indices included 62"
 
 
 def test_features_tell_configurations_apart() -> None:

@@ -35,7 +35,7 @@ def test_kernels_are_right(task: TemplateTask) -> None:
 
 def test_trials_are_measured(task: TemplateTask) -> None:
     option = autotvm.measure_option(autotvm.LocalBuilder(n_parallel=2), autotvm.LocalRunner(repeat=3))
-    trials = [MeasureInput(task.target, task, task.space.configs[place]) for place in (0, 3)]
+    trials = [MeasureInput(task.target, task, task.space.configs[index]) for index in (0, 3)]
     results = autotvm.measure.create_measure_batch(task, option)(trials)
     option.close()
     assert [result.status for result in results] == [Status.OK, Status.OK], results

@@ -69,7 +69,6 @@ def test_measured_on_a_cpu(algorithm: str, brief: None, monkeypatch: pytest.Monk
         # Others have no windows, or none without it.
         assert ("staging" in row["without"]) == (algorithm == "direct")
         assert all(each["time"]["median"] > 0 and each["config"] != row["config"] for each in row["without"].values())
-        assert f"layer by cpu/{algorithm}: " in ablation.text(row)
-        assert "% without vectors" in ablation.text(row)
+        assert all(each["left"] > 0 for each in row["without"].values())
         with pytest.raises(InvalidArgumentError, match="layers is 'conv13'; expected some of layer, other"):
             rows_of(ablation, **{**options, "layers": ["conv13"]})

@@ -90,8 +90,6 @@ def test_broken_promise_is_told(accuracy: ModuleType, monkeypatch: pytest.Monkey
     assert [list(row["broken"]) == ["fma-tf32"] for row in rows] == [
         row["name"].replace(" ", "_") not in accuracy.BEYOND_PROMISES for row in rows
     ]
-    assert accuracy.text(rows[0]).startswith("float32, normal: fma ")
-    assert "\n  fma-tf32 broken: " in accuracy.text(rows[0])
 
 
 def test_result_that_is_not_finite(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +97,7 @@ def test_result_that_is_not_finite(accuracy: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.setattr(accuracy, "fma_sums", lambda x, w: fma_sums(x, w) * np.nan)
     row, *_ = rows_of(accuracy, target="llvm", serial_twin=False)
     assert row["errors"]["fma"] == {"largest": None, "rms": None}
-    assert "NaN in the wrong places" in row["broken"]["fma"]
-    assert "fma not finite" in accuracy.text(row)
+    assert "NaN at the wrong indices" in row["broken"]["fma"]
 
 
 def test_peer_that_fails(accuracy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

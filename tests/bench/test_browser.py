@@ -48,8 +48,8 @@ def test_tables_sort_by_mouse_and_keyboard(page: Path, shown: Browser) -> None:
     shown.open(page, 1280, 900)
     bodies = "[...document.querySelectorAll('table')].map(table => table.tBodies[0])"
     table = shown.value(f"{bodies}.findIndex(body => body.rows.length > 5 && body.rows[0].cells[1]?.dataset.v)")
-    columns = [shown.value(COLUMN.format(table=table, column=place)) for place in range(1, 9)]
-    column = next(place for place, values in enumerate(columns, 1) if len(set(values)) > 3)
+    columns = [shown.value(COLUMN.format(table=table, column=number)) for number in range(1, 9)]
+    column = next(number for number, values in enumerate(columns, 1) if len(set(values)) > 3)
     values = COLUMN.format(table=table, column=column)
     before = [float(value) for value in shown.value(values) if value]
     shown.value(f"document.querySelectorAll('table')[{table}].tHead.rows[0].cells[{column}].id = 'chosen'")

@@ -34,7 +34,7 @@ def test_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert all(0 < row["time"]["low"] <= row["time"]["median"] <= row["time"]["high"] < 0.1 for row in document["rows"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(ROWS)
-    assert lines[0].startswith("torch.conv2d of arrays of torch: ")
+    assert lines[0].startswith("name torch.conv2d, arrays torch, time ")
     assert " µs (" in lines[0]
 
 
@@ -49,7 +49,8 @@ def test_a_row_is_a_line() -> None:
         "times": {"tvm": timing},
     }
     with script("script") as harness:
-        assert harness.described(row) == "name conv shape (1, 2) error 1.5e-07: tvm 2.0 µs (1.0-3.0)"
+        told = "name conv, shape (1, 2), error 1.5e-07, memory open 1, times tvm 2.0 µs (1.0-3.0)"
+        assert harness.described(row) == told
         assert harness.described({"name": "conv"}) == "name conv"
 
 

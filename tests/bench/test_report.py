@@ -111,10 +111,10 @@ def page_of(folder: Path, *files: Path, options: tuple[str, ...] = ()) -> Page:
     return page
 
 
-def trial(place: int, cost: float | None, stage: Stage = Stage.SEARCH, reason: str | None = None) -> record.Record:
+def trial(index: int, cost: float | None, stage: Stage = Stage.SEARCH, reason: str | None = None) -> record.Record:
     status = Status.CRASH if cost is None else Status.OK
-    result = MeasureResult((cost,) if cost else (), status, reason, 0.1, 1.0 + place, DeviceFacts(f"CPU {HOSTILE}"))
-    return record.Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)
+    result = MeasureResult((cost,) if cost else (), status, reason, 0.1, 1.0 + index, DeviceFacts(f"CPU {HOSTILE}"))
+    return record.Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[index], stage), result)
 
 
 def suite_report(roofs: Roofs | None, name: str = "t21") -> bytes:
@@ -149,7 +149,7 @@ def test_every_file_of_the_repository(tmp_path: Path) -> None:
     logs = [*(ROOT / "tuning_logs").glob("*.jsonl"), ROOT / "tuning_logs" / "exhaustive" / "t21.jsonl.gz"]
     files = [*(ROOT / "benchmarks").glob("*.json*"), *logs]
     page = page_of(tmp_path, *files)
-    assert page.count("h2") == len(files) + 1
+    assert page.count("h2") == len(files)
     for path in files:
         assert path.name in page.text
     assert page.count("svg") >= 2 * len([*(ROOT / "benchmarks").glob("conv2d-*.json")]) + len(logs)

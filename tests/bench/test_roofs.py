@@ -39,7 +39,7 @@ def test_sums_stay_in_registers(fields: dict[str, Any]) -> None:
     target = resolve_target({"kind": "llvm", "num-cores": 2, **fields})
     module = build(tvm.IRModule({KERNEL_NAME: roofs.multiply_adds(target)}), target).mod
     lines = module.inspect_source("asm").splitlines()
-    found = [place for place, line in enumerate(lines) if MULTIPLY_ADD.search(line)]
+    found = [index for index, line in enumerate(lines) if MULTIPLY_ADD.search(line)]
     _, (_, sums, _) = roofs.shapes(target)
     assert len(found) % sums == 0
     assert found

@@ -27,7 +27,7 @@ def test_gradients_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     with script("gradients") as gradients:
         monkeypatch.setattr(gradients, "load_suite", lambda *_: {"small": SMALL})
         monkeypatch.setattr(gradients, "SECONDS", {"llvm": 0.001})
-        rows = rows_of(gradients, **options, rounds=1, cold=False, limit=100.0)
+        rows = rows_of(gradients, **options, rounds=1, cold=False)
         assert [(row["name"], row["kind"]) for row in rows] == [
             ("small", kind) for kind in ("forward", "input", "weight")
         ]
@@ -36,7 +36,7 @@ def test_gradients_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
             assert list(row["times"]) == ["tvmconv", "pytorch", "copy"]
         monkeypatch.setattr(gradients, "CLOSE", {"float32": 0.0})
         with pytest.raises(AssertionError, match="forward of depthwise 1x4x9x8"):
-            rows_of(gradients, **options, rounds=1, cold=False, limit=100.0)
+            rows_of(gradients, **options, rounds=1, cold=False)
 
 
 def test_sequences_beside_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +59,21 @@ def test_both_learn_alike() -> None:
     with script("training") as training:
         losses = [training.learned(("digits", "float32", "contiguous", "eager", by), 12, "cpu") for by in training.BY]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_steps_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with script("cliffs") as cliffs:
+        assert cliffs.step_between((100, 1.0), (100, 2.5)) == 2.5
+        assert cliffs.step_between((100, 2.5), (101, 1.0)) == -2.5
+        assert cliffs.step_between((100, 1.0), (200, 3.0)) is None
+        assert cliffs.step_between((100, 1.0), (200, 5.0)) == 2.5
+        monkeypatch.setattr(cliffs, "SECONDS", 0.001)
+        monkeypatch.setitem(cliffs.WALKS, "small", lambda: [cliffs.Case(1, 4, 1, 5, 6), cliffs.Case(8, 4, 1, 5, 6)])
+        monkeypatch.setattr(cliffs, "STEP", 0)
+        options = {"target": "llvm", "walks": ["small"], "dtypes": ["float32"], "orders": ["contiguous"]}
+        first, second = rows_of(cliffs, **options, rounds=1)
+        assert (first["case"], first["cause"], first["step"]) == (
+            {"channels": 1, "outputs": 4, "height": 5, "width": 6}, "cpu/depthwise", None,
+        )  # fmt: skip
+        times = [row["times"]["tvmconv"]["low"] for row in (first, second)]
+        assert second["step"] == pytest.approx(times[1] / times[0] / 8)

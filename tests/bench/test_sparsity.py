@@ -1,4 +1,4 @@
-"""`tvmconv bench suite --sparsity` and `benchmarks/sparsity.py`: weights, peers, code and where zeros begin to pay."""
+"""`tvmconv bench suite --sparsity`: weights, peers and code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.shared.command_line import tvmconv, tvmconv_json
-from tests.shared.scripts import rows_of, script
 from tvmconv import ConvWorkload
 from tvmconv.bench import suite
 from tvmconv.bench.peers import default_peers, known_peers
@@ -83,29 +82,11 @@ def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
     assert "tvm" not in default_peers(sparse=True)
 
 
-def test_weight_that_is_too_much_code(
-    tiny: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A share of zeros that leaves too much to compile makes a row without a kernel; other shares are measured."""
+def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of zeros that leaves too much to compile makes a row without a kernel; peers are measured."""
     monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), max_products=200))
-    options = {"operators": ["even"], "target": "llvm", "batch": None, "peers": ["pytorch"], "rounds": 1}
-    with script("sparsity") as sparsity:
-        dense, sparse = rows_of(sparsity, **options, sparsities=["0", "0.9"])
+    options = ["bench", "suite", "sparse-paper", "--rounds", 1, "--peers", "pytorch", "--sparsity"]
+    dense, sparse = (tvmconv_json(*options, share)["rows"][0] for share in (0, 0.9))
     assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]
     assert set(dense["times"]) == {"pytorch", "copy", "copy-kernel"}
     assert "tvmconv" in sparse["times"]
-    assert "even: faster than pytorch " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("ours", "expected"), [((3, 1, 0.5), 0.9), ((3, 0.9, 0.5), 0.5), ((0.5, 2, 0.5), 0.9), ((1, 1, 2), None)]
-)
-def test_crossover(ours: tuple[float, ...], expected: float | None) -> None:
-    rows = [
-        {"sparsity": share, "times": {"tvmconv": {"median": each}, "pytorch": {"median": 1.0}}}
-        for share, each in zip((0.0, 0.5, 0.9), ours, strict=True)
-    ]
-    with script("sparsity") as sparsity:
-        assert sparsity.crossover(rows, "pytorch") == expected
-        rows[-1]["times"] = {"pytorch": {"median": 1.0}}  # too much code, for one
-        assert sparsity.crossover(rows, "pytorch") is None

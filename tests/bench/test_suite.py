@@ -20,7 +20,7 @@ from tvmconv.bench import suite, timing
 from tvmconv.bench.html.charts import PALETTE
 from tvmconv.bench.peers.ours import Tvmconv
 from tvmconv.bench.peers.pytorch import PyTorch
-from tvmconv.bench.report import Change, Report, Row, geometric_means
+from tvmconv.bench.report import Change, Report, Row, geometric_means, times_faster
 from tvmconv.bench.timing import Timing
 from tvmconv.checking import suites
 from tvmconv.targets import device_facts, has_gpu
@@ -242,7 +242,7 @@ def test_what_follows_from_a_row(tiny: None) -> None:
     odd = canned("odd", Timing(1e-6, 1e-6, 1e-6), pytorch=1e-6)
     absent = canned("odd", None, pytorch=1e-6)
     assert even.limit == 1e-6
-    assert (even.times_faster("pytorch"), odd.times_faster("tvm"), absent.times_faster("pytorch")) == (4, None, None)
+    assert (times_faster(even, "pytorch"), times_faster(odd, "tvm"), times_faster(absent, "pytorch")) == (4, None, None)
     means = geometric_means([even, odd, absent], ["pytorch", "tvm", "onnxruntime"])
     assert means == {"pytorch": (pytest.approx(2), 2), "tvm": (pytest.approx(1), 1)}
 
@@ -329,11 +329,11 @@ def test_calls_are_made_in_turn_and_their_outputs_kept() -> None:
     timing.timer([lambda i=i: made.append(i) for i in range(3)], on_gpu=False, seconds=0.001)
     assert made[:7] == [0, 1, 2, 0, 1, 2, 0]
     outputs = timing._InTurn([lambda: torch.zeros(1000)] * 3)
-    places = set()
+    addresses = set()
     for _ in range(9):
         outputs()
-        places.add(outputs.outputs[-1].data_ptr())
-    assert len(places) >= 3
+        addresses.add(outputs.outputs[-1].data_ptr())
+    assert len(addresses) >= 3
 
 
 def test_slow_contenders_have_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_numbers(line: str, expected: tuple[int, int, int]) -> None:
 
 
 def test_the_clock_follows_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program in the place of nvidia-smi says one clock when it is asked once, and others when it repeats."""
+    """A program that stands for nvidia-smi says one clock when it is asked once, and others when it repeats."""
     program = tmp_path / "nvidia-smi"
     program.write_text(
         '#!/bin/sh\necho "$@" >> "$0.asked"\necho "300, 1980, 12"\n'

@@ -221,7 +221,7 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     conformance.check(how, right)
     build = conformance.build_kernel
     monkeypatch.setattr(conformance, "build_kernel", lambda problem, *rest: build(right.problem, *rest))
-    with pytest.raises(WrongResultError, match="in the wrong places"):
+    with pytest.raises(WrongResultError, match="at the wrong indices"):
         conformance.check(how, wrong)
     with pytest.raises(WrongResultError, match="elements are wrong"):
         conformance.check(how, msgspec.structs.replace(wrong, nonfinite=False))

@@ -91,7 +91,7 @@ def test_killed_while_exporting(stage: str, tmp_path: Path) -> None:
 
 def test_killed_while_a_log_is_compacted(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    append(log, [record(place) for place in range(3)])
+    append(log, [record(index) for index in range(3)])
     before = log.read_bytes()
     killed(
         "from pathlib import Path; from tvmconv.autotvm import tidy; Path.replace = lambda *given: die()\n"
@@ -120,7 +120,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 def test_a_disk_that_fills_up_while_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log.jsonl"
-    append(log, [record(place) for place in range(3)])
+    append(log, [record(index) for index in range(3)])
     with largest_file(log.stat().st_size + 100), pytest.raises(OSError, match="log.jsonl") as caught:
         append(log, [record(3)])
     assert caught.value.errno == errno.EFBIG

@@ -63,11 +63,11 @@ def test_sample_of_a_right_result_is_right(case: Case) -> None:
 
 
 @by_id
-@pytest.mark.parametrize("place", [(0, 0, 0, 0), (-1, -1, -1, -1)], ids=["first", "last"])
-def test_sample_shows_wrong_corners(case: Case, place: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("index", [(0, 0, 0, 0), (-1, -1, -1, -1)], ids=["first", "last"])
+def test_sample_shows_wrong_corners(case: Case, index: tuple[int, ...]) -> None:
     operands = random_operands(case.workload)
     got = result(case.workload, operands)
-    got[place] += 1
+    got[index] += 1
     with pytest.raises(AssertionError, match="1 of .* elements are wrong"):
         Sample(Problem(case.workload), operands, np.random.default_rng(0), got.size // 3).check(got)
 

@@ -31,7 +31,7 @@ def trial(
     device: DeviceFacts = HERE,
     at: float = 0.0,
 ) -> Record:
-    """Return the record of the configuration at a place of the space; costs are in µs."""
+    """Return the record of the configuration at an index of the space; costs are in µs."""
     seconds = tuple(cost / 1e6 for cost in costs)
     result = MeasureResult(seconds, status, None if costs else "a reason", 0.1, at, device)
     return Record.of(MeasureInput(of.target, of, of.space.configs[index], stage), result)

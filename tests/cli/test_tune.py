@@ -107,7 +107,7 @@ def test_display_without_a_terminal(tmp_path: Path, instant: Instant) -> None:
 def test_display_on_a_terminal(tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    instant.failing = lambda place: place % 2 == 1
+    instant.failing = lambda index: index % 2 == 1
     instant.seconds = 0.005
     stderr = tvmconv("tune", *ONE, "-o", tmp_path / "log.jsonl", "--trials", 9).stderr
     assert "\x1b[" in stderr
@@ -206,7 +206,7 @@ def test_a_time_budget_too_short_for_a_trial(tmp_path: Path, instant: Instant, m
 
 
 def test_a_task_that_never_works(tmp_path: Path, instant: Instant) -> None:
-    instant.failing = lambda place: True
+    instant.failing = lambda index: True
     result = tvmconv("tune", *ONE, "-o", tmp_path / "log.jsonl", "--trials", 3)
     assert result.exit_code == 4
     assert "3 crash" in result.stdout

@@ -25,11 +25,11 @@ def task_of(name: str) -> task.ConvTask:
     return task.create(FUSED[name].workload, SM_90, precision=FUSED[name].precision)
 
 
-def record(name: str, place: int, seconds: float) -> Record:
+def record(name: str, index: int, seconds: float) -> Record:
     """Return the record of an invented trial."""
     made = task_of(name)
     result = MeasureResult((seconds,), Status.OK, None, 0.25, 1e9, DEVICE)
-    return Record.of(MeasureInput(SM_90, made, made.space.configs[place], Stage.CONFIRM), result)
+    return Record.of(MeasureInput(SM_90, made, made.space.configs[index], Stage.CONFIRM), result)
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -42,7 +42,7 @@ def test_a_record_survives_its_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_the_fastest_configuration_of_a_log_is_taken(name: str, tmp_path: Path) -> None:
-    append(tmp_path / "log.jsonl", [record(name, place, seconds) for place, seconds in ((0, 3e-6), (1, 2e-6))])
+    append(tmp_path / "log.jsonl", [record(name, index, seconds) for index, seconds in ((0, 3e-6), (1, 2e-6))])
     made = task_of(name)
     with apply_history_best(tmp_path / "log.jsonl"):
         selection = select(made.problem, SM_90)

@@ -141,7 +141,7 @@ def test_arrays_that_are_alike_stay_apart_in_one_part() -> None:
     def part(least: int, *factors: int) -> RangeFunction:
         x = te.placeholder((VARIABLES["batch"], 4), name="x")
         stages = [topi.multiply(x, float(factor)) for factor in factors]
-        output = te.compute(x.shape, lambda *place: sum(stage[place] for stage in stages), name="output")
+        output = te.compute(x.shape, lambda *index: sum(stage[index] for stage in stages), name="output")
         func = as_scheduled(te.create_prim_func([x, output]), KERNEL_NAME)
         return RangeFunction(least, *take_out(func, SM_90))
 

@@ -135,8 +135,8 @@ def test_the_nearest_sibling_is_asked_first(tmp_path: Path, monkeypatch: pytest.
     target, log = resolve_target(TARGETS["cpu"]), tmp_path / "log.jsonl"
     monkeypatch.setattr(selecting, "device_here", lambda target: EPYC[2])
     configs = tuned("cpu").space.configs
-    for place, device in enumerate((RYZEN[8], EPYC[8], EPYC[64], RYZEN[2]), start=1):
-        append(log, records(device, configs[place], best_cost=place * 1e-7))
+    for index, device in enumerate((RYZEN[8], EPYC[8], EPYC[64], RYZEN[2]), start=1):
+        append(log, records(device, configs[index], best_cost=index * 1e-7))
         with apply_history_best(log):
             nearest = device if device is not EPYC[64] else EPYC[8]
             assert f" on {nearest} (" in select(Problem(WORKLOAD), target, algorithm="direct").reason

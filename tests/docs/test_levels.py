@@ -80,8 +80,8 @@ class LevelEmulator(Emulator):
         channels = (np.arange(tiles_n)[:, None] * 8 + np.arange(2)).reshape(-1)
         accesses = []
         for pointer, row in ((rows, pixels), (columns, channels)):
-            place = (row[:, None] * 4 * words + np.arange(VECTORS) * VECTOR).reshape(1, -1)
-            accesses.append((pointer, pointer.address[:, :1] + place))
+            offset = (row[:, None] * 4 * words + np.arange(VECTORS) * VECTOR).reshape(1, -1)
+            accesses.append((pointer, pointer.address[:, :1] + offset))
         self.barrier()
         self.add(sums, [tiles_m, tiles_n], accesses)
         self.barrier()

@@ -74,8 +74,8 @@ def _store_matrices(machine: Machine, count: int, row_bytes: int, tile: Pointer,
     assert not (first[machine.active] % VECTOR).any(), "a row that is not aligned"
     assert row_bytes % VECTOR == 0, "a row that is not aligned"
     matrix, pair, element = np.meshgrid(np.arange(2), np.arange(count), np.arange(2), indexing="ij")
-    place = ((pair * 8 + element) * row_bytes + matrix * 16).reshape(1, -1)
-    address = first + column * row_bytes + 2 * row + place
+    offset = ((pair * 8 + element) * row_bytes + matrix * 16).reshape(1, -1)
+    address = first + column * row_bytes + 2 * row + offset
     machine.store(Pointer(tile.memory, address, np.dtype(np.uint16)), np.ascontiguousarray(words).view(np.uint16))
 
 
@@ -100,8 +100,8 @@ def _multiply(machine: Machine, dtype: np.dtype[Any], sums: Pointer, first: Poin
     column = LANE[:, None] % 4 * own + np.arange(own)
     rows, columns = (np.empty((warps, size, 8 * own), np.float32) for size in (16, 8))
     for register in range(4):
-        place = slice(register * own, register * own + own)
-        rows[:, line + register % 2 * 8, column + register // 2 * 4 * own] = a[..., place]
+        registers = slice(register * own, register * own + own)
+        rows[:, line + register % 2 * 8, column + register // 2 * 4 * own] = a[..., registers]
     for register in range(2):
         columns[:, line, column + register * 4 * own] = b[..., register * own : register * own + own]
     pair = LANE[:, None] % 4 * 2 + np.arange(2)
@@ -144,9 +144,9 @@ def _rest(bits: np.ndarray, large: np.ndarray) -> np.ndarray:
     return rest.view(np.uint32)
 
 
-def _store_words(machine: Machine, place: Pointer, first: np.ndarray, second: np.ndarray) -> None:
-    assert not (place.address[machine.active] % 8).any(), "a store that is not aligned"
-    _set_registers(machine, place, np.concatenate([first, second], -1))
+def _store_words(machine: Machine, target: Pointer, first: np.ndarray, second: np.ndarray) -> None:
+    assert not (target.address[machine.active] % 8).any(), "a store that is not aligned"
+    _set_registers(machine, target, np.concatenate([first, second], -1))
 
 
 def _pair(dtype: np.dtype[Any], first: Any, second: Any) -> np.ndarray:

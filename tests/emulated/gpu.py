@@ -1,8 +1,8 @@
 """An emulator of lowered CUDA kernels: all threads of a grid step by step, in NumPy.
 
 It runs what TVM lowers for the GPU, with the functions of `lowering.gpu.intrinsics`, and so sees what a serial twin
-does not: the places of copies in shared memory, the order of commits, waits and barriers, and the registers that sums
-are in. A copy arrives when its group has been waited for, and what is there until then is NaN. An access to shared
+does not: the addresses of copies in shared memory, the order of commits, waits and barriers, and the registers of
+sums. A copy arrives when its group has been waited for, and what is there until then is NaN. An access to shared
 memory that no barrier parts from a conflicting one raises `HazardError`.
 """
 
@@ -307,7 +307,7 @@ class Emulator(Machine):
     def addressed(self, memory: Code, index: Code, dtype: np.dtype[Any], lanes: int = 1) -> Code:
         """Return the code of a pointer to an element of each thread, or to all lanes of a vector."""
         size, within = np.int64(lanes * dtype.itemsize), np.arange(lanes) * dtype.itemsize + 0 * self.lane
-        address = computed(lambda place: place * size + within, index)
+        address = computed(lambda index: index * size + within, index)
         return computed(lambda memory, address: Pointer(memory, address, dtype), memory, address)
 
 

@@ -32,7 +32,7 @@ class Machine:
         self.barriers = 0
         self.copies, self.groups, self.running = Copies(), list[Copies](), list[Callable[[], None]]()
         self.copied: list[int] = []
-        """The number of vectors in each group of copies of a block, all of them to different places."""
+        """The number of vectors in each group of copies of a block, all of them to different addresses."""
         self.under_way: list[int] = []
         """The number of groups of copies under way at each wait for one."""
         self.shared_bytes = 0
@@ -145,14 +145,14 @@ class Machine:
         self.before_write(memory, row, address)
         memory.bytes[row, address + span] = 255
         memory.written[row, address // VECTOR] = NEVER
-        self.copies.places.append((memory, row, address, data))
+        self.copies.writes.append((memory, row, address, data))
 
     def tvmconv_cluster_barrier(self) -> None:
         self.barrier()
         self.met = self.barriers
 
     def fetch(self, count: int, own: Pointer, shared: Pointer, rank: Any) -> None:
-        """Read numbers of 32 bits from the same place in the memory of the block with a number on the y axis."""
+        """Read numbers of 32 bits from the same address in the memory of the block with a number on the y axis."""
         memory, span = shared.memory, np.arange(4 * count)[None]
         row = self.block + (uniform(rank) - self.index["blockIdx.y"]) * self.extents["blockIdx.x"]
         address = shared.address[:, :1] + span
@@ -163,9 +163,9 @@ class Machine:
         own.memory.bytes[own.memory.row, own.address[:, :1] + span] = memory.bytes[row, address]
 
     def tvmconv_commit(self) -> None:
-        places = [row * memory.bytes.shape[1] + address for memory, row, address, _ in self.copies.places]
-        distinct = len(np.unique(np.concatenate(places))) if places else 0
-        assert distinct == sum(map(len, places)), "a place is copied to twice"
+        addresses = [row * memory.bytes.shape[1] + address for memory, row, address, _ in self.copies.writes]
+        distinct = len(np.unique(np.concatenate(addresses))) if addresses else 0
+        assert distinct == sum(map(len, addresses)), "an address is copied to twice"
         self.copied.append(distinct // self.blocks)
         self.groups.append(self.copies)
         self.copies = Copies()
@@ -173,7 +173,7 @@ class Machine:
     def tvmconv_ready(self, pending: Any) -> None:
         self.under_way.append(len(self.groups))
         while len(self.groups) > uniform(pending):
-            for memory, row, address, data in self.groups.pop(0).places:
+            for memory, row, address, data in self.groups.pop(0).writes:
                 memory.bytes[row, address + np.arange(data.shape[1])[None]] = data
                 memory.written[row, address // VECTOR] = self.barriers
         self.barrier()
@@ -187,7 +187,7 @@ class Machine:
     def multiply(
         self, width: int, goes_on: bool, tiles: list[int], sums: Pointer, rows: Pointer, *columns: Pointer
     ) -> None:
-        """Add a product to sums: now, or when it is waited for. Its factors are 128 bytes a row, in permuted places.
+        """Add a product to sums: now, or when it is waited for. Its factors are 128 bytes a row, in permuted order.
 
         The second one may be in several numbers that add up to it. The instruction is one of `width` warps.
         """
@@ -207,8 +207,8 @@ class Machine:
 
     def vectors(self, pointer: Pointer, row: np.ndarray) -> np.ndarray:
         """Return the addresses of the vectors of rows, all in a line for each thread; they have to have arrived."""
-        place = np.arange(VECTORS) ^ (row[..., None] >> 7 & 7)
-        address = (row[..., None] + place * VECTOR).reshape(len(self.lane), -1)
+        vector = np.arange(VECTORS) ^ (row[..., None] >> 7 & 7)
+        address = (row[..., None] + vector * VECTOR).reshape(len(self.lane), -1)
         if (pointer.memory.written[pointer.memory.row, address // VECTOR] >= self.barriers).any():
             raise HazardError("a product of what has not arrived for all threads")
         return address
@@ -232,11 +232,11 @@ class Machine:
         r, s, vector = (each.reshape(-1) for each in np.indices((*kernel, vectors)))
         y, x = (each.reshape(-1, 1) for each in np.indices((2 * rows, columns)))
         column = x * sx + s * dx
-        place = (y * sy + r * dy) * line + column // width * strip + column % width * pixel + vector * VECTOR
+        offset = (y * sy + r * dy) * line + column // width * strip + column % width * pixel + vector * VECTOR
         pitch = (len(r) | 1) * VECTOR
-        place_of_weight = np.arange(2 * eights)[:, None] * pitch + np.arange(len(r)) * VECTOR
+        offset_of_weight = np.arange(2 * eights)[:, None] * pitch + np.arange(len(r)) * VECTOR
         factors = []
-        for pointer, each in ((pixels, place), (weights, place_of_weight)):
+        for pointer, each in ((pixels, offset), (weights, offset_of_weight)):
             address = pointer.address[:, :1] + each.reshape(1, -1)
             loaded = self.load(pointer.memory, address, np.dtype((np.void, VECTOR))).view(pointer.dtype)
             factors.append(loaded.astype(np.float32).reshape(len(self.lane), len(each), len(r), -1))
@@ -261,17 +261,17 @@ class Machine:
         at = np.arange(steps * 16)
         there = (at // terms < height) & (at % terms < width * channels)
         y, x = (each.reshape(-1, 1) for each in np.indices((2 * rows, columns)))
-        place = y * sy * line + x * sx * channels * size
-        place = place + np.where(at < height * terms, at // terms * line + at % terms * size, 0)
+        offset = y * sy * line + x * sx * channels * size
+        offset = offset + np.where(at < height * terms, at // terms * line + at % terms * size, 0)
         own = warp // warps * (2 * rows * sy * line) + lane // 4 * (columns * sx * channels * size)
-        address = pixels.address[:, :1] + own + place.reshape(1, -1)
+        address = pixels.address[:, :1] + own + offset.reshape(1, -1)
         assert not (address[:, ::2] % (2 * size)).any(), "a word between words"
         loaded = self.load(pixels.memory, address, pixels.dtype).astype(np.float32)
         first = np.where(there, loaded.reshape(len(self.lane), -1, len(at)), 0)
         column, e = (each.reshape(-1, 1) for each in np.indices((eights, 2)))
-        place = (column * 8 + e) * ((2 * steps | 1) * VECTOR) + np.where(at < height * terms, at * size, 0)
+        offset = (column * 8 + e) * ((2 * steps | 1) * VECTOR) + np.where(at < height * terms, at * size, 0)
         own = (warp % warps * eights * 8 + lane % 4 * 2) * ((2 * steps | 1) * VECTOR)
-        loaded = self.load(weights.memory, weights.address[:, :1] + own + place.reshape(1, -1), weights.dtype)
+        loaded = self.load(weights.memory, weights.address[:, :1] + own + offset.reshape(1, -1), weights.dtype)
         second = loaded.astype(np.float32).reshape(len(self.lane), -1, len(at))
         product = (first @ second.transpose(0, 2, 1)).reshape(len(self.lane), -1)
         start = int(uniform(sums.address)) // 4
@@ -290,11 +290,11 @@ class Machine:
         i, band, e, r, read = (each.reshape(-1) for each in np.indices((images, bands, 2, rows, reach)))
         row, column = y + pair + e + r - first_row, band * 16 + read - first_column
         there = (row >= 0) & (row < rows_read) & (column >= 0) & (column < columns_read)
-        place = lines.address[:, :1] + np.where(there, i * image + row * line + column * size, 0)
-        pixels = np.where(there, self.load(lines.memory, place, lines.dtype).astype(np.float32), 0)
+        address = lines.address[:, :1] + np.where(there, i * image + row * line + column * size, 0)
+        pixels = np.where(there, self.load(lines.memory, address, lines.dtype).astype(np.float32), 0)
         odd, r, read = (each.reshape(-1) for each in np.indices((2, rows, reach)))
-        s, place = read - two - odd - surplus, odd * (of_row // 2) + r * of_row + (14 - two + read) * size
-        weights = self.load(taps.memory, taps.address[:, :1] + place, taps.dtype).astype(np.float32)
+        s, offset = read - two - odd - surplus, odd * (of_row // 2) + r * of_row + (14 - two + read) * size
+        weights = self.load(taps.memory, taps.address[:, :1] + offset, taps.dtype).astype(np.float32)
         weights = np.where((s >= 0) & (s < columns), weights, 0).reshape(len(lane), 1, 1, 2, 1, -1)
         terms = pixels.reshape(len(lane), images, bands, 1, 2, -1)
         product = (np.where(weights == 0, 0, terms) * weights).sum(-1).reshape(len(lane), -1)
@@ -318,11 +318,11 @@ class Machine:
         n = 2 * n + side if together == 2 else n
         there = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         first = warp * own + c
-        place = n * image + first * (1 if last else height * width) + (row * width + column) * pixel
-        place = np.where(there, place * size, 0).reshape(len(lane), -1)
-        pixels = self.load(lines.memory, lines.address[:, :1] + place, lines.dtype).astype(np.float32)
-        place = ((first + 0 * row) * window + r * columns + s).reshape(len(lane), -1) * size
-        weights = self.load(taps.memory, taps.address[:, :1] + place, taps.dtype).astype(np.float32)
+        offset = n * image + first * (1 if last else height * width) + (row * width + column) * pixel
+        offset = np.where(there, offset * size, 0).reshape(len(lane), -1)
+        pixels = self.load(lines.memory, lines.address[:, :1] + offset, lines.dtype).astype(np.float32)
+        offset = ((first + 0 * row) * window + r * columns + s).reshape(len(lane), -1) * size
+        weights = self.load(taps.memory, taps.address[:, :1] + offset, taps.dtype).astype(np.float32)
         product = np.where(there.reshape(len(lane), -1), pixels, 0) * weights
         product = product.reshape(len(lane), -1, window).sum(-1)
         start = int(uniform(sums.address)) // 4
@@ -337,10 +337,10 @@ class Machine:
         vectors = run // count
         for first in range(0, images * runs * vectors, threads):
             number = first + self.lane % threads
-            image, place = number // (runs * vectors), number % vectors * count + np.arange(count)[None]
-            source = staged.address[:, :1] + number // vectors * own_pitch + place
+            image, offset = number // (runs * vectors), number % vectors * count + np.arange(count)[None]
+            source = staged.address[:, :1] + number // vectors * own_pitch + offset
             next_image = following.address[:, :1] - output.address[:, :1]
-            target = output.address[:, :1] + image * next_image + number // vectors % runs * pitch + place
+            target = output.address[:, :1] + image * next_image + number // vectors % runs * pitch + offset
             for address, size in ((source, gcd(own_pitch, count)), (target, count)):
                 assert not (address[:, 0] % size).any(), "a vector that is not aligned"
 
@@ -362,8 +362,8 @@ class Machine:
         own, size = warp // groups * 2 * pairs, lines.dtype.itemsize
         eights = -(-dy_width // 8)
         image, y, eight = (each.reshape(1, -1) for each in np.indices((2 * pairs, rows, eights)))
-        place = given.address[:, :1] + (own + image) * dy_image + y * dy_line + (eight * 8 + lane % 4 * 2) * size
-        columns = [self.load(given.memory, place + odd * size, given.dtype).astype(np.float32) for odd in range(2)]
+        address = given.address[:, :1] + (own + image) * dy_image + y * dy_line + (eight * 8 + lane % 4 * 2) * size
+        columns = [self.load(given.memory, address + odd * size, given.dtype).astype(np.float32) for odd in range(2)]
         start = int(uniform(sums.address)) // 4
         found = sums.memory.bytes.view(sums.dtype)
         for number, (r, diagonal, half) in enumerate(np.ndindex(block_r, count, 2)):
@@ -372,8 +372,8 @@ class Machine:
             column = (tile + half) * 8 + lane // 4
             there = (tile >= 0) & (tile % 2 == 0) & (column < -(-width // 8) * 8) & (tap < kernel)
             there = there & (row >= 0) & (row < read)
-            place = lines.address[:, :1] + np.where(there, (own + image) * x_image + row * x_line + column * size, 0)
-            factor = np.where(there, self.load(lines.memory, place, lines.dtype).astype(np.float32), 0)
+            address = lines.address[:, :1] + np.where(there, (own + image) * x_image + row * x_line + column * size, 0)
+            factor = np.where(there, self.load(lines.memory, address, lines.dtype).astype(np.float32), 0)
             for odd in range(2):
                 found[:, start + 2 * number + odd] += (factor * columns[odd]).sum(-1)
 

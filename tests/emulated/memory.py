@@ -27,7 +27,7 @@ class Memory:
     """The row of each thread."""
     shared: bool = False
     start: np.ndarray = field(init=False)
-    """The place of each thread's row among all bytes."""
+    """The offset of each thread's row among all bytes."""
     written: np.ndarray = field(init=False)
     read: np.ndarray = field(init=False)
 
@@ -50,4 +50,4 @@ class Pointer:
 class Copies:
     """The copies of an asynchronous group, until it is complete."""
 
-    places: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
+    writes: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)

@@ -28,7 +28,7 @@ def computed(function: Callable[..., Any], *inputs: list[float], dtype: str) -> 
     params = [relax.Var(f"x{i}", relax.TensorType(each.shape, dtype)) for i, each in enumerate(arrays)]
 
     def elements(*tensors: te.Tensor) -> te.Tensor:
-        return te.compute(tensors[0].shape, lambda place: function(*(tensor[place] for tensor in tensors)))
+        return te.compute(tensors[0].shape, lambda index: function(*(tensor[index] for tensor in tensors)))
 
     with builder.function("main", params):
         with builder.dataflow():

@@ -25,7 +25,7 @@ TILE = Config(block_m=64, block_n=32, warps_m=2, warps_n=1, num_stages=2)
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize(("size", "in_last_tile"), [(8, False), (9, True)], ids=["whole-tiles", "last-tile"])
 def test_residual_is_read_before_tests(layout: str, size: int, in_last_tile: bool) -> None:
-    """A tile beyond the last pixel reads its residual at once, of places that exist, and stores what is inside."""
+    """A tile beyond the last pixel reads its residual at once, of pixels that exist, and stores what is inside."""
     x_shape, w_shape = ((1, 128, size, size), (32, 128, 1, 1))
     if layout == "NHWC":
         x_shape, w_shape = ((1, size, size, 128), (32, 1, 1, 128))

@@ -316,4 +316,4 @@ def test_the_digest_is_of_the_user_s_rates(tmp_path: Path, user_folder: Path, mo
 
 
 DIGEST = sources.digest
-"""The library's function: tests run with another in its place."""
+"""The library's function, instead of which tests run another."""

@@ -51,7 +51,7 @@ COPIED = [name for name in TEAMS if name not in LAID_OUT]
 
 
 def bulk_copies(stmt: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, list[int]]]:
-    """Yield the map, the slot and the place of each bulk copy that a thread of one block begins, in its order."""
+    """Yield the map, the slot and the corner of each bulk copy that a thread of one block begins, in its order."""
     if isinstance(stmt, tirx.SeqStmt):
         for each in stmt.seq:
             yield from bulk_copies(each, values)
@@ -63,8 +63,8 @@ def bulk_copies(stmt: Any, values: dict[Any, int]) -> Iterator[tuple[str, int, l
     elif isinstance(stmt, tirx.Bind) and not calls(stmt.value):
         values[stmt.var] = evaluated(stmt.value, values)
     elif isinstance(stmt, tirx.Evaluate) and calls(stmt.value) == "tvmconv::bulk_copy":
-        _, _, _, slot, tensor_map, *place, _ = stmt.value.args
-        yield tensor_map.args[0].name, evaluated(slot, values), [evaluated(each, values) for each in place]
+        _, _, _, slot, tensor_map, *corner, _ = stmt.value.args
+        yield tensor_map.args[0].name, evaluated(slot, values), [evaluated(each, values) for each in corner]
 
 
 def calls(expr: Any) -> str:
@@ -74,14 +74,14 @@ def calls(expr: Any) -> str:
     )
 
 
-def brought(array: np.ndarray, copy: BulkCopy, lanes: int, place: list[int]) -> np.ndarray:
+def brought(array: np.ndarray, copy: BulkCopy, lanes: int, corner: list[int]) -> np.ndarray:
     """Return what the copy engine brings: pixels in the order of memory, and zeros outside of images and channels.
 
     Source: CUDA Driver API, cuTensorMapEncodeIm2col.
     """
     height, width = copy.height, copy.width or array.size // copy.channels
     images = np.asarray(array).reshape(-1, height, width, copy.channels)
-    channel, column, row, image, tap_w, tap_h = place
+    channel, column, row, image, tap_w, tap_h = corner
     result = np.zeros((copy.pixels, lanes), images.dtype)
     for pixel in range(copy.pixels):
         h, w = row + tap_h, column + tap_w
@@ -106,8 +106,8 @@ def chunk_of_input(problem: Problem, x: np.ndarray, tile: int, group: int, chunk
     r, s = divmod(tap, workload.kernel[1])
     result = np.zeros((rows, lanes), x.dtype)
     for number in range(rows):
-        image, place = divmod(tile * rows + number, height * width)
-        h, w = place // width * sh + r * dh - top, place % width * sw + s * dw - left
+        image, pixel = divmod(tile * rows + number, height * width)
+        h, w = pixel // width * sh + r * dh - top, pixel % width * sw + s * dw - left
         if image < workload.batch and 0 <= h < workload.height and 0 <= w < workload.width:
             terms = x[image, group * channels : (group + 1) * channels, h, w][first : first + lanes]
             result[number, : len(terms)] = terms
@@ -135,7 +135,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
     per_group = -(-workload.multiplier // config.block_n)
     through = passes(problem, config, gpu_of(SM_90).multiprocessors)
     assert (through > 1) == ("passes" in name)
-    order = [tile_of(problem, config).channel_at(place) for place in range(workload.out_channels)]
+    order = [tile_of(problem, config).channel_at(position) for position in range(workload.out_channels)]
     weight = operands["w"].reshape(workload.out_channels, -1, workload.w_shape[1])[order]
     weight = np.stack([weight / (1 + summand) for summand in summands])
     padded = np.pad(weight, ((0, 0), (0, 0), (0, 0), (0, -weight.shape[3] % columns.lanes)))

@@ -26,7 +26,7 @@ def fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(("name", "dtype"), sparing(product(CASES, DTYPES), lambda place: place % 4 == 0), ids=str)
+@pytest.mark.parametrize(("name", "dtype"), sparing(product(CASES, DTYPES), lambda index: index % 4 == 0), ids=str)
 def test_results_and_gradients(name: str, dtype: Any) -> None:
     check(CASES[name], dtype)
 

@@ -185,7 +185,7 @@ OF_FUNCTIONS = [name for name in WAYS if name not in ("called", "network", "expo
 
 
 @pytest.mark.filterwarnings(*IGNORED)
-@pytest.mark.parametrize(("name", "way"), sparing(product(FUNCTIONS, OF_FUNCTIONS), lambda place: place % 5 == 0))
+@pytest.mark.parametrize(("name", "way"), sparing(product(FUNCTIONS, OF_FUNCTIONS), lambda index: index % 5 == 0))
 def test_functions(name: str, way: str) -> None:
     torch._dynamo.reset()
 

@@ -36,7 +36,7 @@ def fresh() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=")
-@pytest.mark.parametrize(("name", "dtype"), sparing(product(LAYERS, DTYPES), lambda place: place % 4 == 0), ids=str)
+@pytest.mark.parametrize(("name", "dtype"), sparing(product(LAYERS, DTYPES), lambda index: index % 4 == 0), ids=str)
 def test_results_and_gradients_are_those_of_torch(name: str, dtype: Any) -> None:
     check(LAYERS[name], dtype)
 
@@ -149,10 +149,10 @@ def test_second_derivatives_of_one_gradient_alone() -> None:
     layer = LAYERS["stride-2"]
     x, w, bias = layer.tensors()
     exact = [tensor.detach().double().requires_grad_() for tensor in (x, w, bias)]
-    for place in (0, 1):
+    for operand in (0, 1):
         found = []
         for result, tensors in ((layer.convolve(x, w, bias), [x, w]), (layer.reference(*exact), exact[:2])):
-            penalty = torch.autograd.grad(result.square().sum(), tensors, create_graph=True)[place].square().sum()
+            penalty = torch.autograd.grad(result.square().sum(), tensors, create_graph=True)[operand].square().sum()
             found.append(torch.autograd.grad(penalty, tensors))
         for got, want in zip(*found, strict=True):
             assert_close(got, want)

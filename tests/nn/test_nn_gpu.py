@@ -100,10 +100,10 @@ def test_a_step_of_sequences_in_a_cuda_graph() -> None:
     with torch.cuda.graph(graph):
         step = functional.causal_conv1d_update(element, state, w, bias, "silu")
     state.zero_()
-    for place in range(x.shape[2]):
-        element.copy_(x[..., place])
+    for column in range(x.shape[2]):
+        element.copy_(x[..., column])
         graph.replay()
-        torch.testing.assert_close(step, whole[..., place])
+        torch.testing.assert_close(step, whole[..., column])
 
 
 @by_dtype

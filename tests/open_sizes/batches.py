@@ -148,7 +148,7 @@ CASES = {**PLAIN, **TENSOR, **GROUPED}
 KERNEL_CALLS = ("call_tir", "call_tir_inplace")
 
 BATCHES = (1, 3, 7)
-"""Batches with another number of tiles each, the last of which ends in different places of a tile."""
+"""Batches with another number of tiles each, the last of which ends at different pixels of a tile."""
 
 
 def with_twins(mod: tvm.IRModule, sizes: Mapping[str, int]) -> tvm.IRModule:

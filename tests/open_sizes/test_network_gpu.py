@@ -43,9 +43,9 @@ def test_every_call_has_its_own_output(
     network: tvmconv.Network, reference: tvmconv.Network, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results are compared at the end, so that no call may have overwritten that of another."""
-    monkeypatch.setattr(sessions, "MOST_SIZES", most)
+    monkeypatch.setattr(sessions, "MAX_SIZES", most)
     network.release_memory()
-    inputs = [np.random.default_rng(place).permuted(images(batch), axis=1) for place, batch in enumerate(BATCHES)]
+    inputs = [np.random.default_rng(index).permuted(images(batch), axis=1) for index, batch in enumerate(BATCHES)]
     for x, y in zip(inputs, [network(torch.from_numpy(x).cuda()) for x in inputs], strict=True):
         check(reference, x, y.cpu().numpy())
     assert 0 < len(network._session._in_graphs) <= most

@@ -80,7 +80,7 @@ def test_divisions_by_multiplications_are_exact() -> None:
     sizes = te.placeholder((rows, columns), "int8", name="sizes")
     p = te.placeholder((count,), "int32", name="p")
 
-    def places(i: tirx.Var) -> tuple[tirx.PrimExpr, ...]:
+    def indices(i: tirx.Var) -> tuple[tirx.PrimExpr, ...]:
         return (
             p[i] // (rows * columns * 3),
             p[i] // columns % rows,
@@ -88,7 +88,7 @@ def test_divisions_by_multiplications_are_exact() -> None:
             (p[i] // columns < 7).astype("int32"),
         )
 
-    outputs = te.compute((count,), places, name="places")
+    outputs = te.compute((count,), indices, name="indices")
     func = with_multiplications(as_scheduled(te.create_prim_func([sizes, p, *outputs]), KERNEL_NAME))
     assert not re.search("// [rc]|% [rc]", func.script().partition("for ")[2])
     kernel = build(tvm.IRModule({KERNEL_NAME: func}), CPU)[KERNEL_NAME]

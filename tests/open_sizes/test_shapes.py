@@ -160,8 +160,8 @@ def one_hot_of_rows(g: Graph) -> str:
 
 def rolled(g: Graph, rows: str, shift: int) -> str:
     """Move rows as torch's exporters write a roll: by the rest of the negative distance by their number."""
-    place = g.node("Mod", g.constant([-shift], "int64"), rows)
-    return g.node("Concat", cut(g, "x", place, FARTHEST), cut(g, "x", 0, place), axis=2)
+    index = g.node("Mod", g.constant([-shift], "int64"), rows)
+    return g.node("Concat", cut(g, "x", index, FARTHEST), cut(g, "x", 0, index), axis=2)
 
 
 def of_pairs(g: Graph) -> str:

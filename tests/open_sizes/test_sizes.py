@@ -80,7 +80,7 @@ def test_batch_that_kernels_cannot_index_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_sizes_without_names_have_those_of_their_places() -> None:
+def test_sizes_without_names_are_named_by_their_axes() -> None:
     model = summing()
     for value, axis in ((model.graph.input[0], 0), (model.graph.input[1], 3)):
         value.type.tensor_type.shape.dim[axis].Clear()

@@ -49,8 +49,8 @@ def test_types_have_the_words_of_the_rows() -> None:
 
 def test_each_word_is_served_by_itself_and_stricter_ones() -> None:
     assert WORDS == ("strict", "float32", "tf32")
-    for place, row in enumerate(PRECISIONS.values()):
-        assert row.served_by == WORDS[place::-1]
+    for number, row in enumerate(PRECISIONS.values()):
+        assert row.served_by == WORDS[number::-1]
 
 
 def test_guide_has_the_promises() -> None:

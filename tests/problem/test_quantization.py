@@ -207,7 +207,7 @@ def test_factor_of_an_epilogue() -> None:
 
 
 def test_factor_comes_behind_the_activation() -> None:
-    """With any other place of the factor the rounded result is another one."""
+    """With the factor anywhere else the rounded result is another one."""
     workload = ConvWorkload.conv2d(X, W, dtype="uint8", out_dtype="uint8", scale=True, activation="silu")
     operands = random_operands(workload)
     wanted = msgspec.structs.replace(workload, epilogue=msgspec.structs.replace(workload.epilogue, factor=20.0))

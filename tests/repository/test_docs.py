@@ -91,10 +91,9 @@ def test_activations_are_listed() -> None:
     assert re.findall(r"`(\w+)`", listed) == list(ACTIVATIONS)
 
 
-@pytest.mark.parametrize("script", ["plots"], indirect=True)
-def test_plots_are_those_of_the_data(script: ModuleType) -> None:
-    for name, draw in script.PLOTS.items():
-        assert (DOCS / name).read_text() == draw() + "\n", "python benchmarks/plots.py"
+@pytest.mark.parametrize("script", ["tables"], indirect=True)
+def test_the_picture_is_that_of_the_data(script: ModuleType) -> None:
+    assert script.PICTURE.read_text() == script.picture(), "python benchmarks/tables.py"
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.svg")), ids=lambda path: path.name)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 ROOT = Path(__file__).parents[2]
 GUIDES = ("concepts", "operands", "tuning", "troubleshooting")
 PAGES = [
-    *(f"docs/{name}.md" for name in (*GUIDES, "estimates", "glossary", "networks", "benchmarks")),
+    *(f"docs/{name}.md" for name in (*GUIDES, "estimates", "glossary", "networks", "benchmarks", "choosing")),
     "CONTRIBUTING.md",
 ]
 by_guide = pytest.mark.parametrize("name", GUIDES)
@@ -66,7 +66,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", [*GUIDES, "estimates", "glossary", "networks"])
+@pytest.mark.parametrize("name", [*GUIDES, "choosing", "estimates", "glossary", "networks"])
 def test_links_lead_to_headings(name: str) -> None:
     page = ROOT / "docs" / f"{name}.md"
     links = re.findall(r"\]\(([\w./-]*)#([^)]+)\)", page.read_text())

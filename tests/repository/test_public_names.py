@@ -89,6 +89,10 @@ def with_examples() -> list[str]:
     return list(names.values())
 
 
+def test_most_names_have_examples() -> None:
+    assert len(with_examples()) >= 45
+
+
 @pytest.mark.parametrize("name", with_examples())
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

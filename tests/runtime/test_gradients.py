@@ -30,7 +30,7 @@ def compute(of: str, workload: ConvWorkload) -> None:
     check(of, workload, arrays, function(first, second, geometry(workload)))
 
 
-@pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (0, 3)))
+@pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda index: index % 8 in (0, 3)))
 def test_cases(name: str, of: str) -> None:
     compute(of, CASES[name])
 

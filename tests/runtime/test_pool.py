@@ -27,16 +27,16 @@ def test_memory_is_used_again_when_no_view_is_left(view: Callable[[np.ndarray], 
     memory = Pool()
     y = memory.empty(SHAPE, "float32")
     y[:] = np.arange(30).reshape(SHAPE)
-    place, left = address(y), view(y)
+    first_address, left = address(y), view(y)
     expected = np.array(left)
     del y
     other = memory.empty(SHAPE, "float32")
     other[:] = -1
-    assert address(other) != place
+    assert address(other) != first_address
     np.testing.assert_array_equal(left, expected)
     del left
     again = memory.empty((30,), "int32")
-    assert (address(again), again.shape, again.dtype, again.flags.writeable) == (place, (30,), "int32", True)
+    assert (address(again), again.shape, again.dtype, again.flags.writeable) == (first_address, (30,), "int32", True)
     assert address(memory.empty((31,), "int32")) != address(memory.empty((30,), "int32"))
 
 
@@ -83,13 +83,13 @@ def test_results_of_operators(kind: str) -> None:
     if kind == "torch":
         torch = pytest.importorskip("torch")
         y, other = (tvmconv.depthwise(torch.from_numpy(each), torch.from_numpy(w)) for each in (x, -x))
-        places = [y.data_ptr(), other.data_ptr()]
+        addresses = [y.data_ptr(), other.data_ptr()]
     else:
         y, other = (tvmconv.depthwise(each, w) for each in (x, -x))
-        places = [address(y), address(other)]
-    assert len(set(places)) == 2
+        addresses = [address(y), address(other)]
+    assert len(set(addresses)) == 2
     np.testing.assert_array_equal(np.asarray(y), x)
     np.testing.assert_array_equal(np.asarray(other), -x)
     del other
-    assert address(tvmconv.depthwise(2 * x, w)) == places[1]
+    assert address(tvmconv.depthwise(2 * x, w)) == addresses[1]
     np.testing.assert_array_equal(np.asarray(y), x)

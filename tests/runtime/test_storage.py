@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_conv2d_operator_is_saved_with_its_template(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("saved") / "operator.so"
+    path = tmp_path_factory.mktemp("saved") / "depthwise.so"
     tvmconv.compile(WORKLOAD).save(path)
     return path
 
@@ -90,12 +91,31 @@ def test_file_of_another_tvm_is_refused(saved: Path, tmp_path: Path) -> None:
 def test_save_needs_a_folder_and_a_name(tmp_path: Path) -> None:
     operator = tvmconv.compile(WORKLOAD)
     with pytest.raises(InvalidArgumentError, match="a name that ends in .so"):
-        operator.save(tmp_path / "operator.bin")
+        operator.save(tmp_path / "depthwise.bin")
     with pytest.raises(InvalidArgumentError, match="a file in a folder that exists"):
-        operator.save(tmp_path / "nowhere" / "operator.so")
+        operator.save(tmp_path / "nowhere" / "depthwise.so")
     with pytest.raises(InvalidArgumentError, match="a file that exists"):
         tvmconv.load(tmp_path / "missing.so")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("write", ["operator", "network"])
+def test_name_of_a_standard_module_is_warned_of(write: str, tmp_path: Path) -> None:
+    """Programs in its folder import the file instead of the module; other names have no warning."""
+    if write == "operator":
+        save: Any = tvmconv.compile(WORKLOAD).save
+    else:
+        graph = Graph((1, 4, 5, 5))
+        save = tvmconv.build(graph.model(graph.conv("x", (4, 4, 1, 1)))).export
+    with pytest.warns(UserWarning, match="take it for the standard module operator, and fail") as told:
+        save(tmp_path / "operator.so")
+    assert [warning.filename for warning in told] == [__file__]
+    (tmp_path / "script.py").write_text("import operator")
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False)
+    assert "operator.so" in done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(tmp_path / "model.so")
 
 
 def test_failed_save_leaves_nothing(
@@ -105,7 +125,7 @@ def test_failed_save_leaves_nothing(
     compiler.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    target = tmp_path / "operator.so"
+    target = tmp_path / "depthwise.so"
     target.write_text("before")
     with pytest.raises(tvmconv.TvmconvError, match="C\\+\\+ compiler"):
         tvmconv.compile(WORKLOAD).save(target)
@@ -119,7 +139,7 @@ def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     x, w = np.full((1, 4, 6, 6), -1, "float32"), np.ones((4, 1, 1, 1), "float32")
     loaded = []
-    for low, path in ((-5, "operator.so"), (0, tmp_path / "operator.so"), (3, "operator.so")):
+    for low, path in ((-5, "depthwise.so"), (0, tmp_path / "depthwise.so"), (3, "depthwise.so")):
         workload = tvmconv.ConvWorkload.depthwise(x.shape, w.shape, activation=("clip", low, 9))
         tvmconv.compile(workload).save(path)
         loaded += [tvmconv.load(path), tvmconv.load(path)]
@@ -129,8 +149,8 @@ def test_an_operator_that_is_saved_again_where_one_was_loaded(tmp_path: Path, mo
 def test_mirrored_taps_are_saved_as_such(tmp_path: Path) -> None:
     problem = Problem(tvmconv.ConvWorkload.depthwise((1, 4, 6, 6), (4, 1, 3, 3)), mirrored=True)
     target = resolve_target("llvm")
-    compile_problem(problem, select(problem, target), target).save(tmp_path / "operator.so")
-    assert tvmconv.load(tmp_path / "operator.so").problem == problem
+    compile_problem(problem, select(problem, target), target).save(tmp_path / "depthwise.so")
+    assert tvmconv.load(tmp_path / "depthwise.so").problem == problem
 
 
 def test_a_network_that_is_exported_again_where_one_was_loaded(tmp_path: Path) -> None:

@@ -176,14 +176,14 @@ def test_a_weight_and_a_residual_that_are_contiguous_are_copied(
     workload = workload_of("all", dtype)
     given = tensors(workload, device)
     expected = call(workload, given)
-    for name, place in (("w", 1), ("residual", 3)):
+    for name, operand in (("w", 1), ("residual", 3)):
         mixed = given | {name: given[name].contiguous()}
         for _ in range(2):
             got = call(workload, mixed)
             assert got.is_contiguous(memory_format=LAST)
             assert torch.equal(got, expected)
             same = [own == each.data_ptr() for own, each in zip(passed[-1], mixed.values(), strict=False)]
-            assert same[:4] == [other != place for other in range(4)]
+            assert same[:4] == [other != operand for other in range(4)]
 
 
 def test_a_weight_of_another_library(device: str) -> None:

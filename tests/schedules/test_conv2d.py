@@ -28,7 +28,7 @@ from tvmconv.testing import CONV2D, Case, random_configs
     ("case", "algorithm"),
     sparing(
         product(CONV2D, ("direct", "im2win")),
-        lambda place: place % 16 in (0, 7) or (place % 4 == 0 and CONV2D[place // 2].workload.dtype in NARROW),
+        lambda index: index % 16 in (0, 7) or (index % 4 == 0 and CONV2D[index // 2].workload.dtype in NARROW),
     ),
     ids=lambda value: getattr(value, "id", value),
 )
@@ -70,7 +70,7 @@ LAYOUTS = (("NCHW8c", "NCHW8c"), ("NCHW", "NCHW8c"), ("NCHW8c", "NCHW"), ("NCHW4
     ("name", "layout", "out_layout"),
     sparing(
         ((name, *layouts) for name, layouts in product(BLOCKED, LAYOUTS)),
-        lambda place: place % 5 == 0,  # one of each
+        lambda index: index % 5 == 0,  # one of each
     ),
 )
 def test_blocks_of_channels(name: str, layout: str, out_layout: str) -> None:

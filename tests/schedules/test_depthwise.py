@@ -50,7 +50,7 @@ def scheduled(workload: ConvWorkload, target: tvm.target.Target, config: Any = N
 
 @pytest.mark.parametrize(
     ("case", "target"),
-    sparing(product(DEPTHWISE, TARGETS.values()), lambda place: place % 16 in (0, 7)),  # one case in four
+    sparing(product(DEPTHWISE, TARGETS.values()), lambda index: index % 16 in (0, 7)),  # one case in four
     ids=identifier,
 )
 def test_default_configuration(case: Case, target: tvm.target.Target) -> None:
@@ -66,7 +66,7 @@ BLOCKED = {
 
 @pytest.mark.parametrize(
     ("name", "block"),
-    sparing(product(BLOCKED, (4, 8)), lambda place: place in (0, 3, 4)),  # each case once
+    sparing(product(BLOCKED, (4, 8)), lambda index: index in (0, 3, 4)),  # each case once
 )
 def test_blocks_of_channels(name: str, block: int) -> None:
     layout = f"NCHW{block}c"
@@ -108,7 +108,7 @@ def test_the_default_is_legal(target: tvm.target.Target, size: int) -> None:
 def test_unwritten_output_is_caught() -> None:
     workload = ConvWorkload.depthwise((1, 2, 4, 4), (2, 1, 3, 3))
     operands = random_operands(workload)
-    with pytest.raises(AssertionError, match="NaN in the wrong places"):
+    with pytest.raises(AssertionError, match="NaN at the wrong indices"):
         check_result(workload, operands, operands["output"])
 
 

@@ -33,15 +33,15 @@ class Case:
 
     dtype: str = "float32"
     transposed: bool = False
-    one_first: bool = False
+    shares_first: bool = False
 
     def product(self, *sizes: int | tvm.tirx.Var) -> Product:
         batch, rows, terms, columns = sizes
-        return Product(batch, rows, terms, columns, self.dtype, self.dtype, self.one_first)
+        return Product(batch, rows, terms, columns, self.dtype, self.dtype, self.shares_first)
 
     def operands(self, batch: int, rows: int, terms: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(rows)
-        first = (1 if self.one_first else batch, rows, terms)
+        first = (1 if self.shares_first else batch, rows, terms)
         second = (batch, columns, terms) if self.transposed else (batch, terms, columns)
         dtype = STORAGE_TYPES[self.dtype].numpy
         return rng.standard_normal(first).astype(dtype), rng.standard_normal(second).astype(dtype)
@@ -57,7 +57,7 @@ class Case:
 CASES = {
     "float32": Case(),
     "transposed": Case(transposed=True),
-    "one-first": Case(one_first=True),
+    "one-first": Case(shares_first=True),
     "float16": Case("float16", transposed=True),
 }
 

@@ -98,11 +98,11 @@ FILTERS = [(2, 3), (4, 3), (4, 5)]
 def test_matrices_are_exact(outputs: int, taps: int) -> None:
     """Of integers the convolution of each pair of inputs and taps is that of the definition, in fractions."""
     matrices = transforms(outputs, taps)
-    for place in range(outputs + taps - 1):
+    for point in range(outputs + taps - 1):
         for tap in range(taps):
-            products = [row[tap] * column[place] for row, column in zip(matrices.weight, matrices.input, strict=True)]
+            products = [row[tap] * column[point] for row, column in zip(matrices.weight, matrices.input, strict=True)]
             got = [sum(a * b for a, b in zip(row, products, strict=True)) for row in matrices.output]
-            assert got == [Fraction(place == output + tap) for output in range(outputs)]
+            assert got == [Fraction(point == output + tap) for output in range(outputs)]
 
 
 @pytest.mark.parametrize(("outputs", "taps"), FILTERS)
@@ -113,7 +113,7 @@ def test_matrices_are_numbers_of_float32(outputs: int, taps: int) -> None:
         assert all(np.float32(value) == value for value in row)
     for matrix in (matrices.input, matrices.weight):
         for plus, minus in zip(matrix[1:-1:2], matrix[2:-1:2], strict=True):
-            assert minus == tuple(-value if place % 2 else value for place, value in enumerate(plus))
+            assert minus == tuple(-value if point % 2 else value for point, value in enumerate(plus))
 
 
 @pytest.mark.parametrize("name", every(2, WORKLOADS))

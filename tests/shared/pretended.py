@@ -21,10 +21,10 @@ TASK = create(WORKLOAD, "llvm")
 class Instant:
     """Measures by a formula: the default takes 100 µs, others more the further they are from the 7th, which takes 1 µs.
 
-    A configuration fails if `failing` is true for its place in the space.
+    A configuration fails if `failing` is true for its index in the space.
     """
 
-    def __init__(self, failing: Callable[[int], bool] = lambda place: False, seconds: float = 0.0) -> None:
+    def __init__(self, failing: Callable[[int], bool] = lambda index: False, seconds: float = 0.0) -> None:
         self.failing = failing
         self.seconds = seconds
         self.measured: list[int] = []
@@ -42,10 +42,10 @@ class Instant:
                 return
             started(trial)
             time.sleep(self.seconds)
-            place = trial.task.space.index[trial.config]
-            self.measured.append(place)
-            cost = 1e-6 * (abs(place - 7) + 1 if place else 100)
-            failed = self.failing(place)
+            index = trial.task.space.index[trial.config]
+            self.measured.append(index)
+            cost = 1e-6 * (abs(index - 7) + 1 if index else 100)
+            failed = self.failing(index)
             status = Status.CRASH if failed else Status.OK
             costs = () if failed else (cost, 0.9 * cost, 1.1 * cost)
             yield trial, MeasureResult(costs, status, "it died" if failed else None, 0.1, 1.0, self.device(trial.task))
@@ -56,12 +56,12 @@ class Instant:
 
 @dataclass
 class Scripted:
-    """A builder of several at once, and a runner of two slots, which runs a trial by calling `runs` with its place.
+    """A builder of several at once, and a runner of two slots, which runs a trial by calling `runs` with its index.
 
-    It notes the events "built", "begun" and "ended", with the trial's place in the space.
+    It notes the events "built", "begun" and "ended", with the trial's index in the space.
     """
 
-    runs: Callable[[int], object] = lambda place: time.sleep(0.005)
+    runs: Callable[[int], object] = lambda index: time.sleep(0.005)
     n_parallel: int = 4
     failing: frozenset[int] = frozenset()
     events: list[tuple[str, int]] = field(default_factory=list)
@@ -73,10 +73,10 @@ class Scripted:
         self.pool = ThreadPoolExecutor(self.n_parallel)
 
     def note(self, what: str, trial: MeasureInput) -> int:
-        place = trial.task.space.index[trial.config]
+        index = trial.task.space.index[trial.config]
         with self.lock:
-            self.events.append((what, place))
-        return place
+            self.events.append((what, index))
+        return index
 
     def build(self, trial: MeasureInput) -> Future[BuildResult]:
         def build() -> BuildResult:
@@ -91,15 +91,15 @@ class Scripted:
         return 2
 
     def run(self, trial: MeasureInput, build: BuildResult) -> RunResult:
-        place = self.note("begun", trial)
+        index = self.note("begun", trial)
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)
-        self.runs(place)
+        self.runs(index)
         with self.lock:
             self.running -= 1
         self.note("ended", trial)
-        return RunResult((1e-6 * (place + 1),))
+        return RunResult((1e-6 * (index + 1),))
 
     def device(self, of: Task) -> DeviceFacts:
         return DeviceFacts("none")
@@ -111,4 +111,4 @@ class Scripted:
         self.pool.shutdown()
 
     def of(self, what: str) -> list[int]:
-        return [place for event, place in self.events if event == what]
+        return [index for event, index in self.events if event == what]

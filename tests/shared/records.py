@@ -16,8 +16,8 @@ DEVICE = device_facts("llvm")
 
 
 def record(
-    place: int = 0, costs: Sequence[float] = (2e-6, 1e-6, 3e-6), status: Status = Status.OK, stage: Stage = Stage.SEARCH
+    index: int = 0, costs: Sequence[float] = (2e-6, 1e-6, 3e-6), status: Status = Status.OK, stage: Stage = Stage.SEARCH
 ) -> Record:
     reason = None if status is Status.OK else "it\nfailed " + 1000 * "x"
     result = MeasureResult(tuple(costs), status, reason, 0.25, 1e9, DEVICE)
-    return Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[place], stage), result)
+    return Record.of(MeasureInput(TASK.target, TASK, TASK.space.configs[index], stage), result)

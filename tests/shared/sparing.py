@@ -22,7 +22,7 @@ def sparing(cases: Iterable[Any], chosen: Callable[[int], bool]) -> list[Any]:
 
 
 def pairs(some: Iterable[Any], others: Iterable[Any]) -> list[tuple[Any, Any, int]]:
-    """Return each of some values with each of others, and a number, the sum of their places, to vary the rest by."""
+    """Return each of some values with each of others, and a number, the sum of their indices, to vary the rest by."""
     listed = list(others)
     return [(one, other, i + j) for i, one in enumerate(some) for j, other in enumerate(listed)]
 

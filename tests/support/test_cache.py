@@ -13,7 +13,7 @@ from tvmconv.support.cache import Cache
 def test_the_oldest_value_goes_first() -> None:
     cache: Cache[str, int] = Cache(2)
     for number, key in enumerate("abac"):
-        assert cache.made(key, lambda number=number: number) == {"a": 0, "b": 1, "c": 3}[key]  # type: ignore[misc]
+        assert cache.get_or_make(key, lambda number=number: number) == {"a": 0, "b": 1, "c": 3}[key]  # type: ignore[misc]
     assert (cache.values(), len(cache), cache.get("b"), cache.get("a")) == ((0, 3), 2, None, 0)
     cache.put("a", 4)
     cache.put("d", 5)
@@ -33,10 +33,10 @@ def test_threads_wait_for_their_own_key_alone() -> None:
         return 1
 
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(cache.made, "slow", slowly)
+        first = pool.submit(cache.get_or_make, "slow", slowly)
         assert began.wait(10)
-        second = pool.submit(cache.made, "slow", slowly)
-        assert cache.made("quick", lambda: 2) == 2
+        second = pool.submit(cache.get_or_make, "slow", slowly)
+        assert cache.get_or_make("quick", lambda: 2) == 2
         assert not first.done()
         assert not second.done()
         go_on.set()
@@ -53,9 +53,9 @@ def test_a_failure_is_its_own_callers() -> None:
         raise OSError("no room")
 
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(cache.made, "key", failing)
+        first = pool.submit(cache.get_or_make, "key", failing)
         assert began.wait(10)
-        second = pool.submit(cache.made, "key", lambda: 3)
+        second = pool.submit(cache.get_or_make, "key", lambda: 3)
         fail.set()
         with pytest.raises(OSError, match="no room"):
             first.result(10)

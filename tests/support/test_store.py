@@ -16,7 +16,7 @@ from tvmconv.support import system
 from tvmconv.support.store import BLOCK, Store, user_file, write_whole
 
 USER_FILE = user_file
-"""The library's function: tests run with another in its place."""
+"""The library's function, instead of which tests run another."""
 
 
 def key(number: int) -> str:

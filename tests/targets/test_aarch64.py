@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 ELF, MACHINE, AARCH64 = b"\x7fELF", 18, 183
-"""The first bytes of a library, the place where it names its machine, and the number of 64-bit ARM."""
+"""The first bytes of a library, the offset at which it names its machine, and the number of 64-bit ARM."""
 
 LANES, REGISTERS = 4, 32
 MULTIPLY_ADD = re.compile(r"\bfmla\s+v\d+\.4s, v\d+\.4s, v\d+\.(4s|s\[\d\])")
@@ -219,7 +219,7 @@ def test_kernels_compute_in_an_emulator(case: Case) -> None:
 @needs_emulator
 @pytest.mark.parametrize(
     ("case", "features"),
-    sparing(product(CASES, ([], ["+bf16"])), lambda place: place % 4 in (0, 3)),  # each case once
+    sparing(product(CASES, ([], ["+bf16"])), lambda index: index % 4 in (0, 3)),  # each case once
     ids=lambda value: getattr(value, "id", "bf16" if value else "baseline"),
 )
 def test_bfloat16_in_an_emulator(case: Case, features: list[str]) -> None:

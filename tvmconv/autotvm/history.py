@@ -90,7 +90,14 @@ apply_history_best = ApplyHistoryBest
 
 
 class FallbackContext(DispatchContext):
-    """A context without logs except those that tvmconv ships: templates get their default configurations."""
+    """A context without logs except those that tvmconv ships: templates get their default configurations.
+
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> with autotvm.FallbackContext():
+    ...     tvmconv.compile(tvmconv.ConvWorkload.depthwise((1, 8, 14, 14), (8, 1, 3, 3)), "llvm").selection.reason
+    'default configuration'
+    """
 
     def _within(self, outer: tuple[History, ...]) -> tuple[History, ...]:
         return ()

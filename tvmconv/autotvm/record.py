@@ -19,6 +19,13 @@ def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> No
     """Write the best records of a log, which are worth applying, to another log; records that it has compete with them.
 
     There is a best configuration for each problem, target, device and version; the records that decide on it are kept.
+
+    >>> from importlib.resources import files
+    >>> from tvmconv.autotvm import record
+    >>> shipped = files("tvmconv.tuning_logs") / "nvidia-h200.jsonl"
+    >>> record.pick_best(shipped, "best.jsonl")
+    >>> len(record.load_from_file("best.jsonl")) <= len(record.load_from_file(shipped))
+    True
     """
     given = readable(in_file)
     rewrite(out_file, lambda there: best_records([there, given]))

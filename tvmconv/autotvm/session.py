@@ -84,6 +84,15 @@ def tune_tasks(
     `shares`; trials that a task leaves over by `early_stopping` go to the later ones. So it is with `time_budget`, in
     seconds, which ends the search of a task, but neither its first trial, of the default configuration, nor the
     confirmation of its best. `stop` is asked after every trial, and ends the run.
+
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 32, 14, 14), (32, 1, 3, 3)), "llvm")
+    >>> option = autotvm.measure_option("local", "local")
+    >>> (summary,) = autotvm.tune_tasks([task], "tuned.jsonl", option, tuner="random", trials=2)
+    >>> option.close()
+    >>> summary.best_cost <= summary.default_cost
+    True
     """
     if tuner not in TUNERS:
         raise InvalidArgumentError("tuner", tuner, f"one of {', '.join(TUNERS)}")

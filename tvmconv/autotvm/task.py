@@ -185,6 +185,11 @@ def extract_from_suite(
 
     `algorithm` is for the workloads that it takes, not for depthwise ones, for which it is "auto"; for `sparsity` and
     `precision` see `create`. A gradient, see `direction` there, is that of each workload without its epilogue.
+
+    >>> from tvmconv import autotvm
+    >>> tasks = autotvm.extract_from_suite("depthwise-tutorial", "llvm", batch=1)
+    >>> {task.workload.batch for task in tasks}
+    {1}
     """
     resolved = resolve_target(target)
     workloads = list(load_suite(name, resolved.kind.name, batch, dtype).values())
@@ -205,6 +210,14 @@ def extract_from_model(
     epilogue and the layouts that the network's kernel will have where no layer is sparse, and its weight is the number
     of layers with that workload. For `algorithm` see `extract_from_suite`. With a `sparsity`, see `create`, the tasks
     are those of the layers whose weights are constants, whatever zeros these have. `precision` is as for `build`.
+
+    >>> import torch
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> module = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 3, padding=1))
+    >>> model = tvmconv.import_model(module, (torch.zeros(1, 8, 16, 16),))
+    >>> sum(task.weight for task in autotvm.extract_from_model(model, "llvm"))
+    2
     """
     return _extracted(model, target, algorithm, sparsity, precision, OP_LAYOUTS)
 
@@ -216,6 +229,14 @@ def extract_from_program(
 
     `ops` are the operators to tune, of `OP_LAYOUTS`, as `relay.op.get` returns them or by their names.
     Parameters are in the model: `params` are those that the frontend returned, an empty mapping.
+
+    >>> import torch
+    >>> from tvmconv import autotvm, relay
+    >>> module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> mod, params = relay.frontend.from_pytorch(module, [("x", (1, 3, 16, 16))])
+    >>> tasks = autotvm.extract_from_program(mod["main"], params, "llvm", ops=[relay.op.get("nn.conv2d")])
+    >>> tasks[0].workload.out_channels
+    8
     """
     if params:
         raise InvalidArgumentError("params", list(params), "none: weights are constants of the model")

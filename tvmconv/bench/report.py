@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -15,7 +15,10 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.targets import DeviceFacts, backend_named
 
 from .peers import LIMITS, OURS, known_peers
-from .timing import Timing, micro, times_as_long
+from .timing import Timing, micro
+
+if TYPE_CHECKING:
+    from .networks.network import NetworkRow
 
 PACKAGES = ("tvmconv", "apache-tvm", "apache-tvm-ffi", "torch", "triton", "onnxruntime", "openvino")
 
@@ -49,10 +52,6 @@ class Row(msgspec.Struct, frozen=True):
         if not all(limit.name in self.times for limit in LIMITS):
             return None
         return min(self.times[limit.name].median for limit in LIMITS)
-
-    def times_faster(self, peer: str) -> float | None:
-        """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
-        return times_as_long(self.times, peer, OURS.name)
 
 
 class Roofs(msgspec.Struct, frozen=True):
@@ -91,19 +90,15 @@ def versions(kind: str) -> dict[str, str]:
     return found
 
 
-class Compared(Protocol):
-    """A row of times beside peers."""
+Compared: TypeAlias = "Row | NetworkRow"
+"""A row of times beside peers."""
 
-    @property
-    def name(self) -> str: ...
 
-    @property
-    def skipped(self) -> dict[str, str]: ...
-
-    @property
-    def failed(self) -> dict[str, str]: ...
-
-    def times_faster(self, peer: str) -> float | None: ...
+def times_faster(row: Compared, peer: str) -> float | None:
+    """Return the ratio of the peer's median time to tvmconv's; None unless both have run."""
+    if not {peer, OURS.name} <= row.times.keys():
+        return None
+    return row.times[peer].median / row.times[OURS.name].median
 
 
 def peers_of(rows: Sequence[Row]) -> list[str]:
@@ -117,7 +112,7 @@ def figures(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | Non
     """Return headers and cells of the table of tvmconv's times and rates beside the copies, and of peers' ratios."""
     peers = peers_of(rows)
     headers = ["name", "µs", "spread", "GFLOP/s", "GB/s", "copy, µs", "% of copy", *(f"x {peer}" for peer in peers)]
-    return headers, [[row.name, *_ours(row), *map(row.times_faster, peers)] for row in rows]
+    return headers, [[row.name, *_ours(row), *(times_faster(row, peer) for peer in peers)] for row in rows]
 
 
 def _ours(row: Row) -> list[str | float | None]:
@@ -144,7 +139,7 @@ def geometric_means(rows: Sequence[Compared], peers: Iterable[str]) -> dict[str,
 
     Peers without such rows are left out.
     """
-    found = {peer: [ratio for row in rows if (ratio := row.times_faster(peer)) is not None] for peer in peers}
+    found = {peer: [ratio for row in rows if (ratio := times_faster(row, peer)) is not None] for peer in peers}
     return {peer: (geometric_mean(ratios), len(ratios)) for peer, ratios in found.items() if ratios}
 
 

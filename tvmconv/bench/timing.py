@@ -40,13 +40,6 @@ def micro(seconds: float) -> float:
     return round(value) if value >= 1000 else float(f"{value:.4g}")
 
 
-def times_as_long(times: Mapping[str, Timing], peer: str, ours: str) -> float | None:
-    """Return the ratio of the peer's median time to ours; None unless both have run."""
-    if ours not in times or peer not in times:
-        return None
-    return times[peer].median / times[ours].median
-
-
 def use_threads_of_tvm(target: tvm.target.Target) -> None:
     """Give PyTorch the number of threads on a CPU that TVM has on the target."""
     import torch

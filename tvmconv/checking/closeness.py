@@ -16,7 +16,7 @@ from tvmconv.problem.dtypes import FLOAT32_UNIT, NARROW, STORAGE_TYPES
 class Rounded(NamedTuple):
     """Further errors that results may have because factors of their products were rounded."""
 
-    most: np.ndarray | float
+    largest: np.ndarray | float
     """The largest error of each element."""
     typical: np.ndarray | float
     """The bound of the root mean square, element by element."""
@@ -53,7 +53,7 @@ def assert_close(
     for name, test in (("NaN", np.isnan), ("infinity", np.isinf)):
         differs = test(got) != test(stored)
         if differs.any():
-            raise AssertionError(f"{name} in the wrong places: {_where(differs)}")
+            raise AssertionError(f"{name} at the wrong indices: {_where(differs)}")
     finite = np.isfinite(stored) & np.isfinite(magnitude)
     roundings = terms + 4
     magnitude = np.where(finite, magnitude, 0)
@@ -62,9 +62,9 @@ def assert_close(
     unit_of_store = storage.unit if storage.name in NARROW else 0.0
     storing = np.where(finite, np.abs(stored), 0) * unit_of_store + storage.least
     storing += rounding * magnitude + np.where(finite, evaluation, 0)
-    most, typical = (np.where(finite, each, 0) for each in operands)
+    largest, typical = (np.where(finite, each, 0) for each in operands)
     error = np.abs(np.where(finite, got.astype(np.float64) - reference, 0))
-    wrong = error > roundings * unit + storing + most
+    wrong = error > roundings * unit + storing + largest
     if wrong.any():
         where = _where(wrong, got, reference)
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")
@@ -87,15 +87,15 @@ def assert_rounded(
     """
     if got.shape != reference.shape:
         raise AssertionError(f"shape {got.shape}, expected {reference.shape}")
-    least, most = stored(reference - error), stored(reference + error)
-    wrong = ~((least <= got) & (got <= most))
+    lowest, highest = stored(reference - error), stored(reference + error)
+    wrong = ~((lowest <= got) & (got <= highest))
     if wrong.any():
         where = _where(wrong, got, stored(reference))
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements are wrong: {where}")
 
 
 def _where(wrong: np.ndarray, got: np.ndarray | None = None, reference: np.ndarray | None = None) -> str:
-    places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:5]]
+    indices = [tuple(map(int, index)) for index in np.argwhere(wrong)[:5]]
     if got is None or reference is None:
-        return ", ".join(map(str, places))
-    return ", ".join(f"{place}: {got[place]!s} for {reference[place]:.8g}" for place in places)
+        return ", ".join(map(str, indices))
+    return ", ".join(f"{index}: {got[index]!s} for {reference[index]:.8g}" for index in indices)

@@ -141,12 +141,12 @@ class Expected:
         y = with_epilogue(plain, sums, **inputs)
         with np.errstate(all="ignore"):
             self._reference = np.asarray(row.definition(Float64(), y, *values))
-            own = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
+            magnitude_of_evaluation = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
         magnitudes = {name: np.abs(each.astype(np.float64)) for name, each in inputs.items()}
         self._magnitude = self._nearby = steepest * with_epilogue(plain, largest, **magnitudes)
         if reach:
             self._nearby = steepest * with_epilogue(plain, nearby, **magnitudes)
-        self._evaluation = row.roundings * FLOAT32_UNIT * own
+        self._evaluation = row.roundings * FLOAT32_UNIT * magnitude_of_evaluation
         self._rounded = NOT_ROUNDED
         if unit := problem.promise.operand_unit:
             self._rounded = _rounded(workload, {"x": x, "w": w, **inputs}, unit, steepest)
@@ -192,11 +192,11 @@ def _largest_nearby(workload: ConvWorkload, x: np.ndarray, w: np.ndarray, reach:
     around = [count * step for count, step in zip(beyond, workload.stride, strict=True)] * 2
     padding = tuple(each + more for each, more in zip(workload.padding, around, strict=True))
     largest = sums_of_products(msgspec.structs.replace(workload, padding=padding), x, w)
-    own = largest[:, :, rows : largest.shape[2] - rows, columns : largest.shape[3] - columns]
+    sums = largest[:, :, rows : largest.shape[2] - rows, columns : largest.shape[3] - columns]
     for axis, count in zip((2, 3), beyond, strict=True):
         width = [(0, 0)] * axis + [(reach - count, reach - count)] + [(0, 0)] * (3 - axis)
         largest = sliding_window_view(np.pad(largest, width), 2 * reach + 1, axis).max(-1)
-    return own, largest
+    return sums, largest
 
 
 def _rounded(workload: ConvWorkload, inputs: dict[str, np.ndarray], unit: float, steepest: float) -> Rounded:
@@ -319,9 +319,9 @@ def _positions(
     read, inside = [], []
     for axis, size in enumerate((workload.height, workload.width)):
         start = position[axis] * workload.stride[axis] - workload.padding[axis]
-        places = start[:, None] + workload.dilation[axis] * np.arange(workload.kernel[axis])
-        read.append(np.clip(places, 0, size - 1))
-        inside.append(places == read[-1])
+        indices = start[:, None] + workload.dilation[axis] * np.arange(workload.kernel[axis])
+        read.append(np.clip(indices, 0, size - 1))
+        inside.append(indices == read[-1])
     patches = operands["x"][image[:, None, None], :, read[0][:, :, None], read[1][:, None, :]]
     within = (inside[0][:, :, None] & inside[1][:, None, :])[..., None]
     patches = np.where(within, patches, workload.zero_point).transpose(0, 3, 1, 2)

@@ -28,11 +28,11 @@ def interrupts(first: Callable[[], object]) -> Iterator[list[int]]:
         seen.append(number)
         first()
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    previous = signal.signal(signal.SIGINT, interrupt)
     try:
         yield seen
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 def raise_interrupt() -> None:

@@ -86,9 +86,9 @@ def halves(count: int) -> list[int]:
 
 def exchange(register: Any, join: Callable[[Any, Any], Any], distance: int, index: Expr = ZERO) -> tirx.Stmt:
     """Return the statement that joins an element of a register with that of the lane at `distance` (by XOR)."""
-    return tirx.BufferStore(register, join(register[index], exchanged(register[index], distance)), [index])
+    return tirx.BufferStore(register, join(register[index], shuffled_xor(register[index], distance)), [index])
 
 
-def exchanged(value: Expr, distance: int) -> Expr:
+def shuffled_xor(value: Expr, distance: int) -> Expr:
     """Return the value of the lane whose number is that of this lane XOR `distance`."""
     return tirx.op.tvm_warp_shuffle_xor(tirx.const(ALL_LANES, "uint32"), value, distance, WARP, WARP)

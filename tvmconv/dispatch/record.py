@@ -242,7 +242,15 @@ def _with_present_names(record: Record) -> Record:
 
 
 def load_from_file(path: str | PathLike[str]) -> Log:
-    """Return the log in a file, plain or with a name that ends in .gz; lines that are no records are counted."""
+    """Return the log in a file, plain or with a name that ends in .gz; lines that are no records are counted.
+
+    >>> from importlib.resources import files
+    >>> from tvmconv.autotvm import record
+    >>> shipped = files("tvmconv.tuning_logs") / "nvidia-h200.jsonl"
+    >>> log = record.load_from_file(shipped)
+    >>> log.records[0].template.startswith("cuda/"), log.records[0].cost < 1e-3
+    (True, True)
+    """
     log = Log()
     started: dict[tuple[Any, ...], Record] = {}
     for line in filter(None, read_unpacked("log", Path(path)).split(b"\n")):
@@ -276,6 +284,13 @@ def append(path: str | PathLike[str], records: Iterable[Record]) -> None:
     """Append records to a log, whole lines even when several processes write to it.
 
     They are on their way to the disk when it returns. Behind a torn line a new one is begun.
+
+    >>> from importlib.resources import files
+    >>> from tvmconv.autotvm import record
+    >>> shipped = files("tvmconv.tuning_logs") / "nvidia-h200.jsonl"
+    >>> record.append("some.jsonl", record.load_from_file(shipped).records[:3])
+    >>> len(record.load_from_file("some.jsonl"))
+    3
     """
     lines = b"".join(map(encode, records))
     try:

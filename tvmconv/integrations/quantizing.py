@@ -112,8 +112,8 @@ def split(arrays: Mapping[str, Array], model: onnx.ModelProto) -> list[dict[str,
     if len(set(counts.values())) != 1:
         raise InvalidArgumentError("data", counts, "as many samples for each input")
     return [
-        {name: np.split(array, counts[name])[place] for name, array in arrays.items()}
-        for place in range(next(iter(counts.values())))
+        {name: np.split(array, counts[name])[index] for name, array in arrays.items()}
+        for index in range(next(iter(counts.values())))
     ]
 
 
@@ -144,12 +144,12 @@ def _refusing(what: str, source: Path) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hold back warnings of ONNX Runtime's quantizer about the time that it takes."""
-    before = logging.root.manager.disable
+    previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.disable(before)
+        logging.disable(previous)
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ def _noise(model: onnx.ModelProto, quantized: onnx.ModelProto, samples: Sequence
         exact, integers = (
             dict(zip(names, session.run(names, dict(sample)), strict=True)) for session, names in sessions
         )
-        for place, each in enumerate(watched):
+        for index, each in enumerate(watched):
             wanted, got = exact[each.tensor].astype(np.float64), integers[each.quantized].astype(np.float64)
             if each.scale is not None:
                 got = (got - each.zero_point) * each.scale
-            signal[place] += np.square(wanted).sum()
-            noise[place] += np.square(wanted - got).sum()
+            signal[index] += np.square(wanted).sum()
+            noise[index] += np.square(wanted - got).sum()
     return [
         Noise(each.name, each.operator, decibel(*powers)) for each, *powers in zip(watched, signal, noise, strict=True)
     ]

@@ -85,21 +85,21 @@ def _compiled(
         if numbers:
             inputs = tuple(_Number(value.item()) if i in numbers else value for i, value in enumerate(inputs))
         rest = {i: value for i, value in enumerate(inputs) if i not in known}
-        exactly, kind = _kind(rest, {}), _kind(rest, batches)
-        if exactly in split:
-            return split[exactly](*inputs)
+        exact_kind, kind = _kind(rest, {}), _kind(rest, batches)
+        if exact_kind in split:
+            return split[exact_kind](*inputs)
         if kind not in built:
             try:
-                made = _Built(graph, inputs, weights, batches, choice)
+                network = _Built(graph, inputs, weights, batches, choice)
             except UnsupportedModelError as error:
                 if not splits:
                     raise
                 compile_part = partial(_compiled, choice=choice, splits=False)
-                split[exactly] = split_graph(graph, inputs, weights, compile_part, error)
-                return split[exactly](*inputs)
-            if not made.takes_any_batch:
+                split[exact_kind] = split_graph(graph, inputs, weights, compile_part, error)
+                return split[exact_kind](*inputs)
+            if not network.takes_any_batch:
                 batches.clear()
-            built[_kind(rest, batches)] = made
+            built[_kind(rest, batches)] = network
         return built[_kind(rest, batches)](list(rest.values()))
 
     known = frozenset(weights)
@@ -167,12 +167,12 @@ def _open_batches(examples: Sequence[Any]) -> dict[int, int]:
     """
     first: dict[Any, int] = {}
     others = set()
-    for place, example in enumerate(examples):
+    for index, example in enumerate(examples):
         for axis, size in enumerate(example.shape if _is_tensor(example) else ()):
             if (symbol := _symbol(size)) is None:
                 continue
             if axis == 0 and symbol.is_Symbol:
-                first.setdefault(symbol, place)
+                first.setdefault(symbol, index)
             else:
                 others |= symbol.free_symbols
     symbols = [_symbol(example.shape[0] if _is_tensor(example) and example.ndim else example) for example in examples]
@@ -229,9 +229,9 @@ class _Built:
                     values[i] = getattr(self, names[i])
                 for i, tensor in zip(tensors, given, strict=True):
                     values[i] = tensor
-                for i, place in batches.items():
+                for i, index in batches.items():
                     if i not in tensors:
-                        values[i] = values[place].shape[0]
+                        values[i] = values[index].shape[0]
                     elif (symbol := _symbol(values[i].shape[0])) is not None:
                         symbols[symbol] = tensors.index(i)
                 results = graph(*values)
@@ -246,7 +246,7 @@ class _Built:
             sizes = {"given": tuple({0: torch.export.Dim.AUTO} if i in batches else {} for i in tensors)}
             with suppress(UnsupportedModelError):  # with the sizes of these inputs it may be supported
                 model = import_model(export_module(Bound(), examples, sizes))
-        opened = [place for place, i in enumerate(tensors) if i in batches]
+        opened = [index for index, i in enumerate(tensors) if i in batches]
         self.takes_any_batch = model is not None and _takes_any_batch(model, opened, target)
         """True if the network is for any batch, and not for that of the inputs alone."""
         if model is None or not self.takes_any_batch:
@@ -258,18 +258,18 @@ class _Built:
         tensors = [value.detach() for value in values if _is_tensor(value)]
         results = self._network(*tensors)
         outputs = list(results) if isinstance(results, tuple) else [results]
-        sizes = {symbol: tensors[place].shape[0] for symbol, place in self._symbols.items()}
+        sizes = {symbol: tensors[index].shape[0] for symbol, index in self._symbols.items()}
         for i, value in sorted(self._others.items()):
             outputs.insert(i, value if (expression := _symbol(value)) is None else int(expression.subs(sizes)))
         return tuple(outputs)
 
 
-def _takes_any_batch(model: Model, places: Sequence[int], target: str) -> bool:
+def _takes_any_batch(model: Model, indices: Sequence[int], target: str) -> bool:
     """Return whether these inputs of a model have an open batch that all convolutions and products have kernels for."""
     resolved = resolve_target(target)
     if is_slow_of_open_sizes(model.mod, resolved) or _has_open_weights(model.mod):
         return False
-    return all(isinstance(model.inputs[place].shape[0], str) for place in places) and all(
+    return all(isinstance(model.inputs[index].shape[0], str) for index in indices) and all(
         each.workload and algorithms_for(Problem(each.workload, open_sizes=each.open_sizes), resolved)
         for each in model.convolutions()
         if each.open_sizes or each.is_too_open

@@ -64,15 +64,15 @@ def split_graph(
     partitioner = CapabilityBasedPartitioner(whole, Supported(), allows_single_node_partition=True)
     names = [node.name for node in whole.graph.nodes if node.op == "placeholder"]
     changed = {node.args[0].name for node in whole.graph.nodes if node.target is torch.ops.aten.copy_.default}
-    constant = {names[place] for place, i in enumerate(tensors) if i in weights} - changed
+    constant = {names[index] for index, i in enumerate(tensors) if i in weights} - changed
     parts = partitioner.partition_and_fuse()
     count = 0
     for node in parts.graph.nodes:
         if node.op == "call_module":
             count += 1
-            mine = [place for place, each in enumerate(node.args) if each.name in constant]
+            constant_arguments = [index for index, each in enumerate(node.args) if each.name in constant]
             part = getattr(parts, node.target)
-            setattr(parts, node.target, _part(part, partial(compile_part, weights=mine)))
+            setattr(parts, node.target, _compiled_part(part, partial(compile_part, weights=constant_arguments)))
     if not count:
         raise error
     _tell(reasons, total)
@@ -87,7 +87,7 @@ def split_graph(
     return run
 
 
-def _part(part: torch.fx.GraphModule, compile_part: Callable[[torch.fx.GraphModule], Run]) -> torch.nn.Module:
+def _compiled_part(part: torch.fx.GraphModule, compile_part: Callable[[torch.fx.GraphModule], Run]) -> torch.nn.Module:
     """Return a part of a graph as a module that a network runs; torch runs it where TVM cannot compile it."""
     import torch
 
@@ -113,11 +113,11 @@ def _part(part: torch.fx.GraphModule, compile_part: Callable[[torch.fx.GraphModu
 
 def _tell(reasons: Mapping[torch.fx.Node, str], total: int) -> None:
     """Warn of the operators that torch runs."""
-    told = list(dict.fromkeys(f"{node.target}: {reason}" for node, reason in reasons.items()))
-    more = f"; and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    reasons_by_operator = list(dict.fromkeys(f"{node.target}: {reason}" for node, reason in reasons.items()))
+    more = f"; and {len(reasons_by_operator) - NAMED} more" if len(reasons_by_operator) > NAMED else ""
     warnings.warn(
         f"torch runs {len(reasons)} of the {total} operators of a graph, which tvmconv lacks, and tvmconv the others: "
-        f"{'; '.join(told[:NAMED])}{more}",
+        f"{'; '.join(reasons_by_operator[:NAMED])}{more}",
         stacklevel=2,
     )
 
@@ -162,7 +162,7 @@ def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
     if not nodes:
         return {}
     try:
-        import_model(*_alone(nodes))
+        import_model(*_module_of(nodes))
     except UnsupportedModelError as error:
         if len(nodes) == 1:
             return {nodes[0]: str(error)}
@@ -171,7 +171,7 @@ def _refused(nodes: Sequence[torch.fx.Node]) -> dict[torch.fx.Node, str]:
     return {}
 
 
-def _alone(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+def _module_of(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """Return a module of these operators, none of which reads another, and inputs for it: their arguments."""
     import torch
 
@@ -183,12 +183,12 @@ def _alone(nodes: Sequence[torch.fx.Node]) -> tuple[torch.nn.Module, tuple[torch
             inputs[argument] = graph.placeholder(f"input_{len(examples)}")
             value = argument.meta["val"]
             examples.append(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device))
-        made = graph.node_copy(node, inputs.__getitem__)
+        copy = graph.node_copy(node, inputs.__getitem__)
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            results.append(made)
+            results.append(copy)
         else:
-            wanted = [place for place, each in enumerate(value) if isinstance(each, torch.Tensor)]
-            results += [graph.call_function(getitem, (made, place)) for place in wanted]
+            wanted = [index for index, each in enumerate(value) if isinstance(each, torch.Tensor)]
+            results += [graph.call_function(getitem, (copy, index)) for index in wanted]
     graph.output(tuple(results))
     return torch.fx.GraphModule(torch.nn.Module(), graph), tuple(examples)

@@ -39,7 +39,7 @@ class Model:
                 varies.add(var)
         result = values.get(main.body.body, main.body.body)
         outputs = result.fields if isinstance(result, relax.Tuple) else [result]
-        return tuple(place for place, output in enumerate(outputs) if varies.isdisjoint(free_variables(output)))
+        return tuple(index for index, output in enumerate(outputs) if varies.isdisjoint(free_variables(output)))
 
     def convolutions(self) -> list[Convolution]:
         """Return the convolutions and linear layers in graph order; equal ones have the same `workload`."""

@@ -85,7 +85,7 @@ def require_sequences(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor 
         require_alike(x=x, initial_states=states)
 
 
-def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
+def _save_inputs(ctx: Any, inputs: Sequence[Any]) -> None:
     *tensors, ctx.silu = inputs
     ctx.save_for_backward(*tensors)
 
@@ -129,7 +129,7 @@ def _flops(x: Sizes, w: Sizes) -> int:
 
 causal_conv1d = define(
     "causal_conv1d(Tensor x, Tensor w, Tensor? bias, Tensor? states, bool silu) -> Tensor",
-    *(_causal_conv1d, _causal_conv1d_fake, _keep, _gradients),
+    *(_causal_conv1d, _causal_conv1d_fake, _save_inputs, _gradients),
     plain.causal_conv1d,
     lambda x, w, bias, states, silu, out_shape=None: _flops(x, w),
 )
@@ -143,12 +143,12 @@ def _update(
     _require_states(x, states, w, bias, lengths, rows)
     if not x.numel():
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    return plain.updated(_behind, x, states, w, bias, silu, lengths, rows)
+    return plain.updated(_convolved_after_states, x, states, w, bias, silu, lengths, rows)
 
 
-def _behind(behind: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+def _convolved_after_states(sequences: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
     """Return the convolution of all elements after the first K - 1 of a sequence, computed by a kernel."""
-    return _convolved(behind.contiguous(), w, bias, 0, silu)
+    return _convolved(sequences.contiguous(), w, bias, 0, silu)
 
 
 def _update_fake(

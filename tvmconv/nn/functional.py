@@ -38,6 +38,14 @@ def depthwise_conv2d(
     float32. `padding` is "valid", "same" for a stride of 1, a number, a pair (vertical, horizontal), or (top, left,
     bottom, right). Under autocast x and weight are brought to its type. The result is in channels_last where x is, else
     contiguous. Raises `TensorError` for an argument that is wrong.
+
+    >>> import torch
+    >>> from tvmconv.nn import functional
+    >>> x, weight = torch.randn(2, 8, 14, 14), torch.randn(8, 1, 3, 3, requires_grad=True)
+    >>> y = functional.depthwise_conv2d(x, weight, stride=2, padding=1)
+    >>> y.sum().backward()
+    >>> y.shape, weight.grad.shape
+    (torch.Size([2, 8, 7, 7]), torch.Size([8, 1, 3, 3]))
     """
     if has_torch_function((x, weight, bias)):  # as in torch.fx.symbolic_trace
         arguments = x, weight, bias, stride, padding, dilation
@@ -67,6 +75,12 @@ def depthwise_conv1d(
 
     `padding` is "valid", "same" for a stride of 1, a number, or a pair (before, after); the rest is as for
     `depthwise_conv2d`. Raises `TensorError` for an argument that is wrong.
+
+    >>> import torch
+    >>> from tvmconv.nn import functional
+    >>> x, weight = torch.randn(2, 16, 20), torch.randn(16, 1, 4)
+    >>> functional.depthwise_conv1d(x, weight, padding=(3, 0)).shape
+    torch.Size([2, 16, 20])
     """
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, padding, dilation
@@ -88,6 +102,11 @@ def depthwise_conv2d_same(
 
     x is (N, C, H, W) or (C, H, W), weight (C * M, 1, R, S) and bias (C * M,). The odd row or column of padding is at
     the bottom or at the right. Raises `TensorError` for an argument that is wrong.
+
+    >>> import torch
+    >>> from tvmconv.nn import functional
+    >>> functional.depthwise_conv2d_same(torch.randn(1, 8, 15, 16), torch.randn(8, 1, 3, 3), stride=2).shape
+    torch.Size([1, 8, 8, 8])
     """
     if has_torch_function((x, weight, bias)):
         arguments = x, weight, bias, stride, dilation
@@ -113,5 +132,11 @@ def causal_conv1d(
     """Return `causal_conv1d_fn` of these arguments, which are in another order there.
 
     x and the result are (B, D, L), weight is (D, K), bias (D,). Raises `TensorError` for an argument that is wrong.
+
+    >>> import torch
+    >>> from tvmconv.nn import functional
+    >>> x, weight = torch.randn(2, 16, 20), torch.randn(16, 4)
+    >>> functional.causal_conv1d(x, weight, None, "silu").shape
+    torch.Size([2, 16, 20])
     """
     return causal_conv1d_fn(x, weight, bias, None, initial_states, return_final_states, None, activation)

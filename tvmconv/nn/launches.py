@@ -47,12 +47,12 @@ def launched(
     known = _known.get(tuple(key))
     arguments = [*tensors]
     if known is None or known.copies or pointers % GPU_ALIGNMENT:
-        taken = zip(names, tensors, strict=False)
-        arguments = [ARGUMENT_FUNCTIONS[Tensor](name, tensor.detach())[0] for name, tensor in taken]
+        pairs = zip(names, tensors, strict=False)
+        arguments = [ARGUMENT_FUNCTIONS[Tensor](name, tensor.detach())[0] for name, tensor in pairs]
     if known is None:
         operands = [described(name, *pair) for name, *pair in zip(names, tensors, arguments, strict=False)]
         run = prepare(operands)
-        known = _known.put(tuple(key), Known(run, not all(map(_is_taken, tensors))))
+        known = _known.put(tuple(key), Known(run, not all(map(_needs_no_copy, tensors))))
     return known.run(arguments)  # type: ignore[no-any-return]
 
 
@@ -63,7 +63,7 @@ def in_order_of(tensor: Tensor, launch: Launch) -> Callable[[list[Any]], Tensor]
     return lambda arguments: launch.run(arguments).contiguous(memory_format=LAST)
 
 
-def _is_taken(tensor: Tensor) -> bool:
+def _needs_no_copy(tensor: Tensor) -> bool:
     """Return whether a tensor is an argument without a copy: contiguous or in channels_last."""
     return bool(tensor.is_contiguous() or tensor.is_contiguous(memory_format=LAST))
 

@@ -159,7 +159,14 @@ def restore(model: Model) -> Model:
 
 
 def replaced(model: torch.nn.Module) -> Replaced:
-    """Return which depthwise layers of a model are tvmconv's, and why others are not; `replace` has an example."""
+    """Return which depthwise layers of a model are tvmconv's, and why others are not.
+
+    >>> import torch
+    >>> import tvmconv.nn
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Conv2d(8, 16, 1))
+    >>> tvmconv.nn.replaced(tvmconv.nn.replace(model)).ours
+    ('0',)
+    """
     layers = list(_depthwise(model))
     ours = tuple(name for name, module in layers if isinstance(module, _Depthwise))
     others = {name: _obstacle(module) for name, module in layers if not isinstance(module, _Depthwise)}

@@ -231,7 +231,7 @@ def _keep_depthwise(ctx: Any, inputs: Sequence[Any]) -> None:
     ctx.save_for_backward(x, w)
 
 
-def _keep(ctx: Any, inputs: Sequence[Any]) -> None:
+def _save_inputs(ctx: Any, inputs: Sequence[Any]) -> None:
     """Keep both tensors of a gradient operator, and its other arguments, for the gradients of that operator."""
     first, second, _, ctx.options = inputs
     ctx.save_for_backward(first, second)
@@ -309,7 +309,7 @@ depthwise = define(
 
 input_gradient = define(
     f"depthwise_input_gradient(Tensor dy, Tensor w, SymInt[4] x_shape, {OPTIONS}) -> Tensor",
-    *(_input_gradient, _input_gradient_fake, _keep, _of_input_gradient),
+    *(_input_gradient, _input_gradient_fake, _save_inputs, _of_input_gradient),
     plain.input_gradient,
     lambda dy, w, x_shape, options, out_shape=None: _flops(dy, w),
 )
@@ -318,7 +318,7 @@ order of dy."""
 
 weight_gradient = define(
     f"depthwise_weight_gradient(Tensor dy, Tensor x, SymInt[4] w_shape, {OPTIONS}) -> Tensor",
-    *(_weight_gradient, _weight_gradient_fake, _keep, _of_weight_gradient),
+    *(_weight_gradient, _weight_gradient_fake, _save_inputs, _of_weight_gradient),
     plain.weight_gradient,
     lambda dy, x, w_shape, options, out_shape=None: _flops(dy, w_shape),
 )

@@ -57,7 +57,7 @@ def causal_conv1d_fn(
         return handle_torch_function(causal_conv1d_fn, tensors, *arguments)
     silu = _is_silu(activation)
     require_tensors(x, weight, bias, seq_idx=seq_idx, initial_states=initial_states, final_states_out=final_states_out)
-    x, taps, bias, states, dtype = _alike(x, weight, bias, initial_states)
+    x, taps, bias, states, dtype = _in_one_type(x, weight, bias, initial_states)
     if seq_idx is not None:
         if return_final_states:
             raise TensorError("return_final_states", return_final_states, "False where seq_idx is given")
@@ -70,15 +70,15 @@ def causal_conv1d_fn(
         result = result.to(dtype)
     if not return_final_states:
         return result
-    before = taps.shape[1] - 1
-    behind = torch.cat((x.new_zeros((*x.shape[:2], before)) if states is None else states, x), -1)
-    last = behind[..., behind.shape[2] - before :].to(dtype)
+    states_length = taps.shape[1] - 1
+    behind = torch.cat((x.new_zeros((*x.shape[:2], states_length)) if states is None else states, x), -1)
+    final_states = behind[..., behind.shape[2] - states_length :].to(dtype)
     if final_states_out is None:
-        return result, last
-    if final_states_out.shape != last.shape or final_states_out.dtype != dtype:
+        return result, final_states
+    if final_states_out.shape != final_states.shape or final_states_out.dtype != dtype:
         value = f"{final_states_out.dtype} of the shape {tuple(final_states_out.shape)}"
-        raise TensorError("final_states_out", value, f"{dtype} of the shape {tuple(last.shape)}")
-    return result, final_states_out.copy_(last)
+        raise TensorError("final_states_out", value, f"{dtype} of the shape {tuple(final_states.shape)}")
+    return result, final_states_out.copy_(final_states)
 
 
 def causal_conv1d_update(
@@ -92,12 +92,20 @@ def causal_conv1d_update(
 ) -> Tensor:
     """Go on with `causal_conv1d_fn` by x (B, D), or by several elements (B, D, L), and return the result in that shape.
 
-    `conv_state` (B, D, S), S at least K - 1 and 1, has the last elements before x, and is brought up to those of x, in
-    place. With `cache_seqlens` (B,), of torch.int32, it is a ring: the element after `n` others is at index `n % S`,
+    `conv_state` (B, D, S), S at least K - 1 and 1, has the last elements before x, and is updated to those of x
+    itself. With `cache_seqlens` (B,), of torch.int32, it is a ring: the element after `n` others is at index `n % S`,
     and these are the numbers of elements before x. With `conv_state_indices` (B,), of torch.int32, it has the states of
     many sequences, (N, D, S), and these are the rows of those in x, each at most once; where one is negative, as -1 for
     padding, the result is 0 and no state changes. There are no gradients. The rest is as for `causal_conv1d_fn`. Raises
     `TensorError` for an argument that is wrong.
+
+    >>> import torch
+    >>> from tvmconv.nn import causal_conv1d_fn, causal_conv1d_update
+    >>> x, weight = torch.randn(2, 16, 20), torch.randn(16, 4)
+    >>> y, state = causal_conv1d_fn(x[..., :19], weight, return_final_states=True)
+    >>> last = causal_conv1d_update(x[..., 19], state, weight)
+    >>> torch.allclose(last, causal_conv1d_fn(x, weight)[..., 19], atol=1e-5)
+    True
     """
     tensors = x, conv_state, weight, bias, cache_seqlens, conv_state_indices
     if has_torch_function(tensors):
@@ -109,7 +117,7 @@ def causal_conv1d_update(
     require_tensors(x, weight, bias, cache_seqlens=cache_seqlens, conv_state_indices=conv_state_indices)
     if x.dim() not in (2, 3):
         raise TensorError("x", tuple(x.shape), "the shape (B, D) or (B, D, L)")
-    given, taps, bias, _, dtype = _alike(x.unsqueeze(-1) if x.dim() == 2 else x, weight, bias, None)
+    given, taps, bias, _, dtype = _in_one_type(x.unsqueeze(-1) if x.dim() == 2 else x, weight, bias, None)
     function = plain.causal_conv1d_update if is_exported() else causal.causal_conv1d_update
     if given.dtype == conv_state.dtype:
         result = function(given, conv_state, taps, bias, silu, cache_seqlens, conv_state_indices)
@@ -129,7 +137,7 @@ def _is_silu(activation: str | None) -> bool:
     return activation is not None
 
 
-def _alike(
+def _in_one_type(
     x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, torch.dtype]:
     """Return tensors in one type, that of autocast or the wider one of x and weight, and the type of the result."""

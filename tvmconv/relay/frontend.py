@@ -34,7 +34,15 @@ Parameters = dict[str, Any]
 
 
 def from_onnx(model: onnx.ModelProto, shape: Mapping[str, Sequence[int]] | None = None) -> tuple[Program, Parameters]:
-    """Import an ONNX model, with the given shapes for the inputs that are named."""
+    """Import an ONNX model, with the given shapes for the inputs that are named.
+
+    >>> import onnx.parser
+    >>> from tvmconv import relay
+    >>> text = '<ir_version: 8, opset_import: ["": 17]> relu (float[1, 3] x) => (float[1, 3] y) { y = Relu(x) }'
+    >>> mod, params = relay.frontend.from_onnx(onnx.parser.parse_model(text), {"x": (1, 3)})
+    >>> params
+    {}
+    """
     imported = import_model(model, shapes=shape)
     return Program(imported.mod, imported.inputs, imported.outputs, imported.open_sizes), {}
 
@@ -45,6 +53,13 @@ def from_pytorch(
     """Import a module of torch, or a result of `torch.jit.trace`; its inputs get the names that are given here.
 
     `input_infos` has (name, shape) or (name, (shape, dtype)) for each input, in order.
+
+    >>> import torch
+    >>> from tvmconv import relay
+    >>> module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> mod, params = relay.frontend.from_pytorch(module, [("x", (1, 3, 16, 16))])
+    >>> params
+    {}
     """
     import torch
 

@@ -18,5 +18,10 @@ class Op(NamedTuple):
 
 
 def get(op_name: str) -> Op:
-    """Return the operator of a name, such as "nn.conv2d", for `autotvm.task.extract_from_program`."""
+    """Return the operator of a name, such as "nn.conv2d", for `autotvm.task.extract_from_program`.
+
+    >>> from tvmconv import relay
+    >>> relay.op.get("nn.conv2d").name
+    'nn.conv2d'
+    """
     return Op(op_name)

@@ -47,6 +47,16 @@ def set_flush_denormal(flush: bool) -> None:
     for threads that it starts later; `set_num_threads` comes before it. Other threads that call kernels call it too.
     A process starts without it. Raises `InvalidArgumentError` for a value that is no bool, and on processors that
     are neither x86-64 nor 64-bit ARM.
+
+    >>> import numpy as np
+    >>> import tvmconv
+    >>> small = np.full(4, 1e-30, "float32")
+    >>> tvmconv.set_flush_denormal(True)
+    >>> float((small * small[0] * 1e20).max())
+    0.0
+    >>> tvmconv.set_flush_denormal(False)
+    >>> bool((small * np.float32(1e-10) > 0).all())
+    True
     """
     if not isinstance(flush, bool):
         raise InvalidArgumentError("flush", flush, "True or False")

@@ -158,10 +158,10 @@ def _cached_operator(problem: Problem, algorithm: str, target: str, state: State
         logger.info("%s by %s: %s", problem, selection.name, selection.reason)
         return selection
 
-    selection = _selections.made((problem, algorithm, target, state), selected)
+    selection = _selections.get_or_make((problem, algorithm, target, state), selected)
     threads_and_templates = state[:2]
     key = problem, selection.name, selection.config, target, threads_and_templates
-    return _operators.made(key, lambda: compile_problem(problem, selection, resolved))
+    return _operators.get_or_make(key, lambda: compile_problem(problem, selection, resolved))
 
 
 def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
@@ -186,7 +186,7 @@ def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State
     if lost and algorithm_of(template_name(template_for(problem, resolved, algorithm))) in lost:
         return problem
     by_batch, sizes = backend_of(resolved).kernels_by_batch, (workload.batch, workload.width)
-    if by_batch and _first_sizes.made((opened, algorithm, target, state), lambda: sizes) == sizes:
+    if by_batch and _first_sizes.get_or_make((opened, algorithm, target, state), lambda: sizes) == sizes:
         return problem
     if tuned(problem, resolved, algorithm):
         return problem

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -71,13 +72,20 @@ def save(
     """Link the executable and write it with its description; the file appears whole or not at all.
 
     `target`, as JSON, is the target of the code. TVM makes machine code of CUDA source where it has a GPU; elsewhere it
-    is made here, unless no compiler is installed: then a file is compiled where it is loaded.
+    is made here, unless no compiler is installed: then a file is compiled where it is loaded. A file with the name of a
+    module of Python's standard library is written with a warning, since `import` finds it before the module.
     """
     path = Path(path)
     if path.suffix != ".so":
         raise InvalidArgumentError("path", str(path), "a name that ends in .so")
     if not path.parent.is_dir():
         raise InvalidArgumentError("path", str(path), "a file in a folder that exists")
+    if path.stem in sys.stdlib_module_names:
+        warnings.warn(
+            f"Python programs that start in the folder of {path.name} take it for the standard module {path.stem}, and "
+            "fail: choose another name",
+            stacklevel=3,
+        )
     for needed in (path.parent, tempfile.gettempdir()):
         require_space(needed)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

@@ -13,7 +13,7 @@ V = TypeVar("V")
 class Cache(Generic[K, V]):
     """Values by keys, at most `limit` of them: in a full cache a value that is added replaces the oldest one.
 
-    A value is as old as its last `made` or `put`; `get` takes no lock and leaves the age as it is, so that it costs no
+    A value is as old as its last `get_or_make` or `put`; `get` takes no lock and leaves the age, so that it costs no
     more than a look into a dict.
     """
 
@@ -45,7 +45,7 @@ class Cache(Generic[K, V]):
                 del self._values[next(iter(self._values))]
         return value
 
-    def made(self, key: K, make: Callable[[], V]) -> V:
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key, which is made where there is none yet.
 
         Of several threads that ask for one key a single one makes the value, and the others wait for it; nobody waits
@@ -58,7 +58,7 @@ class Cache(Generic[K, V]):
                     return value
                 other = self._underway.get(key)
                 if other is None:
-                    mine = self._underway[key] = Event()
+                    event = self._underway[key] = Event()
                     break
             other.wait()
         try:
@@ -66,7 +66,7 @@ class Cache(Generic[K, V]):
         finally:
             with self._lock:
                 del self._underway[key]
-            mine.set()
+            event.set()
 
     def clear(self) -> None:
         """Forget all values."""

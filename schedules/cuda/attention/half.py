@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.ir import Expr
 
-from tvmconv.compute.statements import INDEX, exchanged, index_variable, loop, sequence
+from tvmconv.compute.statements import INDEX, index_variable, loop, sequence, shuffled_xor
 from tvmconv.problem.dtypes import NARROW
 
 from .block import AttentionBlock
@@ -77,6 +77,6 @@ class HalfProducts(Products):
                 tirx.BufferStore(self.words, pair(self.attention.out_dtype, *numbers), [eight])
                 for eight, numbers in enumerate(self.numbers(fragment, row, step))
             ),
-            tirx.BufferStore(self.words, exchanged(tirx.Select(is_odd, first, second), 1), [2]),
+            tirx.BufferStore(self.words, shuffled_xor(tirx.Select(is_odd, first, second), 1), [2]),
             self.store(fragment, row, column, *words),
         ]

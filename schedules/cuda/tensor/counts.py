@@ -112,8 +112,8 @@ def image_bytes(workload: ConvWorkload) -> float:
     return (prod(workload.x_shape) + image_elements(workload) * in_runs(run)) * workload.itemsize
 
 
-def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resident: int, exchanged: bool) -> Counts:
-    """Return the work of the kernels. `exchanged` says that the weight takes the part of x, as in `cuda/linear`.
+def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resident: int, weight_is_x: bool) -> Counts:
+    """Return the work of the kernels. `weight_is_x` says that the weight takes the part of x, as in `cuda/linear`.
 
     The sums of a chunk's products stay in registers. A block whose warps have roles goes on with tile after tile, which
     are counted as blocks and share its first waits (`ROLES`). Without roles a block waits for each of its products.
@@ -146,7 +146,7 @@ def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resid
         waited += stored * (1 + workload.epilogue.residual) * gpu.multiprocessors / gpu.bytes_per_clock
     issued = chunks * (instructions + copies * COPYING) + BEGINNING
     issued += config.sums * (operands.operations + STORING / store_vector(problem, config))
-    kernels, beside = _other_kernels(problem, config, exchanged)
+    kernels, beside = _other_kernels(problem, config, weight_is_x)
     return Counts(
         blocks=grid,
         resident=resident,
@@ -181,7 +181,7 @@ def _products(problem: Problem, config: Config, steps: float) -> tuple[float, fl
     return steps * (of_step + converting), steps * STEP_BYTES * groups * read
 
 
-def _other_kernels(problem: Problem, config: Config, exchanged: bool) -> tuple[int, float]:
+def _other_kernels(problem: Problem, config: Config, weight_is_x: bool) -> tuple[int, float]:
     """Return the number of kernels besides the main one, and the bytes that they move.
 
     They lay out operands first, except a constant weight, or add up the parts of sums.
@@ -191,13 +191,13 @@ def _other_kernels(problem: Problem, config: Config, exchanged: bool) -> tuple[i
     if config.kernels > 1:
         outputs = prod(workload.output_shape)
         kernels, moved = 1, float(outputs * (config.split_k * workload.sum_bytes + workload.output_storage.itemsize))
-    if exchanged or not problem.constant_weight:
+    if weight_is_x or not problem.constant_weight:
         split = weight_split(problem, config)
         kernels += workload.zero_point != 0
         if lays_out_weight(workload, split):
             kernels += 1
             moved += (prod(workload.w_shape) + max(1, split) * packed_elements(workload)) * workload.itemsize
     lays_out = lays_out_input(workload)
-    if (config.rounds_input or lays_out) and not (exchanged and problem.constant_weight):
+    if (config.rounds_input or lays_out) and not (weight_is_x and problem.constant_weight):
         kernels, moved = kernels + 1, moved + (operands.image_bytes if lays_out else operands.rounding_bytes)
     return kernels, moved

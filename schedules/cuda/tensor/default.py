@@ -95,12 +95,12 @@ def fitted(
     tiles: Iterable[Config],
     problem: Problem,
     target: tvm.target.Target,
-    exchanged: bool,
+    weight_is_x: bool,
     splits: Sequence[tuple[int, bool]],
 ) -> Iterator[Config]:
     """Yield tiles, also with reductions split over blocks where that suits the GPU; all with fitting stages."""
     gpu, residual, single = gpu_of(target), problem.workload.epilogue.residual, tf32_products(problem) == 1
-    even = [] if problem.open_sizes or residual else even_tiles(problem, target, exchanged)
+    even = [] if problem.open_sizes or residual else even_tiles(problem, target, weight_is_x)
     if single and not residual:
         even += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _equal(problem)]
     of_tiles = dict.fromkeys(tiles, splits) | dict.fromkeys(even, splits[:1])
@@ -129,9 +129,9 @@ def _equal(problem: Problem) -> list[int]:
     return [8 * ceil_div(channels, 8 * count) for count in range(ceil_div(channels, 256), ceil_div(channels, 64))]
 
 
-def even_tiles(problem: Problem, target: tvm.target.Target, exchanged: bool) -> list[Config]:
+def even_tiles(problem: Problem, target: tvm.target.Target, weight_is_x: bool) -> list[Config]:
     """Return `CHANNEL_ROWS` with numbers of pixels of `_even_pixels`; none where the problem cannot have such tiles."""
-    if exchanged or "wgmma" not in tensor_instructions(target) or not may_have_channel_rows(problem):
+    if weight_is_x or "wgmma" not in tensor_instructions(target) or not may_have_channel_rows(problem):
         return []
     multiprocessors = gpu_of(target).multiprocessors
     return [

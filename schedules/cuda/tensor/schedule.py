@@ -66,8 +66,8 @@ READ_AT_ONCE = 8
 """The vectors of the residual, or of other blocks' sums, that a thread reads before it waits for the first one."""
 
 
-def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Target, exchanged: bool) -> Schedule:
-    """Schedule the computation, of factors that may have been exchanged; the config must be legal for the problem."""
+def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Target, weight_is_x: bool) -> Schedule:
+    """Schedule the computation, where the weight may take the part of x; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
     workload, weight_parts = compute.with_open_sizes(problem), weight_split(problem, config)
     form = compute.TensorForm(
@@ -76,7 +76,7 @@ def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Ta
         in_tile=config.in_cluster,
         by_tap=config.teams > 0,
         rounds_input=config.rounds_input,
-        exchanged=exchanged,
+        weight_is_x=weight_is_x,
     )
     sch = begin(compute.tensor_gemm(workload, tile_of(problem, config), form), problem, config.in_cluster)
     sums, planes, output = (sch.get_sblock(name) for name in ("sums", "planes", "output"))

@@ -90,7 +90,7 @@ def test_parts_that_are_no_vectors_stay_joined() -> None:
 
 
 def test_no_kernel_has_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tvmconv.network.passes.fusible.MOST_PARTS", 3)
+    monkeypatch.setattr("tvmconv.network.passes.fusible.MAX_PARTS", 3)
     assert concatenations(flatten_concatenations(network((1, 4, 4, 64), 5))) == [2, 3, 2, 3, 2]
 
 

@@ -17,9 +17,9 @@ NAN = torch.nan
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "largest": lambda x: x.amax(1),
     "smallest-of-columns": lambda x: x.amin(0),
-    "place-of-largest": lambda x: x.argmax(1),
-    "place-of-smallest": lambda x: x.argmin(1),
-    "place-in-all": lambda x: x.argmax(),
+    "index-of-largest": lambda x: x.argmax(1),
+    "index-of-smallest": lambda x: x.argmin(1),
+    "index-in-all": lambda x: x.argmax(),
     "unequal": lambda x: x != 0,
     "unequal-tensors": lambda x: x != x.flip(0),
     "not-at-least": lambda x: ~(x >= 0),

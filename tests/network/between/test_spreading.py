@@ -102,7 +102,7 @@ def test_softmax(axis: int, columns: int) -> None:
     np.testing.assert_array_equal(network(np.full_like(x, 3)), np.float32(1 / x.shape[axis]))
     for value in (np.inf, np.nan):
         x[2, 3, 4] = value
-        of_row = tuple(slice(None) if place == axis % 3 else number for place, number in enumerate((2, 3, 4)))
+        of_row = tuple(slice(None) if index == axis % 3 else number for index, number in enumerate((2, 3, 4)))
         y = network(x)
         assert np.isnan(y[of_row]).any()
         y[of_row] = 0

@@ -54,7 +54,7 @@ ALIKE = (
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    sparing(product(CASES, DTYPES), lambda place: in_turns(place) and [*CASES][place // 2] not in ALIKE),
+    sparing(product(CASES, DTYPES), lambda index: in_turns(index) and [*CASES][index // 2] not in ALIKE),
     ids=str,
 )
 def test_operators_of_torch(name: str, dtype: str) -> None:
@@ -114,7 +114,7 @@ def sample(random: Random) -> Sample:
         shape[shape.index(max(shape))] //= 2
     axes = sorted(random.sample(range(len(shape)), random.randint(1, len(shape))))
     axis, order = random.randrange(len(shape)), random.sample(range(len(shape)), len(shape))
-    other = [size if place != axis else random.choice(SIZES) for place, size in enumerate(shape)]
+    other = [size if index != axis else random.choice(SIZES) for index, size in enumerate(shape)]
     row = [size if random.random() < 0.5 else 1 for size in shape]
     few = tuple(axes)
 
@@ -154,7 +154,7 @@ def test_random_shapes(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "axes"),
-    sparing(product(OPEN, [(0,), (2, 3), (0, 2, 3)]), lambda place: place in (0, 4, 8, 10, 14, 15)),
+    sparing(product(OPEN, [(0,), (2, 3), (0, 2, 3)]), lambda index: index in (0, 4, 8, 10, 14, 15)),
     ids=str,
 )
 def test_open_sizes(name: str, axes: tuple[int, ...]) -> None:
@@ -282,7 +282,7 @@ def test_windows_of_channels_in_a_row(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_averages_take_no_branches(dtype: str) -> None:
-    """Padding is in registers, in the place of loads, and counts are no divisors."""
+    """Padding is in registers, instead of loads, and counts are no divisors."""
 
     def pool(x: Any) -> Any:
         return op.nn.avg_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC", count_include_pad=True)
@@ -321,8 +321,8 @@ def test_neighbouring_threads_store_all_channels_of_a_pixel() -> None:
 
     mod = lowered(module_of(Sample(pool, pool, [(32, 112, 112, 24)]), "float16"))
     (source,) = cuda.sources(lowering.build(mod, SM_90).mod)
-    place = re.search(r"\*\(uint4\*\)\(\w+_ptr \+ (.*)\)\) = ", source[source.rindex("__global__") :])[1] + ")"
-    formula = re.sub(r"\(\(int\)(\w+)\.x\)", r"\1", place).replace("/", "//")
+    offset = re.search(r"\*\(uint4\*\)\(\w+_ptr \+ (.*)\)\) = ", source[source.rindex("__global__") :])[1] + ")"
+    formula = re.sub(r"\(\(int\)(\w+)\.x\)", r"\1", offset).replace("/", "//")
     found = [eval(formula, {"blockIdx": 0, "threadIdx": thread}) for thread in range(48)]
     assert all(found[thread] == found[thread - thread % 3] + thread % 3 * 8 for thread in range(48))
 

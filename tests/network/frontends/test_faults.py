@@ -18,7 +18,7 @@ from tests.shared.sparing import in_turns, sparing
 from tvmconv.network import build, compiling, import_model, passes
 from tvmconv.network.between.cpu import spreading
 from tvmconv.network.frontends.onnx import conversion as onnx_conversion
-from tvmconv.network.graph.faults import Refused, tvm_at_work
+from tvmconv.network.graph.faults import Refused, tvm_errors_as_refusals
 from tvmconv.network.passes import execution
 from tvmconv.problem.errors import UnsupportedModelError
 from tvmconv.targets import resolve_target
@@ -86,14 +86,14 @@ def test_bugs_of_importing_come_out(where: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_bugs_in_code_without_a_file_come_out() -> None:
     for name, refused in (
-        ("tvmconv.network.passes.convolutions.joints", False),
+        ("tvmconv.network.passes.convolutions.concat_slices", False),
         ("tvm.relax.op", True),
         ("numpy.linalg", False),
     ):
         code = compile("def run(): raise TypeError('a bug')", "<generated>", "exec")
         module: dict[str, Any] = {"__name__": name}
         exec(code, module)
-        with pytest.raises(Refused if refused else TypeError, match="a bug"), tvm_at_work():
+        with pytest.raises(Refused if refused else TypeError, match="a bug"), tvm_errors_as_refusals():
             module["run"]()
 
 
@@ -161,8 +161,8 @@ def test_bugs_of_computations_come_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_for_an_operator_ends() -> None:
     """Compiling each operator of a large model alone may take minutes: the message says that it was stopped."""
     model = import_model(small())
-    place, problem = compiling.operator_at_fault(model.mod, resolve_target("llvm"), "not today", seconds=-1.0)
-    assert (place, problem) == ("the model (the first 0 operators that were tried in -1 s compile alone)", "not today")
+    fault, problem = compiling.operator_at_fault(model.mod, resolve_target("llvm"), "not today", seconds=-1.0)
+    assert (fault, problem) == ("the model (the first 0 operators that were tried in -1 s compile alone)", "not today")
 
 
 def refused_in_a_branch() -> onnx.ModelProto:

@@ -138,8 +138,8 @@ def test_more_elements_than_there_are() -> None:
 def test_any_number_of_chosen_elements(count: int) -> None:
     """What follows an operator whose result has as many rows as numbers decide is right for none as well."""
     graph = Graph((5, 4))
-    places = graph.node("NonZero", graph.node("Greater", "x", graph.constant(0.0)))
-    rows = graph.node("Transpose", places, perm=[1, 0])
+    positions = graph.node("NonZero", graph.node("Greater", "x", graph.constant(0.0)))
+    rows = graph.node("Transpose", positions, perm=[1, 0])
     chosen = graph.node("Unsqueeze", graph.node("GatherND", "x", rows), graph.constant([1], "int64"))
     product = graph.node("Softmax", graph.node("MatMul", chosen, graph.random(1, 3)), axis=1)
     model = graph.model(graph.node("Concat", product, graph.random(2, 3), axis=0))
@@ -150,9 +150,9 @@ def test_any_number_of_chosen_elements(count: int) -> None:
 
 def test_sums_of_elements_that_may_be_none_are_refused() -> None:
     graph = Graph((5, 4))
-    places = graph.node("Cast", graph.node("NonZero", "x"), to=onnx.TensorProto.FLOAT)
+    positions = graph.node("Cast", graph.node("NonZero", "x"), to=onnx.TensorProto.FLOAT)
     with pytest.raises(UnsupportedModelError, match=r"ReduceSum \(node .*needs elements along axis 1"):
-        import_model(graph.model(graph.node("ReduceSum", places, graph.constant([1], "int64"))))
+        import_model(graph.model(graph.node("ReduceSum", positions, graph.constant([1], "int64"))))
 
 
 PADS: dict[str, tuple[int, Callable[[Array, int], Array]]] = {

@@ -51,13 +51,13 @@ ONE_OF_EACH = (
 )
 """Tests of operators that have a converter here and no other test, and of their modes; each takes a moment."""
 
-NAMES = [name for place, name in enumerate(sorted(LISTED)) if CHOSEN.match(name) or place % EVERY == 0]
+NAMES = [name for index, name in enumerate(sorted(LISTED)) if CHOSEN.match(name) or index % EVERY == 0]
 
 
 @pytest.mark.parametrize(
     "name",
     # Of those that are much alike a quarter: some as they are, some with constants.
-    [*ONE_OF_EACH, *sparing(NAMES, lambda place: not ALIKE.match(NAMES[place]) or place % 8 in (0, 3))],
+    [*ONE_OF_EACH, *sparing(NAMES, lambda index: not ALIKE.match(NAMES[index]) or index % 8 in (0, 3))],
 )
 def test_conformance(name: str) -> None:
     found, outcome, why = json.loads(onnx_conformance.result(name))

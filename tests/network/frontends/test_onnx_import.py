@@ -59,8 +59,8 @@ def interleaved(g: Graph, x: str) -> str:
     half = g.node("Div", channels, g.constant([2], "int64"))
     first, axis = g.constant([0], "int64"), g.constant([1], "int64")
     left, right = g.node("Slice", x, first, half, axis), g.node("Slice", x, half, channels, axis)
-    place = g.constant([2], "int64")
-    stacked = g.node("Concat", *(g.node("Unsqueeze", each, place) for each in (left, right)), axis=2)
+    axis = g.constant([2], "int64")
+    stacked = g.node("Concat", *(g.node("Unsqueeze", each, axis) for each in (left, right)), axis=2)
     sizes = [size(left, 0), g.node("Mul", size(left, 1), g.constant(2, "int64")), size(left, 2), size(left, 3)]
     shape = g.node("Concat", *(g.node("Unsqueeze", each, g.constant([0], "int64")) for each in sizes), axis=0)
     return g.node("Reshape", stacked, shape)

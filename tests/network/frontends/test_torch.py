@@ -252,7 +252,7 @@ SMALL = (torch.linspace(-2, 2, 1 * 4 * 7 * 8).reshape(1, 4, 7, 8) * 11).sin()
 
 
 NAMES = [*CHECKS]
-TOGETHER = [NAMES[place : place + 6] for place in range(0, len(NAMES), 6)]
+TOGETHER = [NAMES[first : first + 6] for first in range(0, len(NAMES), 6)]
 """The cases that are one network: most of the time is torch's, which exports it."""
 
 

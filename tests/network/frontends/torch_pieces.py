@@ -275,8 +275,8 @@ class Positions(nn.Module):
         columns = columns / (columns[:, :, -1:] + 1e-6) * 2 * math.pi
         steps = 10000 ** (2 * torch.div(torch.arange(4), 2, rounding_mode="floor") / 4)
         parts = []
-        for place in (rows, columns):
-            angles = place[:, :, :, None] / steps
+        for positions in (rows, columns):
+            angles = positions[:, :, :, None] / steps
             parts.append(torch.stack((angles[..., 0::2].sin(), angles[..., 1::2].cos()), 4).flatten(3))
         return x + torch.cat(parts, 3).permute(0, 3, 1, 2)
 

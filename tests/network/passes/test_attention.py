@@ -19,7 +19,7 @@ from tests.shared.passes import use_fused, use_kernels, use_products, with_preci
 from tvmconv.autotvm.task import extract_from_model
 from tvmconv.dispatch import select
 from tvmconv.network.passes.context import Context
-from tvmconv.network.passes.early.heads import scale_results, slice_parts
+from tvmconv.network.passes.early.heads import scale_results, slice_single_indices
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
 from tvmconv.network.passes.fused import fused_problems
@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch")
 
 def prepared(module: Any, inputs: tuple[Any, ...] | None, word: str = "float16") -> tvm.IRModule:
     """Return a network's module in a precision, as the pass gets it."""
-    mod = with_safe_softmax(scale_results(slice_parts(tvmconv.import_model(module, inputs).mod)))
+    mod = with_safe_softmax(scale_results(slice_single_indices(tvmconv.import_model(module, inputs).mod)))
     narrow, precision = with_precision(with_rows_in_matrices(mod, SM_90), SM_90, word)
     mod, _ = use_kernels(narrow, SM_90, "auto", precision)
     return mod
@@ -58,9 +58,9 @@ def test_blocks_of_transformers(name: str, word: str) -> None:
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     assert [layer.convolution.workload.dtype for layer in layers] == [word] * 2
     names = operators(mod)
-    places = [place for place, name in enumerate(names) if name == "relax.call_tir"]
-    assert len(places) == 3
-    assert set(names[places[0] + 1 : places[-1]]) == {"relax.reshape", "relax.call_tir"}
+    indices = [index for index, name in enumerate(names) if name == "relax.call_tir"]
+    assert len(indices) == 3
+    assert set(names[indices[0] + 1 : indices[-1]]) == {"relax.reshape", "relax.call_tir"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -131,7 +131,7 @@ def test_attention_of_inputs(name: str, word: str) -> None:
     dtype = torch.float16 if word == "float16" else torch.float32
     inputs = tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     model = tvmconv.import_model(Function(function), inputs)
-    mod, layers = use_fused(slice_parts(model.mod), SM_90, "float32" if word == "float16" else word)
+    mod, layers = use_fused(slice_single_indices(model.mod), SM_90, "float32" if word == "float16" else word)
     assert [layer.kernel for layer in layers] == ["tvmconv cuda/attention"] * 2
     found = run(lowered(mod), [each.numpy() for each in inputs])
     assert sum("attention" in kernel for kernel in found.kernels) == 1
@@ -186,7 +186,7 @@ def test_attention_of_onnx(name: str) -> None:
 def test_parts_are_read_in_place() -> None:
     function, shapes = TAKEN["parts"]
     model = tvmconv.import_model(Function(function), (torch.zeros(shapes[0]).half(),))
-    mod, _ = use_fused(slice_parts(model.mod), SM_90)
+    mod, _ = use_fused(slice_single_indices(model.mod), SM_90)
     assert set(operators(mod)) == {"relax.reshape", "relax.call_tir"}
 
 

@@ -137,7 +137,7 @@ def test_an_identity_that_is_missing_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("nhwc_is_faster")
 @pytest.mark.parametrize("by_planes", [False, True])
 def test_nothing_is_between_kernels_on_a_gpu(by_planes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels read half of a tensor, and store theirs in its place, by their serial twins."""
+    """Kernels read half of a tensor, and store their results over it, by their serial twins."""
     monkeypatch.setattr("tvmconv.network.passes.half._is_faster", lambda *_: True)
     planes = "tvmconv.schedules.cuda.depthwise_planes.template"
     if by_planes:

@@ -150,7 +150,7 @@ def test_between_convolutions_there_are_three_kernels() -> None:
     assert layers[0].convolution.workload.out_layout == "NHWC"
     called = [call.args[0] for block in blocks_of(mod) for call in block.values.values() if calls(call, "call_tir")]
     names = [var.name_hint for var in called if is_scheduled(mod[var])]
-    first, second = (place for place, name in enumerate(names) if name.startswith("tvmconv_tensor_"))
+    first, second = (index for index, name in enumerate(names) if name.startswith("tvmconv_tensor_"))
     between = names[first + 1 : second]
     assert ["mean" in between[0], "tvmconv_gate_" in between[1], "multiply" in between[2]] == [True] * 3
     assert len(between) == 3

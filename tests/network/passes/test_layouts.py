@@ -101,7 +101,7 @@ def shuffled(g: Graph, x: str) -> str:
 
 def interleaved(g: Graph, x: str) -> str:
     """Bring both halves of the channels in turns, one of them behind a convolution."""
-    first, middle, last, axis = (g.constant([place], "int64") for place in (0, 8, 16, 1))
+    first, middle, last, axis = (g.constant([index], "int64") for index in (0, 8, 16, 1))
     halves = g.node("Slice", x, first, middle, axis), conv(g, g.node("Slice", x, middle, last, axis), 8, 8)
     stacked = g.node("Concat", *(g.node("Unsqueeze", each, g.constant([2], "int64")) for each in halves), axis=2)
     return g.node("Reshape", stacked, g.constant([2, 16, 9, 10], "int64"))
@@ -250,7 +250,7 @@ COVERED = (
 # Where nothing has another layout there is less to get wrong.
 @pytest.mark.parametrize(
     "case",
-    sparing(CASES, lambda place: "b" in CASES[place].layouts and CASES[place].id not in COVERED),
+    sparing(CASES, lambda index: "b" in CASES[index].layouts and CASES[index].id not in COVERED),
     ids=lambda case: case.id,
 )
 def test_numbers(case: Case) -> None:
@@ -270,7 +270,7 @@ ALIKE = (
 @pytest.mark.usefixtures("nhwc_is_faster")
 @pytest.mark.parametrize(
     "case",
-    sparing(CASES, lambda place: "l" in CASES[place].on_gpu and CASES[place].id not in ALIKE),
+    sparing(CASES, lambda index: "l" in CASES[index].on_gpu and CASES[index].id not in ALIKE),
     ids=lambda case: case.id,
 )
 def test_numbers_of_serial_twins(case: Case) -> None:

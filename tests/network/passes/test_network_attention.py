@@ -20,10 +20,10 @@ from tests.shared.passes import use_kernels, use_products, with_precision
 from tests.shared.sparing import every
 from tvmconv import lowering
 from tvmconv.network.passes.convolutions.functions import NetworkKernel, add_kernel
-from tvmconv.network.passes.early.heads import scale_results, slice_parts
+from tvmconv.network.passes.early.heads import scale_results, slice_single_indices
 from tvmconv.network.passes.early.matrices import with_rows_in_matrices
 from tvmconv.network.passes.early.safe_softmax import with_safe_softmax
-from tvmconv.network.passes.fusible import permute_parts
+from tvmconv.network.passes.fusible import permute_slices
 from tvmconv.schedules.cuda.tensor import template as tensor
 from tvmconv.targets import cuda
 
@@ -100,7 +100,7 @@ def test_parts_of_keys_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> Non
         return q @ k.transpose(-1, -2)
 
     x = torch.randn(2, 13, 256)
-    mod, _ = use_products(slice_parts(tvmconv.import_model(Function(scores), (x,)).mod), SM_90)
+    mod, _ = use_products(slice_single_indices(tvmconv.import_model(Function(scores), (x,)).mod), SM_90)
     (name,) = (name for name in mod.get_global_vars() if "product" in name.name_hint)
     packing, _ = device_functions(mod[name], SM_90)
     arrays = {"w": x.numpy().reshape(-1), "packed": np.full((2, 8, 16, 32), np.nan, "float32")}
@@ -110,7 +110,7 @@ def test_parts_of_keys_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Biased(torch.nn.Module):
-    """Attention with a bias for each pair of places, as windows have."""
+    """Attention with a bias for each pair of positions, as windows have."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def test_scores_get_no_padding(name: str) -> None:
 
 
 def test_parts_are_slices() -> None:
-    """A place on an axis is no table's, and each part that is read is permuted by itself."""
+    """An index on an axis is no table's, and each part that is read is permuted by itself."""
 
     def parts(x: torch.Tensor) -> torch.Tensor:
         y = x.reshape(2, 5, 3, 4).permute(2, 0, 1, 3)
@@ -166,7 +166,7 @@ def test_parts_are_slices() -> None:
 
     mod = tvmconv.import_model(Function(parts), (torch.zeros(2, 5, 12),)).mod
     assert "relax.take" not in operators(mod)
-    names = operators(permute_parts(slice_parts(mod)))
+    names = operators(permute_slices(slice_single_indices(mod)))
     assert "relax.take" not in names
     assert [names.count(f"relax.{each}") for each in ("permute_dims", "strided_slice")] == [2, 2]
 
@@ -196,7 +196,7 @@ def test_scales_come_behind_products() -> None:
     inputs = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(6, 5)
     mod = scale_results(tvmconv.import_model(Function(scaled), inputs).mod)
     names = [name for name in operators(mod) if name in ("relax.matmul", "relax.multiply", "relax.divide")]
-    products = [place for place, name in enumerate(names) if name == "relax.matmul"]
+    products = [index for index, name in enumerate(names) if name == "relax.matmul"]
     assert names[: products[0]] in ([], ["relax.multiply"])  # that of what is read
     assert sorted(names) == ["relax.divide", *["relax.matmul"] * 2, *["relax.multiply"] * 2]
     machine = tvm.relax.VirtualMachine(lowering.build(mod, LLVM), tvm.cpu())

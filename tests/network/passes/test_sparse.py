@@ -96,7 +96,7 @@ def test_equal_weights_share_a_kernel() -> None:
 
 def test_dense_weights_and_too_many_weights_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sparse" not in kernels(library.build(model({})))
-    monkeypatch.setattr(sparse_kernels, "MOST_NONZEROS", 20)
+    monkeypatch.setattr(sparse_kernels, "MAX_NONZEROS", 20)
     assert kernels(library.build(model(MIXED), AVX512)) == ["direct", "pointwise", "sparse", "sparse"]
 
 

@@ -57,11 +57,12 @@ def test_every_output_has_its_taps() -> None:
         reach = (kernel - 1) * dilation + 1
         for before, behind, more in product(range(reach), range(reach), range(stride)):
             axis = axis_of(kernel, stride, dilation, (before, behind), more, size)
-            assert min(axis.before, axis.behind) >= 0
+            assert min(axis.padding_before, axis.padding_after) >= 0
             for output in range(stride * (size - 1) + reach - before - behind + more):
-                place, phase = divmod(output + axis.first, stride)
-                assert place < size + axis.planes
-                inputs = ((place - axis.before + i * axis.dilation, tap) for i, tap in enumerate(axis.taps[phase]))
+                position, phase = divmod(output + axis.first, stride)
+                assert position < size + axis.planes
+                first = position - axis.padding_before
+                inputs = ((first + i * axis.dilation, tap) for i, tap in enumerate(axis.taps[phase]))
                 taken = {(i, tap) for i, tap in inputs if 0 <= i < size and tap >= 0}
                 sums = ((i, output + before - i * stride) for i in range(size))
                 assert taken == {(i, r // dilation) for i, r in sums if r % dilation == 0 and 0 <= r < reach}

@@ -157,9 +157,9 @@ class Case:
     ) -> tuple[Array, Array]:
         clip, size = self.attributes.get("clip", np.inf), self.hidden
 
-        def f(value: Array, place: int, clipped: bool = True) -> Array:
+        def f(value: Array, index: int, clipped: bool = True) -> Array:
             count = len(DEFAULTS[self.operator])
-            at = number * count + place
+            at = number * count + index
             name = self.attributes.get("activations", DEFAULTS[self.operator] * 2)[at]
             return ACTIVATIONS[name](np.clip(value, -clip, clip) if clipped else value, *self.numbers[at])
 

@@ -199,7 +199,7 @@ def test_what_others_keep_stays_where_no_pool_is_shared() -> None:
 
 
 def test_many_sizes_take_the_memory_of_the_largest(network: tvmconv.Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_SIZES", 4)
+    monkeypatch.setattr(sessions, "MAX_SIZES", 4)
     network.release_memory()
     for height in range(1, 12):
         check(images(2, height, 12 - height), network(images(2, height, 12 - height)))
@@ -233,7 +233,7 @@ class Graphs:
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
-    """Let a function run in place of TVM's CUDA graphs, which a machine loses with its end."""
+    """Let a function run instead of TVM's CUDA graphs, which a machine loses with its end."""
     found = Graphs()
 
     def machine(*arguments: Any) -> VirtualMachine:
@@ -291,7 +291,7 @@ def test_graphs_of_old_memory_are_dropped(graphs: Graphs) -> None:
 
 
 def test_the_number_of_graphs_is_bounded(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_SIZES", 2)
+    monkeypatch.setattr(sessions, "MAX_SIZES", 2)
     session, counts = session_with_graphs(), []
     for batch in (3, 3, 2, 2, 1, 1, 2, 3):
         call(session, images(batch, 6, 7))

@@ -64,7 +64,7 @@ LAID_OUT = {
     ),
 }  # fmt: skip
 """Problems by the algorithms that solve them, knobs that are other than by default, and what a network's kernel reads
-in the place of the weight."""
+instead of the weight."""
 
 
 def chosen(name: str) -> tuple[Problem, Selection]:
@@ -177,7 +177,7 @@ def test_convolutions_of_tvm_are_not_fused() -> None:
 
 @contextmanager
 def registered(functions: dict[str, Callable[..., object]]) -> Iterator[None]:
-    """Register functions in place of TVM's for CUDA graphs, which only a GPU has, during the block."""
+    """Register functions instead of TVM's for CUDA graphs, which only a GPU has, during the block."""
     names = {f"vm.builtin.cuda_graph.{name}": function for name, function in functions.items()}
     before = {name: tvm.get_global_func(name, allow_missing=True) for name in names}
     for name, function in names.items():
@@ -265,7 +265,7 @@ def test_a_capture_is_refused_where_memory_may_move(monkeypatch: pytest.MonkeyPa
 
 
 def test_both_functions_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run on the CPU, with the launches in place of the graph; workspaces do no harm there."""
+    """They run on the CPU, with the launches instead of the graph; workspaces do no harm there."""
     monkeypatch.setattr("tvmconv.network.passes.execution.has_workspace", lambda func: False)
     replayed: list[int] = []
     kept: dict[int, object] = {}

@@ -50,9 +50,9 @@ def test_streams_in_turns(networks: list[tvmconv.Network], count: int) -> None:
     results: list[list[Any]] = [[], []]
     torch.cuda.synchronize()
     for _ in range(CALLS):
-        for place, stream in enumerate(streams):
+        for index, stream in enumerate(streams):
             with torch.cuda.stream(stream):
-                results[place].append(networks[place % count](xs[place]))
+                results[index].append(networks[index % count](xs[index]))
     torch.cuda.synchronize()
     for x, ys in zip(xs, results, strict=True):
         check(x, ys[0])
@@ -81,13 +81,13 @@ def test_threads(networks: list[tvmconv.Network]) -> None:
     torch.cuda.synchronize()
     results: list[list[Any]] = [[] for _ in xs]
 
-    def work(place: int) -> None:
+    def work(index: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(CALLS):
-                results[place].append(networks[place % 2](xs[place]))
+                results[index].append(networks[index % 2](xs[index]))
             torch.cuda.current_stream().synchronize()
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(xs))]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(xs))]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -57,14 +57,14 @@ class Kernel(NamedTuple):
 
     @property
     def attention(self) -> Attention:
-        def place(rows: int, columns: int) -> StridedRows:
+        def rows_alone(rows: int, columns: int) -> StridedRows:
             return StridedRows.whole_tensor(self.matrices, rows, columns)
 
-        q, k = place(self.queries, self.depth), place(self.keys, self.depth)
+        q, k = rows_alone(self.queries, self.depth), rows_alone(self.keys, self.depth)
         bias = StridedRows(self.queries * self.keys, 0, ((self.matrices, 0),), self.keys, self.queries)
         return Attention(
             *(self.matrices, self.depth, self.width, self.dtype, self.out_dtype, self.scale, q, k),
-            *(place(self.keys, self.width), place(self.queries, self.width)),
+            *(rows_alone(self.keys, self.width), rows_alone(self.queries, self.width)),
             (bias,) * self.bias,
             self.safe,
         )

@@ -25,7 +25,7 @@ TILES = resolve_target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "
 """A CPU with AVX2 and AMX, which nobody makes."""
 
 GRANTED = f"define linkonce_odr hidden i32 @{amx_code.REQUEST}() nounwind {{\n  ret i32 0\n}}\n"
-"""What takes the place of the function that asks Linux for tiles."""
+"""The function that runs instead of the one that asks Linux for tiles."""
 
 needs_x86 = pytest.mark.skipif(
     host_arch() != "x86_64" or not tvm.target.codegen.target_has_features("avx2", resolve_target("llvm")),

@@ -68,7 +68,7 @@ LAYOUTS = (
 
 @pytest.mark.parametrize(
     ("shape", "layouts", "number"),
-    sparing(pairs(SHAPES, LAYOUTS), lambda place: place % 5 == 0),  # all shapes, layouts and types
+    sparing(pairs(SHAPES, LAYOUTS), lambda index: index % 5 == 0),  # all shapes, layouts and types
     ids=str,
 )
 def test_layouts(shape: str, layouts: tuple[str, str], number: int, tiles: Emulator) -> None:

@@ -64,7 +64,7 @@ def types(name: str) -> tuple[str, ...]:
     ("name", "dtype"),
     sparing(
         [(name, dtype) for name in FAMILIES for dtype in types(name)],
-        lambda place: place in (0, 1, 3, 4, 7, 8, 11, 13, 14, 15),  # each instruction once, both of AVX-512's ways
+        lambda index: index in (0, 1, 3, 4, 7, 8, 11, 13, 14, 15),  # each instruction once, both of AVX-512's ways
     ),
     ids=lambda value: value,
 )
@@ -99,7 +99,7 @@ def test_no_instruction_saturates() -> None:
 
 @pytest.mark.parametrize(
     ("out_dtype", "dtype"),
-    sparing(product(STORAGE_TYPES, QUANTIZED), lambda place: place % 4 in (0, 3)),  # each output once
+    sparing(product(STORAGE_TYPES, QUANTIZED), lambda index: index % 4 in (0, 3)),  # each output once
 )
 def test_types_of_outputs(dtype: str, out_dtype: str) -> None:
     """No size is a multiple of another, and zero points are the extreme ones."""
@@ -118,7 +118,7 @@ LAYOUTS = ("NCHW", "NCHW"), ("NCHW16c", "NCHW16c"), ("NCHW", "NCHW16c"), ("NCHW4
 @pytest.mark.skipif(dot_instruction(HERE, "int8").lanes != 16, reason="blocks of 16 are those of AVX-512")  # type: ignore[union-attr]
 @pytest.mark.parametrize(
     ("shape", "layouts", "number"),
-    sparing(pairs(SHAPES, LAYOUTS), lambda place: place % 6 == 0 or place == 25),  # all shapes, and all layouts
+    sparing(pairs(SHAPES, LAYOUTS), lambda index: index % 6 == 0 or index == 25),  # all shapes, and all layouts
     ids=str,
 )
 def test_layouts(shape: str, layouts: tuple[str, str], number: int) -> None:
@@ -141,7 +141,7 @@ GROUPS = {
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    sparing(product(GROUPS, QUANTIZED), lambda place: place % 4 in (0, 3)),  # each case once
+    sparing(product(GROUPS, QUANTIZED), lambda index: index % 4 in (0, 3)),  # each case once
 )
 def test_groups(name: str, dtype: str) -> None:
     """The last byte of a row of single pixels was once stored as four, by LLVM 22."""
@@ -168,7 +168,7 @@ DEPTHWISE: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = 
 
 @pytest.mark.parametrize(
     ("name", "block", "dtype"),
-    sparing(product(DEPTHWISE, (1, 16), QUANTIZED), lambda place: place % 4 in (0, 3)),  # two of each
+    sparing(product(DEPTHWISE, (1, 16), QUANTIZED), lambda index: index % 4 in (0, 3)),  # two of each
 )
 def test_depthwise(name: str, block: int, dtype: str) -> None:
     x, w, options = DEPTHWISE[name]

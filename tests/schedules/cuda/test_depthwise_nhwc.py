@@ -65,7 +65,7 @@ def test_a_residual_of_an_open_plane_is_refused() -> None:
 
 
 def test_nan_and_infinity_stay_in_their_windows() -> None:
-    """What is read beside the input in the place of zeros is left out, whatever it is."""
+    """Elements that are read beside the input instead of zeros are left out, whatever they are."""
     problem = nhwc((1, 8, 6, 6), (8, 1, 3, 3))
     operands = random_operands(problem.workload)
     operands["x"][0, 0, 0, 0], operands["x"][0, -1, -1, 1] = np.nan, np.inf

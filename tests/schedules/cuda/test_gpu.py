@@ -212,14 +212,14 @@ def test_bfloat16_is_rounded_to_nearest_even() -> None:
 def test_saved_operator(tmp_path: Path) -> None:
     workload = ConvWorkload.depthwise((2, 8, 14, 14), (8, 1, 3, 3), activation="relu")
     operands = random_operands(workload)
-    tvmconv.compile(workload, "cuda").save(tmp_path / "operator.so")
+    tvmconv.compile(workload, "cuda").save(tmp_path / "depthwise.so")
     code = (
         "import sys, torch, tvmconv, tvmconv.targets.cuda as cuda;"
         "x, w = (torch.load(path).cuda() for path in sys.argv[2:4]);"
         "y = tvmconv.load(sys.argv[1])(x, w);"
         "torch.save(y.cpu(), sys.argv[4])"
     )
-    paths = [str(tmp_path / name) for name in ("operator.so", "x.pt", "w.pt", "y.pt")]
+    paths = [str(tmp_path / name) for name in ("depthwise.so", "x.pt", "w.pt", "y.pt")]
     for path, array in zip(paths[1:3], on_gpu(operands), strict=True):
         torch.save(array.cpu(), path)
     subprocess.run([sys.executable, "-c", code, *paths], check=True)

@@ -57,7 +57,7 @@ def scheduled(of: str, workload: ConvWorkload) -> tuple[tirx.PrimFunc, Workspace
     return take_out(without_tensor_cores(any_batch(of, workload, SM_90), SM_90), SM_90)
 
 
-@pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda place: place % 8 in (1, 6)))
+@pytest.mark.parametrize(("name", "of"), sparing(product(CASES, GRADIENTS), lambda index: index % 8 in (1, 6)))
 def test_serial_twin(name: str, of: str) -> None:
     check_twin(of, CASES[name], *scheduled(of, CASES[name]))
 
@@ -118,7 +118,7 @@ def test_mirrored_taps_take_what_is_tuned_for_the_convolution() -> None:
     assert mirrored == plain
 
 
-@pytest.mark.parametrize(("name", "of"), sparing(product(SINGLE, GRADIENTS), lambda place: place % 12 in (1, 6)))
+@pytest.mark.parametrize(("name", "of"), sparing(product(SINGLE, GRADIENTS), lambda index: index % 12 in (1, 6)))
 def test_serial_twin_in_nhwc(name: str, of: str) -> None:
     workload = SINGLE[name].in_nhwc()
     check_twin(of, workload, *scheduled(of, workload))

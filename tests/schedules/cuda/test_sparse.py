@@ -93,7 +93,7 @@ def test_nothing_is_left_of_zeros() -> None:
     assert products == np.count_nonzero(weight)
     reads = np.count_nonzero(weight.any(axis=0))
     assert source.count("float x") == reads
-    assert source.count(" tvmconv::copy_word<") == 5 * 3  # channels that are read, and places of a thread
+    assert source.count(" tvmconv::copy_word<") == 5 * 3  # channels that are read, and words of a thread
 
 
 def test_vectors_are_immediates() -> None:

@@ -82,8 +82,8 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("config", "dtype", "precision"), PLACES, ids=str)
-def test_places_in_fragments(config: Config, dtype: str, precision: str) -> None:
-    """Each output of a tile takes each term from the right place of both factors, and no other.
+def test_indices_in_fragments(config: Config, dtype: str, precision: str) -> None:
+    """Each output of a tile takes each term from the right index of both factors, and no other.
 
     One factor has a single 1 in each row, which picks a term of the other one, of small integers: the results are
     exact. So it goes through all terms, with the factors in either order.
@@ -254,8 +254,8 @@ def test_exact_integers(name: str, config: Config | None) -> None:
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
 @pytest.mark.parametrize("config", TILES, ids=str)
-def test_places_of_integers_in_fragments(config: Config, dtype: str) -> None:
-    """Each output of a tile takes each of the 128 terms of a chunk from the right place of both factors."""
+def test_indices_of_integers_in_fragments(config: Config, dtype: str) -> None:
+    """Each output of a tile takes each of the 128 terms of a chunk from the right index of both factors."""
     require("wgmma" if config.wgmma else "mma")
     terms, rows, columns = 128, config.block_m, config.block_n
     problem = layer((1, terms, 1, rows), (columns, terms, 1, 1), dtype)

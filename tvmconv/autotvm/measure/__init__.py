@@ -49,6 +49,10 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
     """Measures trials with a builder and a runner: `measure_option(LocalBuilder(), LocalRunner())`.
 
     "local" stands for either of these two objects.
+
+    >>> from tvmconv import autotvm
+    >>> option = autotvm.measure_option(autotvm.LocalBuilder(timeout=60), autotvm.LocalRunner(number=5, repeat=3))
+    >>> option.close()
     """
 
     def __init__(self, builder: Builder | str, runner: Runner | str) -> None:

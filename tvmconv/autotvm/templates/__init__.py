@@ -61,6 +61,24 @@ def template(task_name: str) -> Callable[[F], F]:
 
     Called as it is, in a `with tvm.target.Target(...)`, it returns the schedule with the best configuration of the logs
     that are applied, or else with the default one, with a warning.
+
+    >>> from tvm import te
+    >>> from tvm.s_tir import Schedule
+    >>> from tvmconv import autotvm
+    >>> @autotvm.template("example/doubled")
+    ... def doubled(n):
+    ...     x = te.placeholder((n,), name="x")
+    ...     y = te.compute((n,), lambda i: 2 * x[i], name="y")
+    ...     sch = Schedule(te.create_prim_func([x, y]))
+    ...     cfg = autotvm.get_config()
+    ...     cfg.define_split("tile", n, num_outputs=2)
+    ...     _, inner = cfg["tile"].apply(sch, sch.get_sblock("y"), sch.get_loops(sch.get_sblock("y"))[0])
+    ...     sch.vectorize(inner)
+    ...     return sch, [x, y]
+    >>> task = autotvm.create("example/doubled", (8,), "llvm")
+    >>> [config["tile"].size for config in task.config_space.configs]
+    [(-1, 1), (-1, 2), (-1, 4), (-1, 8)]
+    >>> task.check(task.config_space.get(1))
     """
     if not isinstance(task_name, str) or not task_name:
         raise InvalidArgumentError("task_name", task_name, "a name, such as 'tutorial/matmul'")

@@ -33,6 +33,13 @@ class ConfigSpace:
 
     `cfg[name]` is the first value of each knob, so that the template makes a schedule: the default. For tuners it is a
     space like those of tvmconv's own templates.
+
+    >>> from tvmconv import autotvm
+    >>> cfg = autotvm.ConfigSpace()
+    >>> _ = cfg.define_split("tile", 8, num_outputs=2)
+    >>> _ = cfg.define_knob("unroll", [False, True])
+    >>> len(cfg), cfg["tile"].size, cfg["unroll"].val
+    (8, (-1, 1), False)
     """
 
     is_fallback = False

@@ -17,6 +17,13 @@ class GATuner(Tuner):
 
     The first `population` trials are random. From then on each batch is a generation: its parents are the best
     `population` of all trials, the faster the likelier, and a child that is illegal or known is not born.
+
+    >>> import tvmconv
+    >>> from tvmconv import autotvm
+    >>> task = autotvm.create(tvmconv.ConvWorkload.depthwise((1, 32, 14, 14), (32, 1, 3, 3)), "llvm")
+    >>> tuner = autotvm.GATuner(task, pop_size=16, mutation_prob=0.2, seed=0)
+    >>> len(tuner.next_batch(4))
+    4
     """
 
     attempts = 20

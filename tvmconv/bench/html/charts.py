@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, floor, log10
 
 from .markup import Markup, tag
@@ -186,15 +187,11 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Char
 
 def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
     """Return the corners of a curve that only goes down: its ends and the points where it falls."""
-    corners: list[Point] = []
-    for a, b in line:
-        if not corners:
-            corners.append((a, b))
-        elif b != corners[-1][1]:
-            corners += [(a, corners[-1][1]), (a, b)]
-    if corners and corners[-1][0] != line[-1][0]:
-        corners.append(line[-1])
-    return corners
+    corners: list[Point] = [line[0]]
+    for (_, before), (a, b) in pairwise(line):
+        if b != before:
+            corners += [(a, before), (a, b)]
+    return [*dict.fromkeys([*corners, line[-1]])]
 
 
 def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: tuple[str, str]) -> list[Markup]:

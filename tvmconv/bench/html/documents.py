@@ -34,9 +34,6 @@ def _document(document: Figures) -> list[Markup]:
     for name, value in document.items():
         if not _is_records(value):
             single += _flat(name, value).items()
-        elif nested := [item for item in value if any(map(_is_records, item.values()))]:
-            for item in nested:
-                parts += [tag("h3", str(item.get("title", name))), *_document(item)]
         else:
             parts += [tag("h3", name.replace("_", " ")), _records(value)]
     return [facts(single), *parts]

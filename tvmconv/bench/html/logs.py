@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from math import inf, isfinite
 from statistics import geometric_mean
 
@@ -28,6 +29,7 @@ def tuning(title: str, log: Log) -> Markup:
             ("trials", sum(map(_is_trial, log.records))),
             ("workloads", len({made.problem for made in groups})),
             ("devices", ", ".join(dict.fromkeys(made.device for made in groups))),
+            ("made with", "; ".join(dict.fromkeys(starmap(_versions, groups.items())))),
             ("under way when a run ended", len(log.under_way) or None),
             ("lines left out", skipped),
         ]
@@ -38,18 +40,8 @@ def tuning(title: str, log: Log) -> Markup:
     if len(gains) > 1:
         mean = f"{geometric_mean(gains):.3g} times as long as the best (geometric mean over {len(gains)} workloads)"
         means = tag("p", f"Default configurations take {mean}.")
-    headers = [
-        "workload",
-        "template",
-        "default, µs",
-        "best, µs",
-        "times",
-        "trials",
-        "failed",
-        "best configuration",
-        "device",
-    ]
-    return section(title, head, _convergence(groups), means, table(headers, rows), _failures(log.records))
+    headers = ["workload", "template", "default, µs", "best, µs", "times", "trials", "failed", "best configuration"]
+    return section(title, head, _convergence(groups), means, table([*headers, "device"], rows), _failures(log.records))
 
 
 def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
@@ -59,6 +51,10 @@ def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
     costs = [None if record is None else 1e6 * record.cost for record in (default, best)]
     gain = None if default is None or best is None else default.cost / best.cost
     return [str(made.problem), made.template, *costs, gain, sum(map(_is_trial, records)), failed, knobs, made.device]
+
+
+def _versions(made: Made, records: Sequence[Record]) -> str:
+    return f"apache-tvm {made.tvm}, tvmconv {records[-1].versions.tvmconv}, {made.processor}"
 
 
 def _is_trial(record: Record) -> bool:

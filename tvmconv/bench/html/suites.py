@@ -19,6 +19,12 @@ def benchmark(title: str, report: Report) -> Markup:
             ("rounds", report.rounds),
             ("caches", report.cache),
             ("workloads", len(report.rows)),
+            ("driver", report.device.driver),
+            (
+                "target",
+                " ".join(str(report.target[name]) for name in ("kind", "arch", "mcpu") if name in report.target),
+            ),
+            ("versions", ", ".join(f"{package} {version}" for package, version in report.versions.items())),
         ]
     )
     suites = dict.fromkeys(row.suite for row in report.rows)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import shutil
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -190,12 +191,14 @@ HINTS = {"float16": "f16", "bfloat16": "bf16"}
 """OpenVINO's names of half precisions."""
 
 
-def exported(module: Any, x: Any) -> bytes:
-    """Return the ONNX model of a module with input x and output y, by the exporter that needs no further package."""
+def exported(module: Any, x: Any, open_axes: Mapping[int, str] | None = None) -> bytes:
+    """Return the ONNX model of a module with input x, of which axes may be open, by their names, and output y."""
     import torch
 
-    buffer = io.BytesIO()
-    torch.onnx.export(module, (x,), buffer, input_names=["x"], output_names=["y"], dynamo=False)
+    buffer, names = io.BytesIO(), {"input_names": ["x"], "output_names": ["y"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this exporter, which needs no further package, is to be replaced
+        torch.onnx.export(module, (x,), buffer, **names, dynamic_axes={"x": dict(open_axes or {})}, dynamo=False)
     return buffer.getvalue()
 
 

@@ -12,13 +12,12 @@ from torch import nn
 
 from .parts import (
     Attention,
-    ChannelShuffle,
     ChannelsLast,
     Concat,
     First,
     Residual,
     Scaled,
-    ShuffleDown,
+    Shuffled,
     SqueezeExcite,
     Tokens,
     classifier,
@@ -118,15 +117,34 @@ def inverted(
 
 
 def mobilenet_v2() -> nn.Module:
-    layers: list[nn.Module] = [conv_bn(3, 32, 3, 2, act=nn.ReLU6)]
+    rows = (
+        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 3, 2, 32, 3), (6, 3, 2, 64, 4), (6, 3, 1, 96, 3), (6, 3, 2, 160, 3),
+        (6, 3, 1, 320, 1),
+    )  # fmt: skip
+    return expanding(rows, nn.ReLU6, squeezes=False)
+
+
+def efficientnet_b0() -> nn.Module:
+    rows = (
+        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+        (6, 3, 1, 320, 1),
+    )  # fmt: skip
+    return expanding(rows, nn.SiLU, squeezes=True)
+
+
+def expanding(
+    rows: Sequence[tuple[int, int, int, int, int]], act: Callable[[], nn.Module], squeezes: bool
+) -> nn.Module:
+    """Return a network with blocks for each row: expansion, kernel, stride of the first one, channels and count."""
+    layers: list[nn.Module] = [conv_bn(3, 32, 3, 2, act=act)]
     channels = 32
-    for expansion, out, count, stride in (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)
-    ):  # fmt: skip
+    for expansion, size, stride, out, count in rows:
         for block in range(count):
-            layers.append(inverted(channels, channels * expansion, out, 3, 1 if block else stride, nn.ReLU6))
+            hidden = channels * expansion
+            squeeze = SqueezeExcite(hidden, channels // 4, nn.SiLU(), nn.Sigmoid()) if squeezes else None
+            layers.append(inverted(channels, hidden, out, size, 1 if block else stride, act, squeeze))
             channels = out
-    return nn.Sequential(*layers, conv_bn(320, 1280, act=nn.ReLU6), *classifier(1280))
+    return nn.Sequential(*layers, conv_bn(320, 1280, act=act), *classifier(1280))
 
 
 def mobilenet_v3() -> nn.Module:
@@ -171,25 +189,10 @@ def shufflenet_v2() -> nn.Module:
     channels = 24
     for out, count in ((116, 4), (232, 8), (464, 4)):
         left = nn.Sequential(conv_bn(channels, channels, 3, 2, channels, None), conv_bn(channels, out // 2))
-        layers.append(ShuffleDown(left, branch(channels, out // 2, 2)))
-        layers += [ChannelShuffle(branch(out // 2, out // 2, 1)) for _ in range(count - 1)]
+        layers.append(Shuffled(left, branch(channels, out // 2, 2), halved=False))
+        layers += [Shuffled(nn.Identity(), branch(out // 2, out // 2, 1), halved=True) for _ in range(count - 1)]
         channels = out
     return nn.Sequential(*layers, conv_bn(464, 1024), *classifier(1024))
-
-
-def efficientnet_b0() -> nn.Module:
-    layers: list[nn.Module] = [conv_bn(3, 32, 3, 2, act=nn.SiLU)]
-    channels = 32
-    for expansion, size, stride, out, count in (
-        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
-        (6, 3, 1, 320, 1),
-    ):  # fmt: skip
-        for block in range(count):
-            hidden = channels * expansion
-            squeeze = SqueezeExcite(hidden, channels // 4, nn.SiLU(), nn.Sigmoid())
-            layers.append(inverted(channels, hidden, out, size, 1 if block else stride, nn.SiLU, squeeze))
-            channels = out
-    return nn.Sequential(*layers, conv_bn(320, 1280, act=nn.SiLU), *classifier(1280))
 
 
 def convnext_tiny() -> nn.Module:

@@ -23,7 +23,7 @@ from tvmconv.problem.precision import DEFAULT, HALVES
 from tvmconv.targets import backend_of
 
 from .. import choose
-from ..timing import Call, Timer, Timing, interleave, timer, times_as_long, use_threads_of_tvm
+from ..timing import Call, Timer, Timing, interleave, timer, use_threads_of_tvm
 from .ahead import Case, Task, build_side_by_side, built, release
 from .contenders import DENSE, FLOAT32, OURS, PEERS, Contender, OpenVino, Prepared, PyTorch, Tvmconv
 
@@ -48,35 +48,31 @@ class NetworkRow(msgspec.Struct, frozen=True):
     """The height and width of the images, in pixels."""
     sparsity: float | None
     """The share of zeros in the weights; None where they were left as they are."""
-    times: dict[str, Timing]
-    errors: dict[str, float]
-    """The largest error, as a share of the largest output."""
-    build_seconds: dict[str, float]
-    """The seconds from the module of torch to the end of the first call, unless it was built ahead."""
-    memory: dict[str, int]
-    """The bytes of the GPU that are in use after some calls: weights, intermediate tensors, code; empty for a CPU."""
-    file_bytes: dict[str, int]
-    kernels: dict[str, int]
-    """The number of the network's convolutions that run on each of tvmconv's templates, or on TVM's loops."""
-    skipped: dict[str, str]
-    """The reasons why contenders took no part."""
-    failed: dict[str, str]
-    """The failures of contenders that took part."""
     precision: str = DEFAULT
     """The precision of tvmconv."""
+    parameters: int = 0
+    times: dict[str, Timing] = {}
+    errors: dict[str, float] = {}
+    """The largest error, as a share of the largest output."""
+    build_seconds: dict[str, float] = {}
+    """The seconds from the module of torch to the end of the first call, unless it was built ahead."""
+    memory: dict[str, int] = {}
+    """The bytes of the GPU that are in use after some calls: weights, intermediate tensors, code; empty for a CPU."""
+    file_bytes: dict[str, int] = {}
+    kernels: dict[str, int] = {}
+    """The number of the network's convolutions that run on each of tvmconv's templates, or on TVM's loops."""
+    skipped: dict[str, str] = {}
+    """The reasons why contenders took no part."""
+    failed: dict[str, str] = {}
+    """The failures of contenders that took part."""
     ratios: dict[str, float] = {}
     """The ratio of signal to noise in dB."""
     top1: dict[str, float] = {}
     """The share of random images, or pixels, with the same largest output as in float64; empty for float32."""
-    parameters: int = 0
 
     def images_per_second(self, contender: str) -> float:
         """Return how many images a contender that has run takes in a second, one batch after the other."""
         return self.batch / self.times[contender].median
-
-    def times_faster(self, peer: str) -> float | None:
-        """Return the ratio of the peer's time to tvmconv's; None unless both have run."""
-        return times_as_long(self.times, peer, OURS.name)
 
 
 def timm_table(rows: Iterable[NetworkRow]) -> str:
@@ -166,8 +162,8 @@ def measure_network(
     x = exact.images[: case.batch].clone()
     expected = exact(_ends(x)).cpu()
     precision = ours.precision if isinstance(ours, Tvmconv) else DEFAULT
-    row = NetworkRow(case.name, case.batch, case.size, case.sparsity, {}, {}, {}, {}, {}, {}, {}, {}, precision)
-    row = msgspec.structs.replace(row, parameters=sum(weight.numel() for weight in module.parameters()))
+    parameters = sum(weight.numel() for weight in module.parameters())
+    row = NetworkRow(case.name, case.batch, case.size, case.sparsity, precision, parameters)
     calls: dict[str, Call] = {}
     timers: dict[str, Timer] = {}
     for task in tasks:

@@ -47,32 +47,18 @@ class SqueezeExcite(nn.Module):  # type: ignore[misc]
         return x * self.gate(x)
 
 
-class ChannelShuffle(nn.Module):  # type: ignore[misc]
-    """A unit that sends half of the channels through a branch and then interleaves both halves."""
+class Shuffled(nn.Module):  # type: ignore[misc]
+    """A unit whose results of two branches are interleaved by channels, each of all channels or of one half of them."""
 
-    def __init__(self, branch: nn.Module) -> None:
+    def __init__(self, left: nn.Module, right: nn.Module, halved: bool) -> None:
         super().__init__()
-        self.branch = branch
+        self.left, self.right, self.halved = left, right, halved
 
     def forward(self, x: Tensor) -> Tensor:
-        kept, worked = x.chunk(2, dim=1)
-        return interleave(kept, self.branch(worked))
-
-
-class ShuffleDown(nn.Module):  # type: ignore[misc]
-    """A unit with two branches of all channels, whose results are interleaved by channels."""
-
-    def __init__(self, left: nn.Module, right: nn.Module) -> None:
-        super().__init__()
-        self.left, self.right = left, right
-
-    def forward(self, x: Tensor) -> Tensor:
-        return interleave(self.left(x), self.right(x))
-
-
-def interleave(left: Tensor, right: Tensor) -> Tensor:
-    n, c, h, w = left.shape
-    return torch.stack([left, right], 2).reshape(n, 2 * c, h, w)
+        first, second = x.chunk(2, dim=1) if self.halved else (x, x)
+        left, right = self.left(first), self.right(second)
+        n, c, h, w = left.shape
+        return torch.stack([left, right], 2).reshape(n, 2 * c, h, w)
 
 
 class ChannelsLast(nn.Module):  # type: ignore[misc]

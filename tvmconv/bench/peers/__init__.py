@@ -8,7 +8,7 @@ from tvmconv.problem.precision import DEFAULT
 
 from .copies import Copy
 from .onnxruntime import OnnxRuntime
-from .ours import Algorithm, ChannelsLast, Dense, Plain, Tvmconv
+from .ours import Algorithm, ChannelsLast, Plain, Tvmconv
 from .peer import Peer
 from .products import Gemm, Im2colGemm, Im2colSpmm
 from .pytorch import Compiled, PyTorch
@@ -27,10 +27,10 @@ def known_peers(precision: str = DEFAULT) -> dict[str, Peer]:
     The precision is that of peers that are tvmconv.
     """
     peers = (
-        Plain(precision),
-        Dense(precision),
-        ChannelsLast(precision),
-        *(Algorithm(algorithm, precision) for algorithm in dense_algorithms((FORWARD,))),
+        Plain(precision, "tvmconv-plain"),
+        Tvmconv(precision, "tvmconv-dense"),
+        ChannelsLast(precision, "tvmconv-channels-last"),
+        *(Algorithm(precision, f"tvmconv-{each}", each) for each in dense_algorithms((FORWARD,))),
         PyTorch(),
         PyTorch("pytorch-channels-last", channels_last=True),
         PyTorch("pytorch-tf32", tf32=True),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tvmconv.dispatch import algorithms_for
 from tvmconv.problem import Problem
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from tvmconv.runtime.sparse.operator import SparseOperator
 
 
+@dataclass(eq=False)
 class Tvmconv(Function):
     """tvmconv with the configuration of a log that it ships, or with the default."""
 
-    name = "tvmconv"
-    takes_integers = True
-    algorithm = "auto"
+    precision: str = DEFAULT
+    name: str = "tvmconv"
+    algorithm: str = "auto"
     config: Any = None
     """A configuration to take, whatever tvmconv itself would choose; None leaves the choice to it."""
 
-    def __init__(self, precision: str = DEFAULT) -> None:
-        self.precision = precision
+    takes_integers: ClassVar[bool] = True
 
     def forward(self, workload: ConvWorkload, target: tvm.target.Target) -> Callable[..., Any]:
         from tvmconv.runtime import operators
@@ -44,11 +45,6 @@ class Tvmconv(Function):
 class Algorithm(Tvmconv):
     """tvmconv with one of its algorithms for a convolution, to see them side by side."""
 
-    def __init__(self, algorithm: str, precision: str = DEFAULT) -> None:
-        super().__init__(precision)
-        self.algorithm = algorithm
-        self.name = f"tvmconv-{algorithm}"
-
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         known = algorithms_for(Problem(workload, precision=self.precision), target)
         if self.algorithm not in known:
@@ -58,8 +54,6 @@ class Algorithm(Tvmconv):
 
 class ChannelsLast(Tvmconv):
     """tvmconv for operands whose channels are last in memory, as torch's channels_last has them."""
-
-    name = "tvmconv-channels-last"
 
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         known = algorithms_for(Problem(workload.in_nhwc(), precision=self.precision), target)
@@ -83,8 +77,6 @@ class ChannelsLast(Tvmconv):
 class Plain(Tvmconv):
     """tvmconv for the convolution without its epilogue, which shows the cost of the fused epilogue."""
 
-    name = "tvmconv-plain"
-
     def obstacle(self, workload: ConvWorkload, target: tvm.target.Target) -> str | None:
         return "the convolution has no epilogue to leave out" if workload.epilogue == Epilogue() else None
 
@@ -96,12 +88,6 @@ class Plain(Tvmconv):
 
     def computes(self, workload: ConvWorkload) -> ConvWorkload:
         return workload.without_epilogue()
-
-
-class Dense(Tvmconv):
-    """tvmconv's dense kernel, which multiplies zeros, too."""
-
-    name = "tvmconv-dense"
 
 
 class Sparse(Tvmconv):

@@ -72,6 +72,6 @@ class Function(Peer):
 
 
 def not_installed(*packages: str) -> str | None:
-    """Return an obstacle that names those of some packages that are missing, if any."""
+    """Return an obstacle that says how to get those of some packages that are missing, if any."""
     missing = [package for package in packages if find_spec(package) is None]
-    return f"{', '.join(missing)} not installed" if missing else None
+    return f"not installed: pip install {' '.join(missing)}" if missing else None

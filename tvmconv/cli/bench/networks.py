@@ -28,7 +28,7 @@ from ..options import (
     rounds,
     threads_option,
 )
-from .report import print_absent
+from .report import print_absent, print_means
 from .run import begin, collected, kept
 
 if TYPE_CHECKING:
@@ -83,12 +83,16 @@ def networks(
     Weights are random. Every contender's output is compared with float64 first; then they are called in turn, on a GPU
     each in a CUDA graph of all its launches, and times are medians of the rounds. "build" is from the module to the end
     of the first call, "memory" what the GPU has less then, and "file" what one deploys. "x tvmconv" is how many times
-    as long as tvmconv it takes. A peer that cannot take part is listed with the reason. Ctrl-C and errors end the run
-    with the networks before them, and where it is killed --output has them. --precision is that of tvmconv; "top-1" is
-    the share of 32 random images of which a network has the same largest output as in float64. In half precision so are
-    pytorch-half, torch-compile-half and torch-compile-max-autotune, which takes minutes to choose, whose images and
-    weights are channels_last; pytorch-autocast casts those of float32 in each call, and tvmconv-float32 stays in
-    float32. pytorch-tf32 is for a GPU. The exit code is 5 if tvmconv computes something wrong.
+    as long as tvmconv it takes. A peer that cannot take part is listed with the reason, one that is not installed with
+    the command that installs it. Ctrl-C and errors end the run with the networks before them, and where it is killed
+    --output has them.
+
+    --precision is that of tvmconv; "top-1" is the share of 32 random images of which a network has the same largest
+    output as in float64. In half precision so are pytorch-half, torch-compile-half and torch-compile-max-autotune,
+    which takes minutes to choose, whose images and weights are channels_last; pytorch-autocast casts those of float32
+    in each call, and tvmconv-float32 stays in float32. pytorch-tf32 is for a GPU. onnxruntime and openvino are for a
+    CPU: ONNX Runtime computes in float32, OpenVINO in half precision where --precision is one. The exit code is 5 if
+    tvmconv computes something wrong.
 
     Many rows are quicker with --jobs: networks and kernels of torch-compile are built side by side before any row is
     measured, so "build" stays empty.
@@ -117,7 +121,9 @@ def networks(
         if as_json:
             print_json(report(rows))
         elif len(rows) > 1:
-            _print_means(rows)
+            contenders = dict.fromkeys(name for row in rows for name in row.times if name != "tvmconv")
+            for batch in dict.fromkeys(row.batch for row in rows):
+                print_means(f"\nbatch {batch}, ", [row for row in rows if row.batch == batch], contenders)
 
 
 def _bars(rows: Sequence[NetworkRow]) -> Chart | None:
@@ -144,11 +150,13 @@ def _printed(rows: Iterable[NetworkRow]) -> Iterator[NetworkRow]:
 
 def _columns(row: NetworkRow) -> dict[str, dict[str, object]]:
     """Return the columns of a row's table, each with its cells by contender; those without any are left out."""
+    from tvmconv.bench.report import times_faster
+
     columns: dict[str, dict[str, object]] = {
         "ms": {name: _milli(timing.median) for name, timing in row.times.items()},
         "images/s": {name: float(f"{row.images_per_second(name):.4g}") for name in row.times},
         "spread": {name: f"{_milli(timing.low)}-{_milli(timing.high)}" for name, timing in row.times.items()},
-        "x tvmconv": {name: ratio for name in row.times if (ratio := row.times_faster(name))},
+        "x tvmconv": {name: ratio for name in row.times if (ratio := times_faster(row, name))},
         "error": {name: f"{error:.1e}" for name, error in row.errors.items()},
         "dB": {name: f"{ratio:.1f}" for name, ratio in row.ratios.items()},
         "top-1, %": {name: float(f"{100 * share:.4g}") for name, share in row.top1.items()},
@@ -160,16 +168,6 @@ def _columns(row: NetworkRow) -> dict[str, dict[str, object]]:
     ):
         columns[title] = {name: round(value / unit, 1) for name, value in values.items()}
     return {title: cells for title, cells in columns.items() if cells}
-
-
-def _print_means(rows: Sequence[NetworkRow]) -> None:
-    from tvmconv.bench.report import geometric_means
-
-    contenders = dict.fromkeys(name for row in rows for name in row.times if name != "tvmconv")
-    for batch in dict.fromkeys(row.batch for row in rows):
-        means = geometric_means([row for row in rows if row.batch == batch], contenders)
-        click.echo(f"\ngeometric means at batch {batch} (of so many), times as long as tvmconv:")
-        click.echo(", ".join(f"{mean:.3g} {name} ({count})" for name, (mean, count) in means.items()))
 
 
 def _milli(seconds: float) -> float:

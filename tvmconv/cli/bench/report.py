@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
@@ -34,14 +34,19 @@ def print_report(report: Report, run: Run) -> None:
 
 
 def _print_means(rows: Sequence[Row]) -> None:
-    from tvmconv.bench.report import geometric_means, peers_of
+    from tvmconv.bench.report import peers_of
 
     ours = [row.limit / row.ours.median for row in rows if row.ours and row.limit is not None]
-    if not ours:
-        return
-    means = [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"]
-    means += [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, peers_of(rows)).items()]
-    click.echo(f"geometric means (of so many): {', '.join(means)}")
+    if ours:
+        print_means("", rows, peers_of(rows), [f"{100 * geometric_mean(ours):.3g}% of copy ({len(ours)})"])
+
+
+def print_means(where: str, rows: Sequence[Compared], peers: Iterable[str], before: Sequence[str] = ()) -> None:
+    """Print how many times as long as tvmconv each peer takes in the geometric mean, and over how many rows."""
+    from tvmconv.bench.report import geometric_means
+
+    means = [f"{mean:.3g} x {peer} ({count})" for peer, (mean, count) in geometric_means(rows, peers).items()]
+    click.echo(f"{where}geometric means (of so many): {', '.join([*before, *means])}")
 
 
 def print_absent(rows: Sequence[Compared]) -> None:

@@ -51,16 +51,16 @@ def with_sizes(
     Raises `InvalidArgumentError` for shapes that no input has.
     """
     sizes: dict[str, int] = {}
-    own = {spec.name: spec.shape for spec in specs}
+    shapes_of_inputs = {spec.name: spec.shape for spec in specs}
     for name, shape in shapes.items():
-        pairs = list(zip_longest(own.get(name, ()), shape))
-        if not pairs or not all(mine == given or str in (type(mine), type(given)) for mine, given in pairs):
+        pairs = list(zip_longest(shapes_of_inputs.get(name, ()), shape))
+        if not pairs or not all(size == given or str in (type(size), type(given)) for size, given in pairs):
             raise InvalidArgumentError("input-shapes", f"{name}:{shape}", f"shapes of {', '.join(map(str, specs))}")
     for array_shapes in (known, shapes):
         for spec in specs:
-            for mine, given in zip(spec.shape, array_shapes.get(spec.name, ()), strict=False):
-                if isinstance(mine, str) and isinstance(given, int):
-                    sizes.setdefault(mine, given)
+            for size, given in zip(spec.shape, array_shapes.get(spec.name, ()), strict=False):
+                if isinstance(size, str) and isinstance(given, int):
+                    sizes.setdefault(size, given)
     for spec in specs:
         if spec.shape and isinstance(spec.shape[0], str):
             sizes.setdefault(spec.shape[0], 1)

@@ -190,8 +190,8 @@ def open_shape(spec: TensorSpec, problem: Problem) -> tuple[int | str, ...]:
         return spec.shape
     row, column = layouts[spec.name].spatial
     planes = "" if spec.name == "x" else "output "
-    places = {"batch": (0, "batch"), "height": (row, f"{planes}height"), "width": (column, f"{planes}width")}
-    names = dict(places[size] for size in problem.open_sizes)
+    axes = {"batch": (0, "batch"), "height": (row, f"{planes}height"), "width": (column, f"{planes}width")}
+    names = dict(axes[size] for size in problem.open_sizes)
     return tuple(names.get(axis, size) for axis, size in enumerate(spec.shape))
 
 

@@ -47,8 +47,8 @@ def tell_log(path: Path, tasks: Sequence[Task], device: DeviceFacts | None) -> N
         note(f"never ended in an earlier run: {record.problem}, {knobs_text(record)}")
     objections: Counter[str] = Counter()
     for task in tasks:
-        mine = (record for record in log.records if record.problem == task.problem)
-        objections += sifted(mine, task.target, task.maker, device)[1]
+        of_task = (record for record in log.records if record.problem == task.problem)
+        objections += sifted(of_task, task.target, task.maker, device)[1]
     for why, count in objections.items():
         note(f"{path}: {count} records are not used: {why}")
 

@@ -77,7 +77,7 @@ class TensorForm(NamedTuple):
     """True if no chunk spans two taps."""
     rounds_input: bool = False
     """True if a separate kernel rounds the input to TF32 numbers."""
-    exchanged: bool = False
+    weight_is_x: bool = False
     """True if the workload's x is the problem's weight, and its w the problem's input."""
 
 
@@ -102,14 +102,14 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
     tiles, rows, columns). Where `finishes_early` is true "tile" has the epilogue's results instead, in the output's
     type.
 
-    Where factors are `exchanged` the workload's x is the problem's weight, and its w the problem's input: the
+    With `weight_is_x` the workload's x is the problem's weight, and its w the problem's input: the
     epilogue's vectors are along the pixels of one image, and w is returned first.
     """
-    flat, exchanged = with_flat_pixels(workload), form.exchanged
-    first, second = ("w", "x") if exchanged else ("x", "w")
+    flat, weight_is_x = with_flat_pixels(workload), form.weight_is_x
+    first, second = ("w", "x") if weight_is_x else ("x", "w")
     x = te.placeholder(*workload.operands["x"], name=first)
     w = te.placeholder(*workload.operands["w"], name=second)
-    operands = epilogue_operands(flat, exchanged)
+    operands = epilogue_operands(flat, weight_is_x)
     sums = tensor_sums(x, w, operands, workload, tile, form)
     left = sums.shape[0]
     part = te.reduce_axis((0, left), name="part")
@@ -121,8 +121,8 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
 
     planes = te.compute(flat.output_shape, gather, name="planes")
     early = finishes_early(workload, form.split_k)
-    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, exchanged)
-    return [*((w, x) if exchanged else (x, w)), *operands.values(), output]
+    output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, weight_is_x)
+    return [*((w, x) if weight_is_x else (x, w)), *operands.values(), output]
 
 
 def tensor_sums(
@@ -138,7 +138,7 @@ def tensor_sums(
     The factors may be stages themselves. The epilogue's operands are read where `finishes_early` is true.
     """
     flat = with_flat_pixels(workload)
-    split_k, weight_parts, in_tile, by_tap, rounds_input, exchanged = form
+    split_k, weight_parts, in_tile, by_tap, rounds_input, weight_is_x = form
     count = -(-chunks(workload, by_tap) // split_k)
     columns = _columns(x, workload, tile, count * split_k, by_tap, rounds_input)
     factors = _weights(w, workload, tile, count * split_k, by_tap, weight_parts)
@@ -168,7 +168,7 @@ def tensor_sums(
         if not early:
             return y
         pixel, channel = tile.transposed(row, column)
-        if exchanged:
+        if weight_is_x:
             index, limit = pt * tile.block_m + row_major_number(pixel, tile.pixels), flat.width
             begin, whole = 0, is_whole(limit, tile.block_m)
         else:

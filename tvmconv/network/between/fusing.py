@@ -14,7 +14,7 @@ from ..graph.convolutions import OPERATORS
 from ..graph.graph import operator_name
 
 
-def fused(mod: tvm.IRModule) -> tvm.IRModule:
+def fuse(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with its functions fused by their patterns, and with open sizes in one form.
 
     FuseTIR compares shapes as they are written: that of an array in the function that stores it, and in the one that
@@ -50,7 +50,7 @@ def _simplified(array: BufferType) -> BufferType:
     )
 
 
-def kept_apart(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def lowered_unfused(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return an operator lowered to a function that TVM fuses with nothing, for `LegalizeOps`.
 
     Before: `y = R.nn.conv2d(x, w)`. After: `y = R.call_tir(conv2d, (x, w))`, where `conv2d` has an opaque pattern.
@@ -68,17 +68,17 @@ def _slice(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Return a slice lowered, and kept apart if it goes backwards along an axis."""
     steps = call.args[4].fields if len(call.args) > 4 else ()
     is_reversed = any(isinstance(step, tirx.IntImm) and int(step) < 0 for step in steps)
-    return kept_apart(builder, call) if is_reversed else call.op.get_attr("FLegalize")(builder, call)
+    return lowered_unfused(builder, call) if is_reversed else call.op.get_attr("FLegalize")(builder, call)
 
 
-REVERSING = {"relax.flip": kept_apart, "relax.strided_slice": _slice}
+REVERSING = {"relax.flip": lowered_unfused, "relax.strided_slice": _slice}
 """The functions that lower operators which may reverse axes, by name, for `LegalizeOps`.
 
 TVM (in FlattenBuffer) simplifies falling indices wrongly if their axis is divided, as after a reshape.
 """
 
 
-SEPARATED = {**dict.fromkeys(OPERATORS, kept_apart), **REVERSING}
+SEPARATED = {**dict.fromkeys(OPERATORS, lowered_unfused), **REVERSING}
 """The functions that lower operators which are not fused on a GPU, by name, for `LegalizeOps`.
 
 TVM 0.27 schedules a fused grouped convolution (dlight's Reduction, where a thread owns several outputs) so that the

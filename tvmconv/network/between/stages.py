@@ -121,20 +121,20 @@ def is_contraction(stage: Stage) -> bool:
 
 def flat_index(buffer: Any, indices: Iterable[Expr]) -> Expr:
     """Return the offset of an element in a buffer's memory, in elements, by its indices."""
-    place: Expr = tirx.const(0, "int64")
+    offset: Expr = tirx.const(0, "int64")
     for index, extent in zip(indices, buffer.ty.shape, strict=True):
-        place = _continued(place, extent, index)
-    return place
+        offset = _with_index(offset, extent, index)
+    return offset
 
 
-def _continued(place: Expr, extent: Expr, index: Expr) -> Expr:
+def _with_index(offset: Expr, extent: Expr, index: Expr) -> Expr:
     """Return an offset continued by an index, where quotient and remainder of one number become that number again."""
     if isinstance(index, tirx.FloorMod) and tvm_ffi.structural_equal(index.b, extent):
-        quotient, terms = tirx.FloorDiv(index.a, index.b), _addends(place)
+        quotient, terms = tirx.FloorDiv(index.a, index.b), _addends(offset)
         others = [term for term in terms if not tvm_ffi.structural_equal(term, quotient)]
         if len(others) == len(terms) - 1:
             return reduce(operator.add, (term * extent for term in others), index.a)
-    return place * extent + index
+    return offset * extent + index
 
 
 def _addends(value: Expr) -> list[Expr]:
@@ -146,17 +146,17 @@ def stride(load: TensorLoad, axis: Var) -> Expr:
     return step_of(flat_index(load.source, load.indices), axis, Analyzer())
 
 
-def step_of(place: Expr, axis: Var, analyzer: Analyzer) -> Expr:
+def step_of(offset: Expr, axis: Var, analyzer: Analyzer) -> Expr:
     """Return the difference of an offset from one index on an axis to the next; no constant where that varies."""
-    return analyzer.simplify(substitute(place, {axis: axis + 1}) - place)
+    return analyzer.simplify(substitute(offset, {axis: axis + 1}) - offset)
 
 
-def runs_along(load: TensorLoad, axis: Var) -> bool:
+def is_contiguous_along(load: TensorLoad, axis: Var) -> bool:
     """Return whether elements at neighbouring indices on an axis are neighbours in memory."""
     return _is_one(stride(load, axis))
 
 
-def is_in_place(load: TensorLoad, stage: Stage) -> bool:
+def loads_stored_offset(load: TensorLoad, stage: Stage) -> bool:
     """Return whether a load reads the offset, in elements, to which the stage stores."""
     analyzer = Analyzer()
     for var, extent in stage.outer.items():
@@ -221,8 +221,8 @@ def stage_of(block: SBlock) -> Stage | None:
         return _simple(squared, axes, analyzer)
 
     values = [simplified(_without(binds, store.value)) for store in stores]
-    places = [[simplified(index) for index in store.indices] for store in stores]
-    if any(not tvm_ffi.structural_equal(one, other) for one, other in pairwise(places)):
+    indices = [[simplified(index) for index in store.indices] for store in stores]
+    if any(not tvm_ffi.structural_equal(one, other) for one, other in pairwise(indices)):
         return None
     kinds = {axis.var: axis.iter_type for axis in block.iter_vars if axis.var not in zero}
     outer = {var: axes[var] for var, kind in kinds.items() if kind == tirx.IterVar.DataPar}
@@ -231,7 +231,7 @@ def stage_of(block: SBlock) -> Stage | None:
         return None
     targets = [store.buffer for store in stores]
     if block.init is None:
-        return None if reduced else Stage(targets, places[0], values, outer, {}, [], [])
+        return None if reduced else Stage(targets, indices[0], values, outer, {}, [], [])
     _, begins = _statements(block.init)
     if any(type(value) not in JOINS for value in values) or begins is None:
         return None
@@ -243,7 +243,7 @@ def stage_of(block: SBlock) -> Stage | None:
     terms = [value.b for value in values]
     if any(load.source.same_as(target) for term in terms for load, _ in loads_in(term) for target in targets):
         return None
-    return Stage(targets, places[0], terms, outer, reduced, joins, [inits[target] for target in targets])
+    return Stage(targets, indices[0], terms, outer, reduced, joins, [inits[target] for target in targets])
 
 
 def _without_squares(call: tvm.ir.Call) -> Expr:
@@ -278,12 +278,12 @@ def _without_open_quotients(expr: Expr, axes: Mapping[Var, Expr]) -> Expr:
         whole, rest = [], []
         for term in _addends(division.a):
             others = factors(term)
-            place = next((i for i, each in enumerate(others) if tvm_ffi.structural_equal(each, division.b)), None)
-            if place is None:
+            index = next((i for i, each in enumerate(others) if tvm_ffi.structural_equal(each, division.b)), None)
+            if index is None:
                 rest.append(term)
             else:
                 whole.append(
-                    reduce(operator.mul, [*others[:place], *others[place + 1 :]], tirx.const(1, term.ty.dtype))
+                    reduce(operator.mul, [*others[:index], *others[index + 1 :]], tirx.const(1, term.ty.dtype))
                 )
         if isinstance(division.b, tirx.IntImm) or len(rest) > 1 or not all(is_below(term, division.b) for term in rest):
             return division

@@ -19,7 +19,7 @@ from tvmconv.compute.substitution import substitute
 LEAST_LANES = 4
 """The fewest lanes with which vectors pay."""
 
-MOST_LOADS = 256
+MAX_LOADS = 256
 """The largest number of vectors that are loaded for a row of outputs."""
 
 
@@ -60,7 +60,7 @@ class VectorCode:
         for var, values in reduction.outer.items():
             self._analyzer.bind(var, values)
 
-    def row(self, most_lanes: int) -> list[tirx.Stmt]:
+    def row(self, max_lanes: int) -> list[tirx.Stmt]:
         """Return statements for a row of outputs of windows that slide along rows.
 
         The rows of a window are first reduced to one row, in contiguous vectors. These cover the row from end to end,
@@ -68,35 +68,35 @@ class VectorCode:
         the row is read or written.
         """
         found = self.reduction
-        ((place, outputs),) = found.outputs.items()
+        ((output_axis, outputs),) = found.outputs.items()
         column, row = found.load.indices[-1], int(self.source.ty.shape[-1])
-        along = {var: extent for var, extent in found.reduced.items() if var in variables(column)}
-        across = {var: extent for var, extent in found.reduced.items() if var not in along}
-        inside = {place, *along}
+        reduced_along_rows = {var: extent for var, extent in found.reduced.items() if var in variables(column)}
+        reduced_across_rows = {var: extent for var, extent in found.reduced.items() if var not in reduced_along_rows}
+        inside = {output_axis, *reduced_along_rows}
         of_columns = [each for each in found.conditions if variables(each) & inside]
         of_rows = [each for each in found.conditions if not variables(each) & inside]
         others = [*found.load.indices[:-1], *found.target.indices[:-1]]
-        if any(variables(each) & inside for each in others) or not found.target.indices[-1].same_as(place):
+        if any(variables(each) & inside for each in others) or not found.target.indices[-1].same_as(output_axis):
             return []
         if not all(variables(each) <= inside for each in (column, *of_columns)):
             return []
-        if -(-outputs // most_lanes) * prod(found.reduced.values()) > MOST_LOADS:  # even with the longest vectors
+        if -(-outputs // max_lanes) * prod(found.reduced.values()) > MAX_LOADS:  # even with the longest vectors
             return []
 
         def window(output: int) -> Iterator[int | None]:
             """Yield the columns that an output reads; None for padding."""
-            for values in _points(along):
-                at = {place: output, **values}
+            for values in _points(reduced_along_rows):
+                at = {output_axis: output, **values}
                 is_there = all(int(self._simplified(each, at)) for each in of_columns)
                 yield int(self._simplified(column, at)) if is_there else None
 
         windows = [list(window(output)) for output in range(outputs)]
-        stride = max([1, *_steps(windows)])
-        lanes = most_lanes
+        stride = max([1, *_distances(windows)])
+        lanes = max_lanes
         while lanes > outputs or _width(lanes, stride) > row:
             lanes //= 2
         starts = _starts(outputs, lanes)
-        if lanes < LEAST_LANES or len(starts) * prod(found.reduced.values()) > MOST_LOADS:
+        if lanes < LEAST_LANES or len(starts) * prod(found.reduced.values()) > MAX_LOADS:
             return []
         width = _width(lanes, stride)
         begins = _starts(row, width)
@@ -116,7 +116,7 @@ class VectorCode:
                 lane.append(chosen.index(begin) * width + each - begin)
             for begin in chosen:
                 if begin not in parts:
-                    parts[begin] = self._part(begin, width, across, of_rows)
+                    parts[begin] = self._part(begin, width, reduced_across_rows, of_rows)
             vectors = [parts[begin] for begin in chosen]
             if None in columns:
                 vectors.append(tirx.Broadcast(found.fill, width))
@@ -165,7 +165,7 @@ def _points(axes: Mapping[Var, int]) -> Iterator[dict[Var, int]]:
         yield dict(zip(axes, values, strict=True))
 
 
-def _steps(windows: list[list[int | None]]) -> Iterator[int]:
+def _distances(windows: list[list[int | None]]) -> Iterator[int]:
     """Yield the distances from the columns of one output to those of the next."""
     for one, other in pairwise(windows):
         yield from (b - a for a, b in zip(one, other, strict=True) if a is not None and b is not None)

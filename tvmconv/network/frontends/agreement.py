@@ -9,7 +9,7 @@ from tvm import relax, tirx
 
 from ..graph.constants import sizes_of
 from ..sizes.facts import Size, as_expr, equal, is_number, python_text
-from .builder import ImportBuilder, moved
+from .builder import ImportBuilder, gathered
 
 NAME = "in_agreement"
 """The beginning of the names of the functions that give a tensor the sizes of another."""
@@ -121,7 +121,7 @@ def _with_sizes(builder: ImportBuilder, tensor: relax.Expr, axes: Sequence[_Axis
         each = zip(at, sizes, axes, strict=True)
         return [tirx.if_then_else(size == 1, 0, i) if axis.may_repeat else i for i, size, axis in each]
 
-    return moved(builder, tensor, [axis.target for axis in axes], source, NAME)
+    return gathered(builder, tensor, [axis.target for axis in axes], source, NAME)
 
 
 def _is_same(axis: _Axis) -> bool:

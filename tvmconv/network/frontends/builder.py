@@ -123,7 +123,7 @@ Source: TypeAlias = Callable[..., Sequence[tirx.Expr]]
 """A function of indices in a result, of the sizes of an operand and of further numbers: the indices in the operand."""
 
 
-def moved(
+def gathered(
     builder: relax.BlockBuilder,
     x: relax.Expr,
     shape: Sequence[Size],
@@ -160,4 +160,4 @@ def tiled(builder: ImportBuilder, x: relax.Expr, times: Sequence[Size], shape: S
         each = zip(is_repeated, at[new:], sizes, strict=True)
         return [tirx.floormod(i, size) if repeated else i for repeated, i, size in each]
 
-    return moved(builder, x, shape, source, "tile")
+    return gathered(builder, x, shape, source, "tile")

@@ -70,7 +70,7 @@ ASSUMED_SIDE = 224
 The length of its sequences is assumed to be the same; their positions are the rows of linear layers.
 """
 
-MOST_ASSUMED = 2**20
+MAX_ASSUMED = 2**20
 """The size from which a model's input is assumed to be no larger."""
 
 Assumed = Mapping[tvm.tirx.Var, int]
@@ -117,7 +117,7 @@ def _assumed_shape(x: relax.TensorType, least: Sequence[int]) -> tuple[int, ...]
         if isinstance(size, int):
             return size
         found = evaluated(size, dict.fromkeys(undefined_vars(size), usual))
-        return assumed(size, 4 * usual, least) if found < least and usual < MOST_ASSUMED else found
+        return assumed(size, 4 * usual, least) if found < least and usual < MAX_ASSUMED else found
 
     batch, channels, *sides = sizes_of(x) or ()
     first = [assumed(batch, ASSUMED_BATCH, 0), assumed(channels, ASSUMED_SIDE, 0)]

@@ -39,7 +39,7 @@ class Refused(Exception):  # noqa: N818
 
 
 @contextmanager
-def tvm_at_work() -> Iterator[None]:
+def tvm_errors_as_refusals() -> Iterator[None]:
     """Raise `Refused` for an error of TVM, which has no class of errors for models that it cannot handle.
 
     TVM calls code of tvmconv back, in passes and converters, and this calls TVM again. The innermost code that ran,

@@ -37,7 +37,7 @@ class Block:
         """Return whether a variable cannot be read outside the block."""
         return isinstance(var, relax.DataflowVar)
 
-    def take_as_given(self, var: relax.Var) -> None:
+    def forget_value(self, var: relax.Var) -> None:
         """Forget the value of a variable, because other values are about to replace the variables that computed it."""
         del self.values[var]
 
@@ -137,7 +137,7 @@ def call_of(value: relax.Expr | None, *names: str) -> Any:
     return value if calls(value, *names) else None
 
 
-def joined_by(value: relax.Expr | None) -> tuple[int | None, list[relax.Var]]:
+def concat_of(value: relax.Expr | None) -> tuple[int | None, list[relax.Var]]:
     """Return the axis along which a value joins variables, and these; None and no variables for any other value."""
     concat = call_of(value, "concat")
     if concat is None or concat.attrs.axis is None or not isinstance(concat.args[0], relax.Tuple):

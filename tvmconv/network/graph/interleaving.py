@@ -61,8 +61,8 @@ class Interleaving:
         whole = [size * each for size, each in zip(self.planes, self.phases, strict=True)]
         order = data_layout(layout)
         logical = (n, channels, *whole)
-        parted = relax.op.reshape(self.source, [sizes[part] for part in given])
-        permuted = relax.op.permute_dims(parted, [given.index(part) for part in wanted])
+        split = relax.op.reshape(self.source, [sizes[part] for part in given])
+        permuted = relax.op.permute_dims(split, [given.index(part) for part in wanted])
         y = relax.op.reshape(permuted, order.shape(logical) if rank == 2 else logical)
         if not any(self.first) and all(map(same_size, whole, outputs)):
             return y
@@ -93,20 +93,20 @@ def interleaving(var: relax.Var, block: Block) -> tuple[Interleaving, list[relax
     first = (0, 0) if cut is None else _cut_in_front(cut)
     reshaped = call_of(value, "reshape") if cut is None else made_by(cut.args[0], "reshape")
     permuted = None if reshaped is None else made_by(reshaped.args[0], "permute_dims")
-    parted = None if permuted is None else made_by(permuted.args[0], "reshape")
-    if first is None or reshaped is None or permuted is None or parted is None:
+    split = None if permuted is None else made_by(permuted.args[0], "reshape")
+    if first is None or reshaped is None or permuted is None or split is None:
         return None
     if [int(axis) for axis in permuted.attrs.axes or ()] != ORDER:
         return None
-    n, *channels, height, width = sizes_of(parted.ty) or ()
+    n, *channels, height, width = sizes_of(split.ty) or ()
     if not all(isinstance(size, int) for size in channels):
         return None
     groups, rows, columns, each = map(int, channels)
     given, whole = (n, prod(channels), height, width), (n, groups * each, height * rows, width * columns)
-    if not same_sizes(parted.args[0].ty, given) or not same_sizes(reshaped.ty, whole):
+    if not same_sizes(split.args[0].ty, given) or not same_sizes(reshaped.ty, whole):
         return None
     shape = sizes_of(var.ty) or ()
-    return Interleaving(parted.args[0], groups, (rows, columns), (height, width), first, shape), way
+    return Interleaving(split.args[0], groups, (rows, columns), (height, width), first, shape), way
 
 
 def _cut_in_front(cut: relax.Call) -> tuple[int, int] | None:

@@ -91,7 +91,7 @@ def channels_of(value: relax.Expr, values: Mapping[relax.Var, relax.Expr]) -> re
     return value.args[0] if chooses_channels(value) and isinstance(value.args[0], relax.Var) else None
 
 
-def along(value: relax.Call, axis: int) -> relax.Expr:
+def with_channel_axis(value: relax.Call, axis: int) -> relax.Expr:
     """Return a choice of channels, or a split of them, with the channels on another axis."""
     if is_split(value):
         parts = value.attrs.indices_or_sections
@@ -120,7 +120,7 @@ def _in_turns(groups: int, channels: int) -> Array:
     return order
 
 
-def _taken(x: relax.Expr, groups: int, channels: int) -> relax.Expr:
+def _take_in_turns(x: relax.Expr, groups: int, channels: int) -> relax.Expr:
     return relax.op.take(x, relax.const(_in_turns(groups, channels), "int64"), axis=1)
 
 
@@ -133,16 +133,16 @@ def _shuffled(reshaped: relax.Call, block: Block) -> relax.Expr | None:
         or [int(axis) for axis in permuted.attrs.axes] != [0, 2, 1, 3, 4]
     ):
         return None
-    parted = call_of(block.values.get(permuted.args[0]), "reshape")
-    if parted is None or parted.args[0].ty.ndim != 4 or (parts := sizes_of(parted.ty)) is None:
+    split = call_of(block.values.get(permuted.args[0]), "reshape")
+    if split is None or split.args[0].ty.ndim != 4 or (parts := sizes_of(split.ty)) is None:
         return None
     n, groups, channels, *plane = parts
     if not isinstance(groups, int) or not isinstance(channels, int):
         return None
     whole = (n, groups * channels, *plane)
-    if not same_sizes(parted.args[0].ty, whole) or not same_sizes(reshaped.ty, whole):
+    if not same_sizes(split.args[0].ty, whole) or not same_sizes(reshaped.ty, whole):
         return None
-    return _taken(parted.args[0], groups, channels)
+    return _take_in_turns(split.args[0], groups, channels)
 
 
 def _stacked(reshaped: relax.Call, block: Block) -> relax.Expr | None:
@@ -168,5 +168,5 @@ def _stacked(reshaped: relax.Call, block: Block) -> relax.Expr | None:
     n, channels, *plane = shape
     if casts > 1 or not same_sizes(reshaped.ty, (n, channels * len(fields), *plane)):
         return None
-    taken = _taken(relax.op.concat(fields, axis=1), len(fields), channels)
-    return relax.op.astype(taken, str(reshaped.ty.dtype)) if casts else taken
+    take = _take_in_turns(relax.op.concat(fields, axis=1), len(fields), channels)
+    return relax.op.astype(take, str(reshaped.ty.dtype)) if casts else take

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from .constants import static_shape
 from .graph import Block, call_of, calls
 
-Steps = tuple[tuple[int, int], ...]
+AxisStrides = tuple[tuple[int, int], ...]
 """An axis: sizes, the outermost first, each with its stride, in elements of memory."""
 
 RESHAPING = ("expand_dims", "flatten", "reshape", "squeeze")
@@ -28,22 +28,22 @@ class View(NamedTuple):
     """The tensor whose memory has the elements."""
     first: int
     """The offset of the first element in it, in elements."""
-    axes: tuple[Steps, ...]
+    axes: tuple[AxisStrides, ...]
 
 
 def view_of(var: relax.Var, block: Block) -> View:
     """Return a variable as a view of the farthest tensor before it from which moves and slices alone make it."""
     value, shape = block.values.get(var), static_shape(var.ty)
     assert shape is not None
-    made = call_of(value, *MOVES, "strided_slice")
-    if made is not None and isinstance(operand := made.args[0], relax.Var) and static_shape(operand.ty) is not None:
-        moved = _moved(made, view_of(operand, block), shape)
-        if moved is not None:
-            return moved
-    return View(var, 0, tuple(joined([step]) for step in in_a_row(shape)))
+    move = call_of(value, *MOVES, "strided_slice")
+    if move is not None and isinstance(operand := move.args[0], relax.Var) and static_shape(operand.ty) is not None:
+        view = _view_of_move(move, view_of(operand, block), shape)
+        if view is not None:
+            return view
+    return View(var, 0, tuple(joined([step]) for step in contiguous_strides(shape)))
 
 
-def moved_to(var: relax.Var, block: Block) -> relax.Var:
+def last_view_of(var: relax.Var, block: Block) -> relax.Var:
     """Return the last variable that moves alone make of a variable, if each has the next one as its only reader."""
     reader = block.only_reader(var)
     while reader is not None and block.is_inner(reader) and calls(block.values[reader], *MOVES):
@@ -51,16 +51,16 @@ def moved_to(var: relax.Var, block: Block) -> relax.Var:
     return var
 
 
-def in_a_row(shape: Sequence[int]) -> list[tuple[int, int]]:
+def contiguous_strides(shape: Sequence[int]) -> list[tuple[int, int]]:
     """Return the size and the stride of each axis of a contiguous tensor."""
     return [(size, prod(shape[number + 1 :])) for number, size in enumerate(shape)]
 
 
-def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
+def _view_of_move(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
     """Return the view that a move or a slice, with a result of a shape, makes of a view; None where it makes none."""
     if calls(value, *RESHAPING):
-        parts = reshaped(view.axes, shape)
-        return None if parts is None else view._replace(axes=parts)
+        new = reshaped(view.axes, shape)
+        return None if new is None else view._replace(axes=new)
     if (permuted := call_of(value, "permute_dims")) is not None:
         order = permuted.attrs.axes
         order = reversed(range(len(shape))) if order is None else order
@@ -73,11 +73,11 @@ def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
     if not all(isinstance(number, tirx.IntImm) for each in operands for number in each.fields):
         return None  # bounds that are known only when the model runs
     numbers = [[int(number) for number in each.fields] for each in operands]
-    along, begins = numbers[0], numbers[1]
+    sliced_axes, begins = numbers[0], numbers[1]
     if any(step != 1 for step in (numbers[3] if len(numbers) > 3 else [])):
         return None
     first, axes = view.first, list(view.axes)
-    for axis, begin in zip(along, begins, strict=True):
+    for axis, begin in zip(sliced_axes, begins, strict=True):
         if len(axes[axis]) != 1:
             return None
         ((size, step),) = axes[axis]
@@ -86,26 +86,26 @@ def _moved(value: relax.Call, view: View, shape: Sequence[int]) -> View | None:
     return View(view.source, first, tuple(axes))
 
 
-def reshaped(axes: Sequence[Steps], shape: Sequence[int]) -> tuple[Steps, ...] | None:
+def reshaped(axes: Sequence[AxisStrides], shape: Sequence[int]) -> tuple[AxisStrides, ...] | None:
     """Return the axes of a view in another shape; None where the sizes of one are no products of the other's parts."""
     left = list(joined(step for axis in axes for step in axis))
-    found: list[Steps] = []
-    for wanted in reversed(shape):
-        own: list[tuple[int, int]] = []
-        while wanted > 1:
+    found: list[AxisStrides] = []
+    for rest_of_size in reversed(shape):
+        strides: list[tuple[int, int]] = []
+        while rest_of_size > 1:
             size, step = left.pop()
-            taken = gcd(size, wanted)
-            if taken not in (size, wanted):
+            common = gcd(size, rest_of_size)
+            if common not in (size, rest_of_size):
                 return None
-            if taken < size:
-                left.append((size // taken, step * taken))
-            own.insert(0, (taken, step))
-            wanted //= taken
-        found.insert(0, joined(own))
+            if common < size:
+                left.append((size // common, step * common))
+            strides.insert(0, (common, step))
+            rest_of_size //= common
+        found.insert(0, joined(strides))
     return tuple(found)
 
 
-def joined(steps: Iterable[tuple[int, int]]) -> Steps:
+def joined(steps: Iterable[tuple[int, int]]) -> AxisStrides:
     """Return an axis with contiguous steps joined to one step, and without steps of size 1."""
     found: list[tuple[int, int]] = []
     for size, step in steps:

@@ -16,7 +16,7 @@ from ..sizes.facts import Size, SizeFacts, as_expr, product
 Bounds = tuple[Size, Size]
 """The least and the greatest value that the elements of a tensor may have."""
 
-MOST_STEPS = 16
+MAX_STEPS = 16
 """The largest number of operators, each on the result of the next, that are looked through."""
 
 MOVING = (
@@ -35,7 +35,7 @@ class Values:
     facts: SizeFacts
 
 
-def bounds_of(values: Values, expr: relax.Expr, steps: int = MOST_STEPS) -> Bounds | None:
+def bounds_of(values: Values, expr: relax.Expr, steps: int = MAX_STEPS) -> Bounds | None:
     """Return bounds of the integers of a tensor; None where nothing is known.
 
     Before: `k = R.argmax(x, axis=1)` with x of the shape (n, 10, h). After: (0, 9).
@@ -88,11 +88,11 @@ def _of_part(values: Values, item: relax.TupleGetItem) -> Bounds | None:
     if value is None:
         return None
     if operator_name(value) == "relax.topk" and (item.index == 1 or value.attrs.ret_type == "indices"):
-        return _along_axis(values, value)
+        return _of_indices_into_axis(values, value)
     return bounds_of(values, value.fields[item.index]) if isinstance(value, relax.Tuple) else None
 
 
-def _along_axis(values: Values, call: relax.Call) -> Bounds | None:
+def _of_indices_into_axis(values: Values, call: relax.Call) -> Bounds | None:
     """Return the bounds of indices into one axis of a call's operand, or into all elements."""
     sizes, axis = sizes_of(call.args[0].ty), call.attrs.axis
     if sizes is None:
@@ -123,9 +123,9 @@ def _of_clip(values: Values, call: relax.Call) -> Bounds | None:
 
 KNOWN: dict[str, Callable[[Values, relax.Call], Bounds | None]] = {
     "arange": _of_range,
-    "argmax": _along_axis,
-    "argmin": _along_axis,
-    "argsort": _along_axis,
+    "argmax": _of_indices_into_axis,
+    "argmin": _of_indices_into_axis,
+    "argsort": _of_indices_into_axis,
     "clip": _of_clip,
     "nonzero": _of_nonzero,
 }

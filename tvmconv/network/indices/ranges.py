@@ -38,7 +38,7 @@ def with_indices_in_range(mod: tvm.IRModule, facts: SizeFacts, words: Mapping[st
         variable = var.name.removesuffix("_output")
         node = _Node(words.get(variable, f"{name} (node {variable!r})"), facts, bindings)
         try:
-            with facts.inside(branch):
+            with facts.in_branch(branch):
                 values[var] = node.with_indices_in_range(value, name)
         except Refused as refusal:
             raise unsupported([node.words], refusal.problem, refusal.hint or HINT) from None
@@ -65,7 +65,7 @@ class _Node:
             fields = (
                 list(parts.fields)
                 if isinstance(parts, relax.Tuple)
-                else [relax.TupleGetItem(indices, place) for place in range(len(indices.ty.fields))]
+                else [relax.TupleGetItem(indices, index) for index in range(len(indices.ty.fields))]
             )
             indices = relax.Tuple([self._in_range(part, [axis], sizes) for axis, part in enumerate(fields)])
         else:

@@ -35,20 +35,20 @@ from .convolutions.kernels import (
     choose_sparse,
     choose_templates,
     compile_sparse_kernels,
-    plan_joints,
+    plan_concat_slices,
     plan_layouts,
     plan_slices,
 )
 from .convolutions.layers import find_layers, with_exact_sums
 from .early.carrying import carry_channels
 from .early.frames import with_steps_as_channels
-from .early.heads import scale_results, slice_parts
+from .early.heads import scale_results, slice_single_indices
 from .early.limits import limit_open_sizes
 from .early.matrices import with_rows_in_matrices
 from .early.safe_softmax import with_safe_softmax
 from .early.transposed import spread_transposed
 from .fused import choose_fused, use_fused
-from .fusible import flatten_concatenations, outline_branches, permute_parts
+from .fusible import flatten_concatenations, outline_branches, permute_slices
 from .half import with_precision
 from .index_checks import with_index_checks
 from .products import use_products
@@ -112,7 +112,7 @@ IMPORTING = (
 """The passes right after an importer, which share its `Imported`."""
 
 PREPARING = (
-    _of_module(slice_parts),
+    _of_module(slice_single_indices),
     _of_module(scale_results, "cuda"),
     _of_module(with_safe_softmax, "cuda"),
     _of_module(with_steps_as_channels, "cpu"),
@@ -132,7 +132,7 @@ PLANNING = (_of_context(choose_sparse), _of_context(choose_fused, "cuda"), _of_c
 CALLING = (
     _of_context(choose_templates),
     _of_context(plan_slices),
-    _of_context(plan_joints),
+    _of_context(plan_concat_slices),
     _of_context(call_kernels),
     _of_module(expand_shuffles),
     _of_context(compile_sparse_kernels),
@@ -157,7 +157,7 @@ BUILDING = (*PREPARING, *FINDING, *PLANNING, *CALLING, *REMAINING)
 
 COMPILING = (
     _of_module(flatten_concatenations, "cuda"),
-    _of_module(permute_parts, "cuda"),
+    _of_module(permute_slices, "cuda"),
     _of_module(outline_branches, "cpu"),
     _of_target(lower_and_fuse_for_gpu, "cuda"),
     _of_target(lower_and_fuse, "cpu"),
@@ -171,16 +171,16 @@ def run(
     passes: Sequence[Pass],
     mod: tvm.IRModule,
     shared: Any,
-    behind: Callable[[str, tvm.IRModule], None] = lambda name, mod: None,
+    after_pass: Callable[[str, tvm.IRModule], None] = lambda name, mod: None,
 ) -> tvm.IRModule:
     """Return the module after those passes that are for the device.
 
-    `shared` is the object that all passes of the list get, an `Imported` or a `Context`. `behind` is called after each
-    pass with its name and the module that it returned.
+    `shared` is the object that all passes of the list get, an `Imported` or a `Context`. `after_pass` gets the name
+    of each pass and the module that it returned.
     """
     device = backend_of(shared.target).device_type if isinstance(shared, Context) else None
     for each in passes:
         if each.device in (None, device):
             mod = each.function(mod, shared)
-            behind(each.name, mod)
+            after_pass(each.name, mod)
     return mod

@@ -49,7 +49,7 @@ def sum_in_float32(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
             if not isinstance(value.ty, relax.TensorType):
                 continue
             if name == "cumsum":
-                values[var] = _of_last_axis(value) if on_gpu else _in_float64(value)
+                values[var] = _cumsum_along_last_axis(value) if on_gpu else _in_float64(value)
             if str(value.ty.dtype) not in NARROW:
                 continue
             if name == "matmul":  # it sums in float32 without a cast of its operands
@@ -70,7 +70,7 @@ def _in_float64(call: relax.Call) -> relax.Expr:
     return relax.op.astype(wider, call.ty.dtype)
 
 
-def _of_last_axis(call: relax.Call) -> relax.Expr:
+def _cumsum_along_last_axis(call: relax.Call) -> relax.Expr:
     """Return a running sum along the last axis, the only one for which TVM has a GPU's kernel of open sizes."""
     dtype, rank = str(call.ty.dtype), int(call.ty.ndim)
     if rank == 0:

@@ -40,7 +40,7 @@ class SparseChoice:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FusedLayers:
     """Several layers of a network that one kernel may compute, as a finder of `fused.FINDERS` describes them."""
 
     problem: FusedProblem
@@ -52,7 +52,7 @@ class Found:
     """The descriptions of the layers, by the variables that they compute."""
     words: str
     """The layers in words, to be read behind "one kernel for"."""
-    apart: Sequence[Problem] = ()
+    separate_problems: Sequence[Problem] = ()
     """The problems of the kernels that compute the layers apart; none where something without an estimate does."""
     sizes: Mapping[str, tvm.tirx.PrimExpr] = field(default_factory=dict)
     """The expressions of the workload's open sizes, by name."""
@@ -64,7 +64,7 @@ class Slice(NamedTuple):
     """A variable that is a slice of neighbouring channels of a larger tensor."""
 
     source: relax.Var
-    place: Span
+    position: Span
     """The axis of the channels, the source's number of channels, and the offset of the slice in them."""
     end: int
     """The first channel of the source after the slice."""
@@ -74,15 +74,15 @@ class Slice(NamedTuple):
     """The variables that are computed from the slice by anything else than these layers."""
 
 
-class Joint(NamedTuple):
+class ConcatSlice(NamedTuple):
     """The slice of a concat buffer that a kernel stores its output in."""
 
-    place: Span | Interleaved
-    before: relax.Var | None
+    position: Span | Interleaved
+    partly_filled: relax.Var | None
     """The partly filled concat buffer that the kernel stores into; None where the kernel gets memory for a new one."""
-    whole: relax.Var
+    concat: relax.Var
     """The variable that holds the concatenated tensor."""
-    is_last: bool
+    completes_concat: bool
     """True if the concatenated tensor is complete once this output is stored."""
 
 
@@ -93,13 +93,13 @@ class LayerPlan:
     site: Site
     sparse: SparseChoice | None = None
     """The kernel that has the weight compiled in; None for a dense one."""
-    fused: Found | None = None
+    fused: FusedLayers | None = None
     """The layers, this one among them, that one kernel computes."""
     ranges: tuple[dispatch.Range, ...] = ()
     """The dense kernels, each for a range of batches or sizes; none where another kind of kernel computes the layer."""
     slice: Slice | None = None
     """The channels of a larger tensor that the kernel reads as its input."""
-    joint: Joint | None = None
+    concat_slice: ConcatSlice | None = None
     """The slice of a concat buffer that the kernel stores its output in."""
 
     @property
@@ -119,7 +119,7 @@ class Plan:
     """The variables that are slices of channels of larger tensors."""
 
     @property
-    def fused(self) -> list[Found]:
+    def fused(self) -> list[FusedLayers]:
         """The groups of several layers that one kernel computes, each once."""
         return list(dict.fromkeys(layer.fused for layer in self.layers if layer.fused is not None))
 

@@ -13,10 +13,10 @@ from tvmconv.lowering.signatures import itemsize
 
 from ..between.gpu.plan import VECTOR_BYTES
 from ..graph.constants import sizes_of
-from ..graph.graph import Block, blocks_of, calls, free_variables, has_branches, joined_by, rebind
+from ..graph.graph import Block, blocks_of, calls, concat_of, free_variables, has_branches, rebind
 from .convolutions.layouts import BY_ELEMENT
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 """The most parts of a flattened concatenation: each takes time when a network is built."""
 
 
@@ -34,17 +34,16 @@ def flatten_concatenations(mod: tvm.IRModule) -> tvm.IRModule:
     for block in blocks_of(mod):
         parts: dict[relax.Var, list[relax.Var]] = {}
         for var, value in block.values.items():
-            axis, fields = joined_by(value)
+            axis, fields = concat_of(value)
             if axis is None:
                 continue
-            along = [joined_by(block.values.get(each))[0] for each in fields]
             inner = [
-                parts.get(each, [each]) if own == axis else [each] for each, own in zip(fields, along, strict=True)
+                parts.get(each, [each]) if concat_of(block.values.get(each))[0] == axis else [each] for each in fields
             ]
             found = [part for each in inner for part in each]
             if not all(_is_in_vectors(part, axis) for part in found):
                 continue
-            if len(found) > MOST_PARTS:
+            if len(found) > MAX_PARTS:
                 found = fields
             if len(found) > len(fields):
                 values[var] = relax.op.concat(found, axis)
@@ -64,7 +63,7 @@ def _is_in_vectors(part: relax.Var, axis: int) -> bool:
 def _is_read_by_element(var: relax.Var, axis: int, block: Block) -> bool:
     """Return whether a variable's readers are concatenations along an axis, or compute element by element."""
     readers = [block.values[reader] for reader in block.readers(var)]
-    return block.is_inner(var) and all(joined_by(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)
+    return block.is_inner(var) and all(concat_of(each)[0] == axis or calls(each, *BY_ELEMENT) for each in readers)
 
 
 def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
@@ -99,7 +98,7 @@ def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
     return outline.builder_.get()
 
 
-def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
+def permute_slices(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with a permutation repeated for each slice of its result, if slices alone read the result.
 
     TVM fuses a permutation with its reader if there is only one: then a slice reads the original tensor directly.
@@ -116,6 +115,6 @@ def permute_parts(mod: tvm.IRModule) -> tvm.IRModule:
                 continue
             if all(calls(block.values[reader], "strided_slice") for reader in readers):
                 for reader in readers:  # each gets a new call: one call would be bound to one variable
-                    own = relax.Call(value.op, value.args, value.attrs)
-                    values[reader] = substitute(block.values[reader], {var: own})
+                    permutation = relax.Call(value.op, value.args, value.attrs)
+                    values[reader] = substitute(block.values[reader], {var: permutation})
     return rebind(mod, values)

@@ -90,7 +90,7 @@ def _to_half(mod: tvm.IRModule, target: tvm.target.Target, dtype: str) -> tvm.IR
     products = products_of_halves(mod, target, dtype) - {site.sums for site in every}
     values: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
-        values |= _Part(block, sites, products, dtype).values()
+        values |= _StorageChoice(block, sites, products, dtype).values()
     return rebind(mod, values)
 
 
@@ -121,7 +121,7 @@ def _is_faster(site: Site, target: tvm.target.Target, dtype: str) -> bool:
     return in_halves <= ABOUT_AS_MUCH * in_float
 
 
-class _Part:
+class _StorageChoice:
     """The tensors of a dataflow block, and the choice of those that are stored in half precision."""
 
     def __init__(self, block: Block, sites: Sequence[Site], products: Set[relax.Var], dtype: str) -> None:
@@ -131,28 +131,28 @@ class _Part:
             for site in sites
             if site.sums in block.values and constant_value(block.values[site.sums].args[1]) is not None
         }
-        self._tails: dict[relax.Var, relax.Var] = {}
+        self._output_of: dict[relax.Var, relax.Var] = {}
         """The output of a site, by each variable from its sums up to and including the output."""
         for site in self._sites.values():
-            for var in self._behind(site):
-                self._tails[var] = site.output
+            for var in self._up_to_output(site):
+                self._output_of[var] = site.output
         # `functools.cache` of methods would keep this, with all weights, until Python collects cycles.
-        self._stored: dict[relax.Var, bool] = {}
-        self._made: dict[relax.Var, bool] = {}
-        self._leading: dict[relax.Var, bool] = {}
-        self._scores: dict[relax.Var, bool] = {}
+        self._stored_cache: dict[relax.Var, bool] = {}
+        self._made_cache: dict[relax.Var, bool] = {}
+        self._leading_cache: dict[relax.Var, bool] = {}
+        self._scores_cache: dict[relax.Var, bool] = {}
 
     def is_stored(self, var: relax.Var) -> bool:
         """Return whether a variable is in half precision from its computation on."""
-        return _asked_once(self._stored, self._is_stored, var)
+        return _cached(self._stored_cache, self._find_stored, var)
 
     def _is_made_of_halves(self, var: relax.Var) -> bool:
         """Return whether a variable is a result of a site or product, or made of these by `MADE_OF_HALVES`."""
-        return _asked_once(self._made, self._made_of_halves, var)
+        return _cached(self._made_cache, self._find_made_of_halves, var)
 
     def _leads_to_site(self, var: relax.Var) -> bool:
         """Return whether a site or a product reads a variable, maybe through operators of `LEADING`."""
-        return _asked_once(self._leading, self._leads, var)
+        return _cached(self._leading_cache, self._find_leads_to_site, var)
 
     def values(self) -> dict[relax.Var, relax.Expr]:
         """Return the new values of the block's variables."""
@@ -162,13 +162,13 @@ class _Part:
                 continue
             stored = self.is_stored(var)
             if stored and _keeps(value):
-                values[var] = self._with_operands(value, self._half)
+                values[var] = self._with_operands(value, self._in_half)
             elif stored or self._is_product(var) or any(map(self.is_stored, free_variables(value))):
-                computed = self._with_operands(value, partial(self._wide, var))
+                computed = self._with_operands(value, partial(self._in_float32, var))
                 values[var] = relax.op.astype(computed, self._dtype) if stored else computed
         return values
 
-    def _behind(self, site: Site) -> set[relax.Var]:
+    def _up_to_output(self, site: Site) -> set[relax.Var]:
         """Return the variables from the sums of a site up to its output, with those that are computed on the way."""
         found = {site.sums}
         for var, value in self._block.values.items():
@@ -178,7 +178,7 @@ class _Part:
                 break
         return found
 
-    def _is_stored(self, var: relax.Var) -> bool:
+    def _find_stored(self, var: relax.Var) -> bool:
         value = self._block.values.get(var)
         if value is None or not self._block.is_inner(var) or not _is_wide(var):
             return False
@@ -191,8 +191,8 @@ class _Part:
             return True
         if not self._is_made_of_halves(var) or not self._leads_to_site(var) or self._is_scores(var):
             return False
-        if var in self._tails:
-            return bool(self._tails[var].same_as(var))
+        if var in self._output_of:
+            return bool(self._output_of[var].same_as(var))
         return var in self._products or _keeps(value) or not all(self._is_fused(var, reader) for reader in readers)
 
     def _is_scores(self, var: relax.Var) -> bool:
@@ -201,9 +201,9 @@ class _Part:
         Scores of attention stay in float32: their scale comes after the product, and float16 ends at 65504. Rounding
         them cost 0.7 dB of signal to noise in a ViT-S, too.
         """
-        return _asked_once(self._scores, self._read_by_softmax, var)
+        return _cached(self._scores_cache, self._find_scores, var)
 
-    def _read_by_softmax(self, var: relax.Var) -> bool:
+    def _find_scores(self, var: relax.Var) -> bool:
         readers = {reader: self._block.values[reader] for reader in self._block.readers(var)}
         return bool(readers) and all(
             calls(value, *SOFTMAX) or (calls(value, *BY_ELEMENT, *MOVING) and self._is_scores(reader))
@@ -218,7 +218,7 @@ class _Part:
         """Return whether TVM fuses a reader, by element or a softmax, with a variable, which stays in registers."""
         softmax = calls(self._block.values[var], *BY_ELEMENT) and calls(self._block.values[reader], *SOFTMAX)
         by_element = calls(self._block.values[reader], *BY_ELEMENT)
-        return (by_element or softmax) and reader not in self._tails and self._is_made_of_halves(reader)
+        return (by_element or softmax) and reader not in self._output_of and self._is_made_of_halves(reader)
 
     def _can_read(self, reader: relax.Var) -> bool:
         """Return whether the operands of a reader can be replaced."""
@@ -236,7 +236,7 @@ class _Part:
         site = self._sites.get(reader)
         return site is not None and padding_before(self._block.values[reader].args[0], self._block)[0].same_as(var)
 
-    def _made_of_halves(self, var: relax.Var) -> bool:
+    def _find_made_of_halves(self, var: relax.Var) -> bool:
         if self._is_product(var):
             return True
         value = self._block.values.get(var)
@@ -247,7 +247,7 @@ class _Part:
         operands = free_variables(*(each for each in value.args if isinstance(each, (relax.Var, relax.Tuple))))
         return bool(operands) and all(map(self._is_made_of_halves, operands))
 
-    def _leads(self, var: relax.Var) -> bool:
+    def _find_leads_to_site(self, var: relax.Var) -> bool:
         for reader in self._block.readers(var):
             value = self._block.values[reader]
             if self._rounds(var, reader):
@@ -264,7 +264,7 @@ class _Part:
         Where normalizations alone read it, such a sum stays in float32: in a transformer each block adds to it, and
         rounding it again and again cost 3 dB of signal to noise in a ViT-S.
         """
-        value = call_of(self._block.values.get(self._unmoved(var)), "add")
+        value = call_of(self._block.values.get(self._before_moves(var)), "add")
         if value is None:
             return False
         constants = [constant_value(each) for each in value.args]
@@ -273,7 +273,7 @@ class _Part:
 
     def _is_rounded(self, var: relax.Var) -> bool:
         """Return whether a layer reads the elements of a variable as a factor, maybe before or after other moves."""
-        waiting = [self._unmoved(var)]
+        waiting = [self._before_moves(var)]
         while waiting:
             each = waiting.pop()
             readers = self._block.readers(each)
@@ -282,10 +282,10 @@ class _Part:
             waiting += [reader for reader in readers if calls(self._block.values[reader], *MOVING)]
         return False
 
-    def _unmoved(self, var: relax.Var) -> relax.Var:
+    def _before_moves(self, var: relax.Var) -> relax.Var:
         """Return the variable from which moves alone (reshapes, permutations) make a variable."""
-        moved = call_of(self._block.values.get(var), *MOVING)
-        return self._unmoved(moved.args[0]) if moved is not None and isinstance(moved.args[0], relax.Var) else var
+        move = call_of(self._block.values.get(var), *MOVING)
+        return self._before_moves(move.args[0]) if move is not None and isinstance(move.args[0], relax.Var) else var
 
     def _with_operands(
         self, value: relax.Call | relax.TupleGetItem, changed: Callable[[relax.Var | Constant], relax.Expr]
@@ -307,26 +307,26 @@ class _Part:
             operands[1] = relax.const(in_half(weight, self._dtype).astype(np.float32))
         return relax.Call(value.op, operands, value.attrs, value.ty_args)
 
-    def _half(self, operand: relax.Var | Constant) -> relax.Expr:
+    def _in_half(self, operand: relax.Var | Constant) -> relax.Expr:
         if not _is_wide(operand) or (isinstance(operand, relax.Var) and self.is_stored(operand)):
             return operand
         if (numbers := constant_value(operand)) is not None:
             return relax.const(in_half(numbers, self._dtype))
         return relax.op.astype(operand, self._dtype)
 
-    def _wide(self, reader: relax.Var, operand: relax.Var | Constant) -> relax.Expr:
+    def _in_float32(self, reader: relax.Var, operand: relax.Var | Constant) -> relax.Expr:
         """Return an operand in float32 for a reader, rounded to half precision first if the reader multiplies it."""
         if isinstance(operand, Constant):
-            return relax.op.astype(self._half(operand), WIDE) if reader in self._products else operand
+            return relax.op.astype(self._in_half(operand), WIDE) if reader in self._products else operand
         if self.is_stored(operand):
             return relax.op.astype(operand, WIDE)
-        return relax.op.astype(self._half(operand), WIDE) if self._rounds(operand, reader) else operand
+        return relax.op.astype(self._in_half(operand), WIDE) if self._rounds(operand, reader) else operand
 
 
-def _asked_once(known: dict[relax.Var, bool], ask: Callable[[relax.Var], bool], var: relax.Var) -> bool:
-    if var not in known:
-        known[var] = ask(var)
-    return known[var]
+def _cached(cache: dict[relax.Var, bool], find: Callable[[relax.Var], bool], var: relax.Var) -> bool:
+    if var not in cache:
+        cache[var] = find(var)
+    return cache[var]
 
 
 def _keeps(value: relax.Expr) -> bool:

@@ -71,7 +71,7 @@ class Recurrence(msgspec.Struct, frozen=True):
         return ("zr", "h") if self.kind == "gru" and not self.linear_before_reset else (self.gates,)
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def state_buffers(self) -> tuple[str, ...]:
         """The names of the buffers for each channel of a state, beside the state itself."""
         return ("c",) if self.kind == "lstm" else ("reset", "update") if len(self.phases) > 1 else ()
 
@@ -117,9 +117,9 @@ class Channel:
     `linear_before_reset`."""
     gates: Callable[[str], Element]
     """The product of the input for a gate."""
-    before: Element
+    state: Element
     """The state before the step."""
-    after: Element
+    next_state: Element
     """The state after the step."""
     named: Callable[[str], Element]
     """The elements of the other buffers by name: "c", the reset state "reset", the update gate "update", and "bias"."""
@@ -153,13 +153,13 @@ class Cell:
         self._layer, self._activations = recurrence, recurrence.activations[direction]
 
     @classmethod
-    def either(cls, recurrence: Recurrence, direction: Expr, phase: str, at: Channel) -> tirx.Stmt:
-        """Return the statements of `finished` as one, for a direction that is known only when it runs."""
+    def for_any_direction(cls, recurrence: Recurrence, direction: Expr, phase: str, at: Channel) -> tirx.Stmt:
+        """Return the statements of `next_state` as one, for a direction that is known only when it runs."""
         numbers = range(len(set(recurrence.activations)))  # one for both directions if they have the same
-        cells = [tirx.stmt_seq(*cls(recurrence, number).finished(phase, at)) for number in numbers]
+        cells = [tirx.stmt_seq(*cls(recurrence, number).next_state(phase, at)) for number in numbers]
         return cells[0] if len(cells) == 1 else tirx.IfThenElse(direction == 0, *cells)
 
-    def finished(self, phase: str, at: Channel) -> list[tirx.Stmt]:
+    def next_state(self, phase: str, at: Channel) -> list[tirx.Stmt]:
         """Return the statements that follow the sums of the gates of a phase."""
         if self._layer.kind == "lstm":
             return self._lstm(at)
@@ -167,7 +167,7 @@ class Cell:
             return [*self._activate(at, "h", 0), self._next(at, at.sums("h").load())]
         if phase == "zr":
             gates = [step for gate in phase for step in self._activate(at, gate, 0)]
-            reset = at.named("reset").store(at.sums("r").load() * at.before.load())
+            reset = at.named("reset").store(at.sums("r").load() * at.state.load())
             return [*gates, at.named("update").store(at.sums("z").load()), reset]
         return self._gru(phase, at)
 
@@ -188,10 +188,10 @@ class Cell:
             steps.append(h.store(h.load() * at.sums("r").load() + at.gates("h").load()))
         update = at.sums("z") if "z" in phase else at.named("update")
         steps += self._activate(at, "h", 1)
-        return [*steps, self._next(at, (1.0 - update.load()) * h.load() + update.load() * at.before.load())]
+        return [*steps, self._next(at, (1.0 - update.load()) * h.load() + update.load() * at.state.load())]
 
     def _next(self, at: Channel, value: Expr) -> tirx.Stmt:
-        return at.after.store(self._if_counts(at, value, at.before.load()))
+        return at.next_state.store(self._if_counts(at, value, at.state.load()))
 
     def _if_counts(self, at: Channel, value: Expr, otherwise: Expr) -> Expr:
         return value if at.counts is None else tirx.Select(at.counts, value, otherwise)

@@ -46,6 +46,16 @@ class Network:
     """A model compiled for one target; `tvmconv.build` makes it, `tvmconv.load` reads one from a file.
 
     A process with TVM's runtime alone, without its compiler, can run it. `target` is JSON.
+
+    >>> import numpy as np
+    >>> import torch
+    >>> import tvmconv
+    >>> module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> network = tvmconv.build(tvmconv.import_model(module, (torch.zeros(1, 3, 16, 16),)), "llvm")
+    >>> [layer.kernel for layer in network.layers]
+    ['tvmconv cpu/direct']
+    >>> network(np.ones((1, 3, 16, 16), "float32")).shape
+    (1, 8, 14, 14)
     """
 
     def __init__(
@@ -99,18 +109,18 @@ class Network:
         another stream, since they share memory. A call that torch captures in a CUDA graph has its launches in that;
         docs/networks.md says which networks refuse.
         """
-        inputs, placed = self._placed(given, named)
+        inputs, operands = self._operands_on_device(given, named)
         in_capture = any(map(arrays.is_in_capture, inputs))
         try:
-            with self._turn, self._in_turn(placed, in_capture):
-                result = (self._session.run_in_capture if in_capture else self._session.run)(placed)
+            with self._turn, self._in_turn(operands, in_capture):
+                result = (self._session.run_in_capture if in_capture else self._session.run)(operands)
         except UnfitBranch as error:
-            raise self._error_of_sizes(error, placed) from None
+            raise self._error_of_sizes(error, operands) from None
         several = len(self.outputs) + bool(self._checks) > 1
         tensors = [_as_tensor(item) for item in (result if several else [result])]
         if self._checks:
-            self._require_in_range(tensors.pop(), inputs, placed)
-        outputs = tuple(self._own(inputs, placed, tensors))
+            self._require_in_range(tensors.pop(), inputs, operands)
+        outputs = tuple(self._for_caller(inputs, operands, tensors))
         return outputs if len(outputs) > 1 else outputs[0]
 
     def profile(self, /, *given: Any, repeat: int = 10, **named: Any) -> Profile:
@@ -124,52 +134,55 @@ class Network:
         Raises what a call raises, and `InvalidArgumentError` for a `repeat` below 1.
         """
         require_positive("repeat", repeat)
-        _, placed = self._placed(given, named)
+        _, operands = self._operands_on_device(given, named)
         try:
-            with self._turn, self._in_turn(placed, False):
-                runs = self._session.timed(placed, repeat)
+            with self._turn, self._in_turn(operands, False):
+                runs = self._session.timed(operands, repeat)
         except UnfitBranch as error:
-            raise self._error_of_sizes(error, placed) from None
+            raise self._error_of_sizes(error, operands) from None
         layers: dict[str, list[tuple[str, str]]] = {}
         for layer in self.layers:
             if layer.function is not None:
                 layers.setdefault(layer.function, []).append((layer.convolution.name, layer.kernel))
         return profile_of(runs, layers)
 
-    def _placed(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    def _operands_on_device(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
         """Return the inputs of a call in order, which are checked, and the arrays on the device with their elements.
 
         What is alike in arrays that are passed to kernels as they are is checked once.
         """
         inputs = self._in_order(given, named)
-        taken = [
+        pairs = [
             arrays.ARGUMENT_FUNCTIONS[type(array)](spec.name, array)
             for spec, array in zip(self.inputs, inputs, strict=True)
         ]
-        arguments, key = [argument for argument, _ in taken], tuple([facts for _, facts in taken])
+        arguments, key = (
+            [argument for argument, _ in pairs],
+            tuple([facts for _, facts in pairs]),
+        )
         if self._accepted.get(key):
             return inputs, arguments
         operands = [input_operand(spec, array) for spec, array in zip(self.inputs, inputs, strict=True)]
         require_sizes(self._sizes, self._conditions, self.inputs, [tuple(operand.shape) for operand in operands])
         if self._alignment == 1 and all(self._accepts(*each) for each in zip(operands, arguments, strict=True)):
             self._accepted.put(key, True)
-        return inputs, [_placed(operand, self.device, self._alignment) for operand in operands]
+        return inputs, [_on_device(operand, self.device, self._alignment) for operand in operands]
 
     def _accepts(self, operand: arrays.Operand, argument: Any) -> bool:
         """Return whether arrays like this one are passed to kernels as they are."""
         is_in_order = not arrays.is_torch(argument) or argument.is_contiguous()
         return bool(operand.device == self.device and is_in_order and 0 not in operand.shape)
 
-    def _in_turn(self, placed: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
+    def _in_turn(self, operands: Sequence[Any], in_capture: bool) -> AbstractContextManager[None]:
         """Return the context in which kernels are launched: on a GPU, in turn with those of other streams."""
         if self._kind == "llvm":
             return nullcontext()
-        streams = [stream for array in placed if (stream := arrays.stream_of(array)) is not None]
+        streams = [stream for array in operands if (stream := arrays.stream_of(array)) is not None]
         of_torch = bool(streams)
         stream = streams[0] if of_torch else tvm_ffi.get_raw_stream(self.device)
         return in_turn(self.device, stream, of_torch, in_capture)
 
-    def _require_in_range(self, numbers: Any, inputs: Sequence[Any], placed: Sequence[Any]) -> None:
+    def _require_in_range(self, numbers: Any, inputs: Sequence[Any], operands: Sequence[Any]) -> None:
         """Raise `InvalidArgumentError` for indices out of range, unless results stay on a GPU without a wait."""
         if self._kind == "llvm":  # an array of NumPy would take longer than the rest of the check
             found = list((ctypes.c_int64 * len(self._checks)).from_address(numbers.data_ptr()))
@@ -178,32 +191,32 @@ class Network:
         else:
             found = arrays.same_kind(np.empty(0), numbers).tolist()
         if max(found) >= 0:
-            require_in_range(self._checks, found, self._open_sizes_of(placed))
+            require_in_range(self._checks, found, self._open_sizes_of(operands))
 
-    def _error_of_sizes(self, error: UnfitBranch, placed: Sequence[Any]) -> InvalidArgumentError:
+    def _error_of_sizes(self, error: UnfitBranch, operands: Sequence[Any]) -> InvalidArgumentError:
         """Return the error for inputs whose sizes do not fit the branch that they choose."""
-        return InvalidArgumentError("sizes", self._open_sizes_of(placed), str(error))
+        return InvalidArgumentError("sizes", self._open_sizes_of(operands), str(error))
 
-    def _open_sizes_of(self, placed: Sequence[Any]) -> dict[str, int]:
+    def _open_sizes_of(self, operands: Sequence[Any]) -> dict[str, int]:
         """Return the values of the open sizes in a call, by their names."""
         return {
             name: int(size)
-            for spec, array in zip(self.inputs, placed, strict=True)
+            for spec, array in zip(self.inputs, operands, strict=True)
             for name, size in zip(spec.shape, array.shape, strict=True)
             if isinstance(name, str)
         }
 
-    def _own(self, inputs: Sequence[Any], placed: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
+    def _for_caller(self, inputs: Sequence[Any], operands: Sequence[Any], tensors: Sequence[Any]) -> Iterator[Any]:
         """Yield the results as the caller's kind of arrays, copied where TVM's share memory with others.
 
         They may share it with inputs, constants and earlier results.
         """
-        like, taken = (inputs[0] if inputs else np.empty(0)), {tensor.data_ptr() for tensor in placed}
-        for place, tensor in enumerate(tensors):
+        like, addresses = (inputs[0] if inputs else np.empty(0)), {tensor.data_ptr() for tensor in operands}
+        for index, tensor in enumerate(tensors):
             array, address = arrays.same_kind(like, tensor), tensor.data_ptr()
-            is_others = place in self._constants or address in taken
-            taken.add(address)
-            yield _copy(array) if is_others else array
+            is_shared = index in self._constants or address in addresses
+            addresses.add(address)
+            yield _copy(array) if is_shared else array
 
     def export(self, path: str | PathLike[str]) -> None:
         """Write the network to one file that `tvmconv.load` reads; needs a C++ compiler to link it."""
@@ -358,7 +371,7 @@ def _copy(array: Any) -> Any:
     return array.copyto(array.device) if isinstance(array, tvm.runtime.Tensor) else deepcopy(array)
 
 
-def _placed(operand: arrays.Operand, device: tvm.runtime.Device, alignment: int) -> Any:
+def _on_device(operand: arrays.Operand, device: tvm.runtime.Device, alignment: int) -> Any:
     """Return the array on the device and aligned to some bytes, copied only where it has to be.
 
     Checks are made once for arrays that are alike and that kernels take as they are.

@@ -27,7 +27,7 @@ IN_GRAPHS = "main_in_graphs"
 MEMORY_SIZES = "memory_sizes"
 """The function that says how many bytes each of these arrays needs for inputs of some shapes."""
 
-MOST_SIZES = 64
+MAX_SIZES = 64
 """The largest number of sizes that a network remembers from its calls, and of those that it keeps CUDA graphs for."""
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -135,25 +135,25 @@ class Session:
         is_new = shapes not in self._needed
         needed = tuple(self.machine[MEMORY_SIZES](*inputs)) if is_new else self._needed.pop(shapes)
         self._needed[shapes] = needed  # after all others
-        if len(self._needed) > MOST_SIZES:
+        if len(self._needed) > MAX_SIZES:
             del self._needed[next(iter(self._needed))]
         self._grow(needed)
         if is_new or IN_GRAPHS not in self._functions:
             return self.machine[IN_MEMORY](*inputs, *self._arrays)
-        if shapes not in self._in_graphs and len(self._in_graphs) == MOST_SIZES:
+        if shapes not in self._in_graphs and len(self._in_graphs) == MAX_SIZES:
             self._stop()
         self._in_graphs.add(shapes)
         return self.machine[IN_GRAPHS](*inputs, *self._arrays)
 
     def _grow(self, needed: Sequence[int]) -> None:
         """Let each array have at least the bytes that are needed. Graphs, which contain the old arrays, are dropped."""
-        kept = {place: array for place, array in enumerate(self._arrays) if array.shape[0] >= needed[place]}
+        kept = {index: array for index, array in enumerate(self._arrays) if array.shape[0] >= needed[index]}
         if len(kept) == len(needed):
             return
         if self._in_graphs:
             self._stop()
         self._arrays = []  # the new arrays may get the memory of those that are too small
         self._arrays = [
-            kept[place] if place in kept else tvm.runtime.empty((least,), "uint8", self._device)
-            for place, least in enumerate(needed)
+            kept[index] if index in kept else tvm.runtime.empty((least,), "uint8", self._device)
+            for index, least in enumerate(needed)
         ]

@@ -31,7 +31,7 @@ from ..graph.convolutions import (
 )
 from ..graph.graph import Block, blocks_of
 from ..graph.layers import Convolution
-from .epilogue import Tail, follow, padding_before
+from .epilogue import Tail, padding_before, tail_after
 from .half import half_factors, half_tail
 from .integers import Factors, integer_factors, integer_tail
 from .quantized import quantized_constant
@@ -109,22 +109,22 @@ def find_convolutions(mod: tvm.IRModule, obstacle: Obstacle = lambda site: None)
     """
     sites, assumed = [], assumed_sizes(mod)
     for block in blocks_of(mod):
-        taken: set[relax.Var] = set()
+        additions: set[relax.Var] = set()
         for var, value in block.values.items():
             if is_convolution(value) or is_linear(value):
-                found = _site(var, value, block, taken, obstacle, assumed)
+                found = _site(var, value, block, additions, obstacle, assumed)
                 sites += [replace(found, sums=var)] if found is not None else []
     return sites
 
 
 def _site(
-    var: relax.Var, call: relax.Call, block: Block, taken: set[relax.Var], obstacle: Obstacle, assumed: Assumed
+    var: relax.Var, call: relax.Call, block: Block, additions: set[relax.Var], obstacle: Obstacle, assumed: Assumed
 ) -> Site | None:
     """Return the site of a call; None for a product that no workload describes.
 
-    `taken` holds the additions that kernels have taken in, and gets this one's.
+    `additions` holds the additions that kernels have taken in, and gets this one's.
     """
-    linear, tail = is_linear(call), follow(var, block, taken)
+    linear, tail = is_linear(call), tail_after(var, block, additions)
     data, padding = padding_before(call.args[0], block)
     factors = integer_factors(call, data, 1 if linear else 0, block)
     reason = factors if isinstance(factors, str) else None
@@ -135,10 +135,10 @@ def _site(
         except InvalidArgumentError as error:  # such as more terms than sums in int32 have room for
             reason = str(error)
         if reason is None:
-            return _taking(site, taken)
+            return _with_addition_taken(site, additions)
     in_halves = _half_site(var, call, data, padding, tail, block, assumed)
     if in_halves is not None and obstacle(in_halves) is None:
-        return _taking(in_halves, taken)
+        return _with_addition_taken(in_halves, additions)
     weight = constant_value(call.args[1])
     if weight is None and (integers := quantized_constant(call.args[1], block.values.get)) is not None:
         weight = integers.numbers
@@ -151,7 +151,8 @@ def _site(
     workload = _with_surroundings(convolution.workload, padding, tail)
     operands = data, call.args[1] if weight is None else relax.const(weight)
     convolution = redescribed(convolution, workload, call.args[0].ty)
-    return _taking(Site(convolution, workload, (*operands, *_vectors(tail)), tail.output, linear, tail.addition), taken)
+    site = Site(convolution, workload, (*operands, *_vectors(tail)), tail.output, linear, tail.addition)
+    return _with_addition_taken(site, additions)
 
 
 def _described(var: relax.Var, call: relax.Call, assumed: Assumed, dtype: str | None = None) -> Convolution:
@@ -216,10 +217,10 @@ def _half_site(
     return Site(convolution, workload, operands, tail.output, linear, tail.addition)
 
 
-def _taking(site: Site, taken: set[relax.Var]) -> Site:
+def _with_addition_taken(site: Site, additions: set[relax.Var]) -> Site:
     """Return the site, whose addition no other kernel takes in from now on."""
     if site.addition is not None:
-        taken.add(site.addition)
+        additions.add(site.addition)
     return site
 
 

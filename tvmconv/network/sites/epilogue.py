@@ -42,11 +42,11 @@ class Tail:
     """The activation, where it is more than two bounds."""
 
 
-def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = ()) -> Tail:
+def tail_after(convolution: relax.Var, block: Block, additions: Collection[relax.Var] = ()) -> Tail:
     """Collect the operators after a convolution (N, K, ...) that its kernel's epilogue can take in.
 
-    Where two convolutions are added, either could take the other's result as its residual: the variables in `taken` are
-    additions that other kernels have taken in.
+    Where two convolutions are added, either could take the other's result as its residual: the variables in
+    `additions` are those that other kernels have taken in.
     """
     channels = int(convolution.ty.shape[1])
     output, scale, shift, low, high = convolution, np.ones(channels), np.zeros(channels), -inf, inf
@@ -56,7 +56,7 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
         if (low, high) == (-inf, inf) and (found := activation_behind(output, block)) is not None:
             output, function = found
             break
-        if (reader := block.only_reader(output)) is None or reader in taken:
+        if (reader := block.only_reader(output)) is None or reader in additions:
             break
         value = block.values[reader]
         unclipped, keeps_type = (low, high) == (-inf, inf), tvm_ffi.structural_equal(value.ty, output.ty)
@@ -65,9 +65,11 @@ def follow(convolution: relax.Var, block: Block, taken: Collection[relax.Var] = 
             low, high = (min(max(bound, bounds[0]), bounds[1]) for bound in (low, high))
         elif not unclipped:
             break
-        elif keeps_type and (bias := vector_of("relax.add", value, output)) is not None:
+        elif keeps_type and (bias := channel_vector("relax.add", value, output)) is not None:
             shift, has_shift = shift + bias, True
-        elif residual is None and keeps_type and (factor := vector_of("relax.multiply", value, output)) is not None:
+        elif (
+            residual is None and keeps_type and (factor := channel_vector("relax.multiply", value, output)) is not None
+        ):
             scale, shift, has_scale = scale * factor, shift * factor, True
         elif (
             residual is None
@@ -105,7 +107,7 @@ def clip_bounds(value: relax.Expr) -> tuple[float, float] | None:
     return None
 
 
-def vector_of(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
+def channel_vector(operator: str, value: relax.Expr, y: relax.Var) -> Array | None:
     """Return the constant (K,) that an operator combines with the channels of y (N, K, ...); None for anything else."""
     if operator_name(value) != operator:
         return None

@@ -24,10 +24,10 @@ from tvmconv.problem.errors import InvalidArgumentError
 from ..graph.constants import constant_value
 from ..graph.graph import Block, operator_name
 
-MOST_STEPS = 28
+MAX_STEPS = 28
 """The largest number of steps of an activation that is looked for: torch's tanh has 17, a GELU made of it up to 25."""
 
-MOST_TERMS = 12
+MAX_TERMS = 12
 """The largest number of terms of a formula; longer sums are given up."""
 
 NAMED = {row.relax: row for row in ACTIVATIONS.values() if row.relax}
@@ -51,7 +51,7 @@ class Formula:
 
     def __init__(self, terms: Mapping[tuple[Atom, ...], float]) -> None:
         self.terms = {atoms: value for atoms, value in terms.items() if value != 0}
-        if len(self.terms) > MOST_TERMS:
+        if len(self.terms) > MAX_TERMS:
             raise NotAFormulaError
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ def _steps(y: relax.Var, block: Block) -> dict[relax.Var, Formula | _Negative]:
     """Return the variables that are computed from y and numbers alone, in order, with their formulas."""
     steps: dict[relax.Var, Formula | _Negative] = {y: Y}
     waiting = [y]
-    while waiting and len(steps) <= MOST_STEPS:
+    while waiting and len(steps) <= MAX_STEPS:
         for reader in block.readers(waiting.pop(0)):
             if reader in steps:
                 continue

@@ -117,22 +117,22 @@ MOVING: Mapping[str, Callable[[relax.Call], Callable[[Array], Array]]] = {
 def quantized_constant(expr: relax.Expr, lookup: Lookup) -> QuantizedConstant | None:
     """Return the integers of a tensor that is dequantized from a constant, then maybe moved; None for anything else."""
     value = lookup(expr) if isinstance(expr, relax.Var) else expr
-    if (moved := call_of(value, *MOVING)) is not None:
-        inner = quantized_constant(moved.args[0], lookup)
-        return None if inner is None else inner.mapped(MOVING[moved.op.name.removeprefix("relax.")](moved))
+    if (move := call_of(value, *MOVING)) is not None:
+        inner = quantized_constant(move.args[0], lookup)
+        return None if inner is None else inner.mapped(MOVING[move.op.name.removeprefix("relax.")](move))
     if (call := call_of(value, "dequantize")) is None:
         return None
     values, scale, zero_point = (constant_value(each) for each in call.args)
     if values is None or scale is None or zero_point is None:
         return None
     axis = int(call.attrs.axis)
-    return QuantizedConstant(values, *(along_axis(each, values.shape, axis) for each in (scale, zero_point)))
+    return QuantizedConstant(values, *(broadcast_along_axis(each, values.shape, axis) for each in (scale, zero_point)))
 
 
-def along_axis(vector: Array, shape: tuple[int, ...], axis: int) -> Array:
+def broadcast_along_axis(vector: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return one number, or one for each index of an axis, broadcast to a shape."""
     if vector.size == 1:
         return np.broadcast_to(vector.reshape(()), shape)
-    places = [1] * len(shape)
-    places[axis % len(shape)] = vector.size
-    return np.broadcast_to(vector.reshape(places), shape)
+    broadcast_shape = [1] * len(shape)
+    broadcast_shape[axis % len(shape)] = vector.size
+    return np.broadcast_to(vector.reshape(broadcast_shape), shape)

@@ -18,7 +18,7 @@ PACKED = "relax.call_pure_packed"
 
 
 def numbered_test(test: relax.Expr, number: int) -> relax.Call:
-    """Return the test of an If, with a number by which `SizeFacts.inside` knows its branches."""
+    """Return the test of an If, with a number by which `SizeFacts.in_branch` knows its branches."""
     return _call(test, tirx.const(number, "int64"))
 
 

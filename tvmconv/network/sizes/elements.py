@@ -11,7 +11,7 @@ from tvm import tirx
 
 from .facts import Size, SizeFacts, as_expr, choice, product
 
-MOST_EXACT = 256
+MAX_EXACT = 256
 """The largest factor by which float32 multiplies sizes exactly, as those have up to 16 bits."""
 
 
@@ -40,14 +40,14 @@ def is_expression(element: Element) -> bool:
     return isinstance(element, (tirx.Expr, Ratio))
 
 
-def whole(facts: SizeFacts, number: Ratio) -> Element:
+def truncated(facts: SizeFacts, number: Ratio) -> Element:
     """Return a number without its fraction, as a cast to an integer does, for numbers of at least 0."""
     if facts.proves(number.above >= 0) is not True:
         raise UnknownElementError
-    return simple(number.above // number.below, facts)
+    return simplest(number.above // number.below, facts)
 
 
-def simple(element: Element, facts: SizeFacts) -> Element:
+def simplest(element: Element, facts: SizeFacts) -> Element:
     """Return an element in its simplest form."""
     if isinstance(element, Ratio):
         above = facts.simplified(element.above)
@@ -92,7 +92,7 @@ def _product(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Elemen
     if not is_float or not (is_expression(a) or is_expression(b)):
         return a * b
     for each in (a, b):
-        if isinstance(each, Fraction) and abs(each.numerator) > MOST_EXACT:
+        if isinstance(each, Fraction) and abs(each.numerator) > MAX_EXACT:
             raise UnknownElementError
     x, y = _ratio(a), _ratio(b)
     return Ratio(x.above * y.above, x.below * y.below)
@@ -109,7 +109,7 @@ def _quotient(facts: SizeFacts, is_float: bool, a: Element, b: Element) -> Eleme
             times = facts.quotient([above], [below])
             if isinstance(times, int) and facts.are_equal(above, product([below, times])):
                 return Fraction(times)
-        if is_expression(b) or b < 0 or abs(b.numerator) > MOST_EXACT:
+        if is_expression(b) or b < 0 or abs(b.numerator) > MAX_EXACT:
             raise UnknownElementError
         x = _ratio(a)
         return Ratio(x.above * b.denominator, x.below * b.numerator)
@@ -173,7 +173,7 @@ def _extreme(of_sizes: Callable[..., Size], of_numbers: Callable[..., Element], 
 
 def _clipped(facts: SizeFacts, is_float: bool, a: Element, *bounds: Element) -> Element:
     low, high = (*bounds, None, None)[:2]
-    a = a if low is None else simple(_larger(facts, is_float, a, low), facts)
+    a = a if low is None else simplest(_larger(facts, is_float, a, low), facts)
     return a if high is None else _smaller(facts, is_float, a, high)
 
 

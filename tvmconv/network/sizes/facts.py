@@ -69,7 +69,7 @@ class SizeFacts:
         return tuple(self._conditions.get(branch, {}).values())
 
     @contextmanager
-    def inside(self, branch: Branch) -> Iterator[None]:
+    def in_branch(self, branch: Branch) -> Iterator[None]:
         """Require what is required inside only of calls in which a branch runs; `()` stands for all calls."""
         outside, self._branch = self._branch, branch
         try:
@@ -78,9 +78,9 @@ class SizeFacts:
             self._branch = outside
 
     @contextmanager
-    def inside_next(self, number: int, holds: bool) -> Iterator[None]:
+    def in_branch_of_test(self, number: int, holds: bool) -> Iterator[None]:
         """Go into a branch of an If in the present branch: `number` is that of its test, `holds` the test's value."""
-        with self.inside((*self._branch, (number, holds))):
+        with self.in_branch((*self._branch, (number, holds))):
             yield
 
     def require_of_all_but(self, branches: Collection[Branch]) -> None:
@@ -159,7 +159,7 @@ class SizeFacts:
             raise Refused(f"it {need}, which numbers decide that are known only when the model runs")
         # TVM computes sizes when a call begins, in branches that do not run as well: no divisor may be 0.
         divides = self._branch and any(self.proves(divisor > 0) is not True for divisor in _divisors(test))
-        with self.inside(() if divides else self._branch):
+        with self.in_branch(() if divides else self._branch):
             self._learn(simple)
             text = python_text(simple)
             if text not in self._conditions[()]:
@@ -184,14 +184,14 @@ class SizeFacts:
         """
         if (known := self.proves(test)) is not None:
             return known
-        place = len(self.choices)
-        holds = self._told[place] if place < len(self._told) else preferred
+        index = len(self.choices)
+        holds = self._told[index] if index < len(self._told) else preferred
         self.choices.append(holds)
         self.require(test if holds else tirx.Not(test), node, need)
         return holds
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def rolled_back(self) -> Iterator[None]:
         """Forget what is required and chosen inside."""
         conditions, choices = {branch: dict(each) for branch, each in self._conditions.items()}, list(self.choices)
         required, fixed, least = (

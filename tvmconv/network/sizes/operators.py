@@ -47,7 +47,7 @@ def require_sizes_of_operators(mod: tvm.IRModule, facts: SizeFacts, words: Mappi
             if getattr(value.attrs, "strides", None) is not None:
                 _require_numbers(node, value)
             try:
-                with facts.inside(block.branch):
+                with facts.in_branch(block.branch):
                     for test, need in _tests(name, value):
                         facts.require(test, node, need)
                     for test, need in _tests_of_results(name, value):

@@ -162,7 +162,7 @@ class SparseConv2d:
     ) -> SparseOperator:
         """Return the operator for a shape, or for any batch of it, compiled on first use."""
         key = (None, *x_shape[1:]) if opened else x_shape, dtype, str(target)
-        return self._operators.get(key) or self._operators.made(
+        return self._operators.get(key) or self._operators.get_or_make(
             key, lambda: self._compile(x_shape, dtype, target, ("batch",) if opened else ())
         )
 

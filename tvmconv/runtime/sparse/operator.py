@@ -28,6 +28,16 @@ class SparseOperator(Operator):
 
     Call it with x (N, C, H, W), and with a residual (N, K, Ho, Wo) where the workload has one. The rest, `source`,
     `resources`, `save`, is as for `Operator`.
+
+    >>> import numpy as np
+    >>> import tvmconv
+    >>> weight = np.zeros((8, 4, 3, 3), "float32")
+    >>> weight[:, 0, 1, 1] = 2
+    >>> operator = tvmconv.sparse_conv2d(weight).operator((1, 4, 8, 8))
+    >>> operator(np.ones((1, 4, 8, 8), "float32")).mean()
+    np.float32(2.0)
+    >>> f"{operator.report.sparsity:.1%} of the weight is zero"
+    '97.2% of the weight is zero'
     """
 
     KIND = "sparse"

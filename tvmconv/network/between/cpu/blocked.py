@@ -39,7 +39,7 @@ def mark_for_blocks(sch: Schedule, block: SBlockRV, lanes: int, window: int) -> 
     After: `for n, c: marked`, in which is `for h, w: block`.
     """
     loops, value = sch.get_loops(block), sch.get(block)
-    if len(loops) != len(value.iter_vars) or (stage := _taken(value, window)) is None:
+    if len(loops) != len(value.iter_vars) or (stage := _blockable_stage(value, window)) is None:
         return
     columns, outputs = column_of(stage), list(takewhile(_is_output, value.iter_vars))
     if columns is None and row_lanes(stage, lanes) == 1:
@@ -74,7 +74,7 @@ def _is_unused(sch: Schedule, block: SBlockRV) -> bool:
 
 def can_be_blocked(block: SBlock, window: int) -> bool:
     """Return whether `mark_for_blocks` takes a block, except for rows that are shorter than any vector."""
-    return _taken(block, window) is not None
+    return _blockable_stage(block, window) is not None
 
 
 def with_blocks(block: SBlock) -> SBlock:
@@ -123,7 +123,7 @@ def _is_output(axis: tirx.IterVar) -> bool:
     return bool(axis.iter_type == tirx.IterVar.DataPar)
 
 
-def _taken(block: SBlock, window: int) -> Stage | None:
+def _blockable_stage(block: SBlock, window: int) -> Stage | None:
     """Return a reduction with one result of a dtype of `WIDER`; None for products, and for small windows that slide."""
     if block.init is None or any(map(_is_output, list(dropwhile(_is_output, block.iter_vars)))):
         return None

@@ -16,7 +16,7 @@ from tvmconv.compute.substitution import substitute
 
 from ..stages import Stage
 from .flat_axes import column_of, lanes_of, row_lanes, row_of
-from .statements import ZERO, choice, index_of, is_number, loop, loops_along, sequence, vectors_of
+from .statements import ZERO, choice, index_of, is_number, loop, loops_over, sequence, vectors_of
 from .vector_functions import functions_in
 
 STEPS = 16
@@ -88,9 +88,7 @@ class Row(_Code):
         """Return the statement that stores the output."""
         begin = tirx.BufferStore(self.total, _cast(self.init, self.total), [ZERO])
         end = tirx.BufferStore(self.target, _cast(self.total[ZERO], self.target), self.stage.indices)
-        blocks = (
-            loops_along(self._turns(), self._rows) if self.is_short else loops_along(self.row.others, self._long_row)
-        )
+        blocks = loops_over(self._turns(), self._rows) if self.is_short else loops_over(self.row.others, self._long_row)
         return sequence([begin, blocks, end])
 
     def _turns(self) -> dict[Var, Expr]:
@@ -105,12 +103,12 @@ class Row(_Code):
         """Return the statement for a block of whole rows."""
         whole = self.row.count // self.step
         if not turns:
-            return self._block([*self._rest({}), self._steps({}, ZERO, whole)])
+            return self._block([*self._rest({}), self._whole_steps({}, ZERO, whole)])
         *_, (axis, turn) = turns.items()
 
         def row(number: Expr) -> tirx.Stmt:
             at = {**turns, axis: turn * self.rows + number}
-            return sequence([*self._rest(at), self._steps(at, ZERO, whole)])
+            return sequence([*self._rest(at), self._whole_steps(at, ZERO, whole)])
 
         return self._block([loop(_part(self.row.others[axis], self.rows, turn), row)])
 
@@ -121,7 +119,7 @@ class Row(_Code):
         def block(turn: Expr) -> tirx.Stmt:
             first = choice(tirx.EQ(turn, ZERO), lambda: sequence(rest)) if rest else []
             return self._block(
-                [*first, self._steps(at, turn * self.steps, tirx.min(whole - turn * self.steps, self.steps))]
+                [*first, self._whole_steps(at, turn * self.steps, tirx.min(whole - turn * self.steps, self.steps))]
             )
 
         return loop(tirx.max((whole + (self.steps - 1)) // self.steps, 1), block)
@@ -148,7 +146,7 @@ class Row(_Code):
             [*vectors_of(self.step, self.lanes, cleared), *statements, *binds, self.joined(self.total, ZERO, value)]
         )
 
-    def _steps(self, at: dict[Var, Expr], first: Expr, count: Expr) -> tirx.Stmt:
+    def _whole_steps(self, at: dict[Var, Expr], first: Expr, count: Expr) -> tirx.Stmt:
         """Return the statement that joins a vector to each accumulator `count` times, from a row's step `first` on."""
 
         def step(number: Expr) -> tirx.Stmt:
@@ -265,7 +263,7 @@ class Columns(_Code):
             return each(one) if begin is None else loop(lanes - begin, lambda number: one(begin + number))
 
         if not self.adds or (all(known) and prod(map(int, axes.values())) <= self.steps):
-            return sequence([fill(sums, self.init), loops_along(axes, join), store(sums)])
+            return sequence([fill(sums, self.init), loops_over(axes, join), store(sums)])
         total = self.array(vectors * lanes, self.wide)
         rows, outer = 1, dict(axes)
         inner: dict[Var, Expr] = {}
@@ -278,14 +276,14 @@ class Columns(_Code):
 
         def block(at: dict[Var, Expr], turn: Expr) -> tirx.Stmt:
             def row(number: Expr) -> tirx.Stmt:
-                return loops_along(inner, lambda values: join({**at, axis: turn * rows + number, **values}))
+                return loops_over(inner, lambda values: join({**at, axis: turn * rows + number, **values}))
 
             block = loop(_part(extent, rows, turn), row)
             return sequence(
                 [fill(sums, self.neutral), block, each(lambda index: self.joined(total, index, sums[index]))]
             )
 
-        blocks = loops_along(outer, lambda at: loop((extent + (rows - 1)) // rows, lambda turn: block(at, turn)))
+        blocks = loops_over(outer, lambda at: loop((extent + (rows - 1)) // rows, lambda turn: block(at, turn)))
         return sequence([fill(total, self.init), blocks, store(total)])
 
 

@@ -59,8 +59,8 @@ def column_of(stage: Stage) -> Flat | None:
 def row_of(stage: Stage) -> Flat:
     """Return the reduced axes along which vectors of a reduction of rows run."""
     loads = _loads(stage)
-    along = [axis for axis in stage.reduced if any(is_number(_step(load, axis), 1) for load in loads)]
-    return _flat((along or list(stage.reduced))[-1], stage.reduced, loads, stage.values[0])
+    contiguous = [axis for axis in stage.reduced if any(is_number(_step(load, axis), 1) for load in loads)]
+    return _flat((contiguous or list(stage.reduced))[-1], stage.reduced, loads, stage.values[0])
 
 
 def row_lanes(stage: Stage, lanes: int) -> int:

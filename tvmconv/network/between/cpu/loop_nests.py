@@ -28,22 +28,22 @@ WINDOW = 64
 """The largest number of elements of a window that is unrolled, so that LLVM makes vectors of the outputs."""
 
 
-def assumed(extent: tirx.PrimExpr, place: int) -> int:
+def assumed_extent(extent: tirx.PrimExpr, depth: int) -> int:
     """Return the extent of a loop; of one that is known only when the model runs, 1 for the outermost loop, else 16."""
-    return int(extent) if isinstance(extent, tirx.IntImm) else 16 if place else 1
+    return int(extent) if isinstance(extent, tirx.IntImm) else 16 if depth else 1
 
 
-def work(sch: Schedule, block: SBlockRV) -> int:
+def step_count(sch: Schedule, block: SBlockRV) -> int:
     """Return the number of steps of a block's loops, with those inside of it."""
     inside = sch.get_child_blocks(block)
     loops = sch.get_loops(inside[0]) if inside else sch.get_loops(block)
-    return prod(assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
+    return prod(assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(loops))
 
 
-def join_last(sch: Schedule, block: SBlockRV, most: int) -> None:
-    """Fuse the innermost loops of an elementwise block, `most` at most, into one loop that LLVM can vectorize."""
+def fuse_innermost(sch: Schedule, block: SBlockRV, max_loops: int) -> None:
+    """Fuse the innermost loops of an elementwise block, `max_loops` at most, into one loop that LLVM can vectorize."""
     loops, value = sch.get_loops(block), sch.get(block)
-    if (joined := min(_joined(value), most)) > 1:
+    if (joined := min(_joined(value), max_loops)) > 1:
         sch.fuse(*loops[len(loops) - joined :])
     elif joined == 1 and _moves(value):
         extent = sch.get(loops[-1]).extent
@@ -70,13 +70,13 @@ def _joined(block: SBlock) -> int:
     load = tvm.ir.expr.TensorLoad
     tvm_ffi.structural_walk(block.body, [(load, lambda each: accesses.append((each.source, each.indices)))])
 
-    def goes_along(place: int, axis: tirx.IterVar) -> bool:
+    def is_contiguous_along(depth: int, axis: tirx.IterVar) -> bool:
         return all(
-            len(indices) >= place
-            and indices[-place].same_as(axis.var)
-            and tvm_ffi.structural_equal(tensor.ty.shape[-place], axis.dom.extent)
+            len(indices) >= depth
+            and indices[-depth].same_as(axis.var)
+            and tvm_ffi.structural_equal(tensor.ty.shape[-depth], axis.dom.extent)
             for tensor, indices in accesses
         )
 
     axes = enumerate(reversed(block.iter_vars), start=1)
-    return sum(takewhile(bool, (goes_along(place, axis) for place, axis in axes)))
+    return sum(takewhile(bool, (is_contiguous_along(depth, axis) for depth, axis in axes)))

@@ -16,7 +16,7 @@ from tvmconv.targets.devices import TURNS
 
 from ..stages import is_map
 from .blocked import is_row
-from .loop_nests import LEAST_ELEMENTS, assumed, join_last, work
+from .loop_nests import LEAST_ELEMENTS, assumed_extent, fuse_innermost, step_count
 
 
 def spread_rows(sch: Schedule) -> bool:
@@ -38,8 +38,8 @@ def spread_rows(sch: Schedule) -> bool:
         return False
     depth = min(_shared(sch, each, last, between) for each in blocks)
     loops = sch.get_loops(last)[:depth]
-    turns = prod(assumed(sch.get(loop).extent, place) for place, loop in enumerate(loops))
-    is_parallel = max(work(sch, each) for each in blocks) >= LEAST_ELEMENTS
+    turns = prod(assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(loops))
+    is_parallel = max(step_count(sch, each) for each in blocks) >= LEAST_ELEMENTS
     if not depth or not all(map(sch.get_consumers, others)) or (is_parallel and turns < TURNS):
         return False
     task = sch.fuse(*loops)
@@ -47,7 +47,7 @@ def spread_rows(sch: Schedule) -> bool:
         sch.compute_at(block, task, preserve_unit_loops=True)
     for block in blocks:
         if is_map(sch, block):
-            join_last(sch, block, len(sch.get(block).iter_vars) - depth)
+            fuse_innermost(sch, block, len(sch.get(block).iter_vars) - depth)
     if is_parallel:
         sch.parallel(task)
     return True
@@ -68,11 +68,11 @@ def _shared(sch: Schedule, block: SBlockRV, last: SBlockRV, between: list[Any]) 
     tvm_ffi.structural_walk(sch.get(block), [((tirx.BufferStore, TensorLoad), add)])
     axes = zip(sch.get_loops(block), sch.get_loops(last), sch.get(block).iter_vars, strict=False)
 
-    def is_shared(place: int, loop: LoopRV, of_last: LoopRV, axis: tirx.IterVar) -> bool:
+    def is_shared(depth: int, loop: LoopRV, of_last: LoopRV, axis: tirx.IterVar) -> bool:
         extent = sch.get(loop).extent
         if axis.iter_type != tirx.IterVar.DataPar or not tvm_ffi.structural_equal(extent, sch.get(of_last).extent):
             return False
         is_one = isinstance(extent, tirx.IntImm) and int(extent) == 1
-        return all(len(each) > place and (is_one or each[place].same_as(axis.var)) for each in accesses)
+        return all(len(each) > depth and (is_one or each[depth].same_as(axis.var)) for each in accesses)
 
-    return sum(takewhile(bool, (is_shared(place, *each) for place, each in enumerate(axes))))
+    return sum(takewhile(bool, (is_shared(depth, *each) for depth, each in enumerate(axes))))

@@ -20,17 +20,17 @@ from tvmconv.compute.substitution import CHOICE
 from tvmconv.lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
 from tvmconv.targets.devices import MAX_LANES, TURNS, cpu_of
 
-from ...graph.faults import tvm_at_work
-from ..fusing import REVERSING, fused
+from ...graph.faults import tvm_errors_as_refusals
+from ..fusing import REVERSING, fuse
 from ..lowerings import CPU_LOWERINGS
 from ..reductions import LANES, mark_for_vectors, with_vectors
 from ..stages import is_map, variables_in, with_simple_indices
 from .blocked import BLOCKED, PARALLEL, can_be_blocked, columns_inside, mark_for_blocks, with_blocks
-from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed, join_last
+from .loop_nests import LEAST_ELEMENTS, LEAST_WORK, WINDOW, assumed_extent, fuse_innermost
 from .row_loops import spread_rows
 from .vector_functions import with_vector_functions
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """The largest divisor of an index for which a loop is copied for each remainder, as for channels in a shuffle."""
 
 
@@ -38,8 +38,8 @@ def lower_and_fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     """Return the module with its operators lowered and fused as TVM does."""
     passes = relax.transform
     lower = [passes.LegalizeOps({**CPU_LOWERINGS, **REVERSING}), passes.AnnotateTIROpPattern(), passes.FoldConstant()]
-    with target, tvm_at_work():
-        return fused(tvm.transform.Sequential(lower)(mod))
+    with target, tvm_errors_as_refusals():
+        return fuse(tvm.transform.Sequential(lower)(mod))
 
 
 def spread_over_threads(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -133,7 +133,7 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     extents = [sch.get(loop).extent for loop in loops]
     if len(loops) != len(value.iter_vars):
         return None
-    sizes = [assumed(extent, place) for place, extent in enumerate(extents)]
+    sizes = [assumed_extent(extent, depth) for depth, extent in enumerate(extents)]
     kinds = [axis.iter_type for axis in value.iter_vars]
     spatial = sum(1 for _ in takewhile(lambda kind: kind == tirx.IterVar.DataPar, kinds))
     is_known = all(isinstance(extent, tirx.IntImm) for extent in extents[spatial:])
@@ -148,21 +148,21 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
             sch.unroll(loop)
 
     # The fewest outer loops with enough turns; the innermost is left for LLVM to vectorize, unless it is of a sum.
-    most = spatial - 1 if slides or spatial == len(loops) else spatial
+    max_outer = spatial - 1 if slides or spatial == len(loops) else spatial
     inner = 0
-    if (found := _taken_apart(value)) is not None and found[0] < most:
+    if (found := _axis_of_remainders(value)) is not None and found[0] < max_outer:
         axis, parts = found
         loops[axis], part = sch.split(loops[axis], [None, parts])
         sch.unroll(part)
-        most = inner = axis + 1
-    outer = next((count for count in range(1, most) if prod(sizes[:count]) >= TURNS), most)
+        max_outer = inner = axis + 1
+    outer = next((count for count in range(1, max_outer) if prod(sizes[:count]) >= TURNS), max_outer)
     if spatial == len(loops):
-        join_last(sch, block, spatial - max(outer, inner))
+        fuse_innermost(sch, block, spatial - max(outer, inner))
     if prod(sizes) < LEAST_ELEMENTS:
         return None
     shared = loops[:outer]
-    if spatial == len(loops) and outer == most and not inner and prod(sizes[:outer]) < TURNS:
-        shared += _parts_of_last(sch, block, -(-TURNS // prod(sizes[:outer])))
+    if spatial == len(loops) and outer == max_outer and not inner and prod(sizes[:outer]) < TURNS:
+        shared += _split_innermost(sch, block, -(-TURNS // prod(sizes[:outer])))
     if not shared:
         return None
     task = sch.fuse(*shared)
@@ -170,17 +170,17 @@ def _spread_block(sch: Schedule, block: SBlockRV, lanes: int) -> LoopRV | None:
     return task if slides and outer == spatial - 2 else None
 
 
-def _parts_of_last(sch: Schedule, block: SBlockRV, most: int) -> list[LoopRV]:
-    """Split the last loop of a block into at most `most` equal parts of whole vectors; return the loop over the parts.
+def _split_innermost(sch: Schedule, block: SBlockRV, max_parts: int) -> list[LoopRV]:
+    """Split the last loop of a block into at most `max_parts` equal parts of whole vectors, and return the outer loop.
 
     The list is empty where the loop cannot be split so.
     """
-    *_, last = sch.get_loops(block)
-    extent = sch.get(last).extent
+    *_, innermost = sch.get_loops(block)
+    extent = sch.get(innermost).extent
     if not isinstance(extent, tirx.IntImm):
         return []
-    parts = next((count for count in range(most, 1, -1) if int(extent) % (count * MAX_LANES) == 0), 1)
-    return [sch.split(last, [parts, None])[0]] if parts > 1 else []
+    parts = next((count for count in range(max_parts, 1, -1) if int(extent) % (count * MAX_LANES) == 0), 1)
+    return [sch.split(innermost, [parts, None])[0]] if parts > 1 else []
 
 
 def _reduces_rows(block: SBlock, spatial: int) -> bool:
@@ -191,8 +191,8 @@ def _reduces_rows(block: SBlock, spatial: int) -> bool:
     loads: list[TensorLoad] = []
     tvm_ffi.structural_walk(block.body.value, [(TensorLoad, loads.append)])
     # An operand without axes is the same number for a whole row.
-    places = [block.body.indices, *(each.indices for each in loads if len(each.indices))]
-    return all(indices[-1].same_as(axis.var) and axis.var not in variables_in(indices[:-1]) for indices in places)
+    accesses = [block.body.indices, *(each.indices for each in loads if len(each.indices))]
+    return all(indices[-1].same_as(axis.var) and axis.var not in variables_in(indices[:-1]) for indices in accesses)
 
 
 def _spread_columns(sch: Schedule, block: SBlockRV, sizes: list[int], spatial: int, width: int) -> None:
@@ -215,7 +215,7 @@ def _spread_vectors(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the loops around a block that `with_vectors` will fill; each run of the block is one step."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        [assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps) < LEAST_WORK * int(sch.get(block).annotations[LANES]):
@@ -228,7 +228,7 @@ def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
     """Spread a marked reduction over threads, by its outer loops, or by its columns where the outer turns are few."""
     loops, (inner,) = sch.get_loops(block), sch.get_child_blocks(block)
     sizes, steps = (
-        [assumed(sch.get(loop).extent, place) for place, loop in enumerate(sch.get_loops(each))]
+        [assumed_extent(sch.get(loop).extent, depth) for depth, loop in enumerate(sch.get_loops(each))]
         for each in (block, inner)
     )
     if prod(sizes) * prod(steps[len(sizes) :]) < LEAST_WORK * int(sch.get(block).annotations[BLOCKED]):
@@ -241,7 +241,7 @@ def _spread_blocked(sch: Schedule, block: SBlockRV) -> None:
         sch.parallel(sch.fuse(*loops[:outer]))
 
 
-def _taken_apart(block: SBlock) -> tuple[int, int] | None:
+def _axis_of_remainders(block: SBlock) -> tuple[int, int] | None:
     """Return the axis of which an index or condition takes the remainder by a small number, and this number.
 
     None unless there is just one such remainder. In an unrolled loop over the remainders, such as over the groups of
@@ -251,13 +251,13 @@ def _taken_apart(block: SBlock) -> tuple[int, int] | None:
     tvm_ffi.structural_walk(block.body, [(tirx.FloorMod, remainders.append)])
     # Of several remainders TVM's lowering loses some once a loop is unrolled.
     for remainder in remainders if len({str(each) for each in remainders}) == 1 else []:
-        for place, axis in enumerate(block.iter_vars):
+        for axis_number, axis in enumerate(block.iter_vars):
             if remainder.a.same_as(axis.var) and isinstance(remainder.b, tirx.IntImm):
                 parts = int(remainder.b)
                 if (
-                    parts <= MOST_PARTS
+                    parts <= MAX_PARTS
                     and isinstance(axis.dom.extent, tirx.IntImm)
                     and int(axis.dom.extent) % parts == 0
                 ):
-                    return place, parts
+                    return axis_number, parts
     return None

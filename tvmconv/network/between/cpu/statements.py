@@ -42,12 +42,12 @@ def vectors_of(count: int, lanes: int, body: Callable[[Expr], tirx.Stmt]) -> lis
     return [vector(first) for first in range(0, count, lanes)]
 
 
-def loops_along(axes: Mapping[Var, Expr], body: Callable[[dict[Var, Expr]], tirx.Stmt]) -> tirx.Stmt:
+def loops_over(axes: Mapping[Var, Expr], body: Callable[[dict[Var, Expr]], tirx.Stmt]) -> tirx.Stmt:
     """Return loops over axes, the first one outermost, around a statement that `body` makes of their values."""
     if not axes:
         return body({})
     (axis, extent), *others = axes.items()
-    return loop(extent, lambda value: loops_along(dict(others), lambda values: body({axis: value, **values})))
+    return loop(extent, lambda value: loops_over(dict(others), lambda values: body({axis: value, **values})))
 
 
 def choice(condition: Expr, *branches: Callable[[], tirx.Stmt]) -> list[tirx.Stmt]:

@@ -14,7 +14,7 @@ from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.workload import MAX_ELEMENTS
 from tvmconv.targets.devices import WARP, Gpu
 
-from ..stages import Stage, loads_in, runs_along, variables_in
+from ..stages import Stage, is_contiguous_along, loads_in, variables_in
 from .domain import run_of, tile_of
 from .plan import TILE, VECTOR_BYTES, Domain, Plan, assumed, size_of
 from .windows import are_side_by_side, sliding_of
@@ -25,7 +25,7 @@ TILE_BYTES = 8
 BLOCK = 256
 """The threads of a block of many rows."""
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """The most threads of a block."""
 
 NARROW = 4
@@ -49,42 +49,42 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     sizes = [size_of(columns) for stage, columns in every if columns or stage.is_reduction]
     inner = {target for stage in stages[:-1] for target in stage.targets}  # these are in registers
     loads = (load.source for stage in stages for value in stage.values for load, _ in loads_in(value))
-    moved = [*(source for source in loads if source not in inner), *stages[-1].targets]
-    widest = max(itemsize(each.ty.dtype) for each in (moved if inner or sizes else _larger(moved)))
-    is_along = any(_is_in_a_row(stage) for stage in stages if stage.is_reduction) and not _slides(stages)
-    along = is_along or (bool(domain.tests) and len(stages) > 1)
-    parts = [] if along else _through_tiles(stages[-1], domain)
-    straight = parts if len(stages) == 1 else []
+    in_memory = [*(source for source in loads if source not in inner), *stages[-1].targets]
+    widest = max(itemsize(each.ty.dtype) for each in (in_memory if inner or sizes else _larger(in_memory)))
+    is_contiguous = any(_is_contiguous_reduction(stage) for stage in stages if stage.is_reduction)
+    has_column_vectors = (is_contiguous and not _slides(stages)) or (bool(domain.tests) and len(stages) > 1)
+    through_tiles = [] if has_column_vectors else _through_tiles(stages[-1], domain)
+    straight = through_tiles if len(stages) == 1 else []
     runs = [size_of(run_of(load, domain.rows)) for part in straight for load, _ in loads_in(part)]
-    divided = [*sizes, *_chunked(domain)] if along else [count, *runs]
-    most_bytes = VECTOR_BYTES if not parts else TILE_BYTES if len(stages) == 1 else 1
-    vector = max(1, most_bytes // widest)
+    divided = [*sizes, *_chunked(domain)] if has_column_vectors else [count, *runs]
+    max_bytes = VECTOR_BYTES if not through_tiles else TILE_BYTES if len(stages) == 1 else 1
+    vector = max(1, max_bytes // widest)
     analyzer = Analyzer()
     for var in variables_in([count, *sizes]):
         analyzer.bind(var, Range(1, MAX_ELEMENTS + 1))
     while not all(analyzer.can_prove_equal(tirx.floormod(size, vector), 0) for size in divided):
         vector //= 2
-    most = max(1, KEPT_BYTES // (widest * vector))
+    max_kept_vectors = max(1, KEPT_BYTES // (widest * vector))
     rows, columns = assumed(count), max([assumed(size) for size in sizes], default=1)
-    if along:
+    if has_column_vectors:
         threads = 1
-        while threads < MOST_THREADS and (
+        while threads < MAX_THREADS and (
             threads * vector * 8 < columns or (rows * threads < busy and threads * vector * 2 <= columns)
         ):
             threads *= 2
         together = max(1, WARP // threads)
         while together * threads * 2 <= BLOCK // 2 and together < rows:
             together *= 2
-        return Plan(True, vector, together, threads, most)
+        return Plan(True, vector, together, threads, max_kept_vectors)
     groups = rows // vector
-    if parts:
+    if through_tiles:
         if straight:
             tile = tile_of(stages)
-            return Plan(False, vector, tile // vector, BLOCK * vector // tile, most, parts, tile)
+            return Plan(False, vector, tile // vector, BLOCK * vector // tile, max_kept_vectors, through_tiles, tile)
         threads = 8
-        while threads < TILE and (groups * threads < busy or columns // threads > most):
+        while threads < TILE and (groups * threads < busy or columns // threads > max_kept_vectors):
             threads *= 2
-        return Plan(False, vector, TILE, threads, most, parts)
+        return Plan(False, vector, TILE, threads, max_kept_vectors, through_tiles)
     if not sizes or _slides(stages):
         sliding = sliding_of(stages, domain, busy, vector) if sizes else None
         if sliding is not None:
@@ -94,7 +94,7 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
         block = BLOCK if sliding is None else BLOCK // 2  # its threads use many registers
         while block > WARP and rows // vector // block < 2 * gpu.multiprocessors:
             block //= 2
-        return Plan(False, vector, block, 1, max(most, 1), sliding=sliding)
+        return Plan(False, vector, block, 1, max(max_kept_vectors, 1), sliding=sliding)
     while vector > NARROW and rows // vector < 2 * gpu.multiprocessors:
         vector //= 2
         groups *= 2
@@ -102,10 +102,10 @@ def plan_of(stages: list[Stage], domain: Domain, gpu: Gpu) -> Plan:
     while (
         threads * 2 <= columns
         and threads < BLOCK // 2
-        and (groups * threads < busy or (again and columns // threads > most))
+        and (groups * threads < busy or (again and columns // threads > max_kept_vectors))
     ):
         threads *= 2
-    return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, most)
+    return Plan(False, vector, max(2, min(64, BLOCK // threads)), threads, max_kept_vectors)
 
 
 def _larger(operands: list[Any]) -> list[Any]:
@@ -137,14 +137,14 @@ def is_window(stage: Stage) -> bool:
     return False
 
 
-def _is_in_a_row(stage: Stage) -> bool:
+def _is_contiguous_reduction(stage: Stage) -> bool:
     """Return whether the elements that a reduction joins are contiguous in memory."""
     if not stage.reduced:
         return False
     inner = list(stage.reduced)[-1]
     loads = (load for value in stage.values for load, _ in loads_in(value))
     load = next((load for load in loads if inner in variables_in(load.indices)), None)
-    return load is not None and runs_along(load, inner)
+    return load is not None and is_contiguous_along(load, inner)
 
 
 def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
@@ -159,7 +159,7 @@ def _through_tiles(stage: Stage, domain: Domain) -> list[Expr]:
         axis = list(stage.outer)[-1]
         return stage.values if axis in domain.columns[-1] else []
     row, column = list(domain.rows)[-1], list(stage.outer)[-1]
-    found = [(value, *each) for value in stage.values for each in loads_in(value) if runs_along(each[0], row)]
+    found = [(value, *each) for value in stage.values for each in loads_in(value) if is_contiguous_along(each[0], row)]
     read = [(value, load, tests) for value, load, tests in found if column in variables_in(load.indices)]
     if len(read) == 1 and read[0][2]:
         return [read[0][0]]

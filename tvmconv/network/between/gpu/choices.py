@@ -37,7 +37,7 @@ class Choice(NamedTuple):
     operands: list[Expr]
     """The operands that are read; the last one may be a number, as for the padding around a tensor."""
 
-    def made(self, tests: Sequence[Expr], loads: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    def statement(self, tests: Sequence[Expr], loads: Sequence[tirx.Stmt]) -> tirx.Stmt:
         """Return the statement that runs the chosen one of some statements, by a binary search over the tests.
 
         Before: `if a: x`, `elif b: y`, `elif c: z`, `else: w`. After: `if b: (if a: x, else: y)`, `else: (if c: z,
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
         if len(loads) == 1:
             return loads[0]
         half = len(loads) // 2
-        first, second = self.made(tests[: half - 1], loads[:half]), self.made(tests[half:], loads[half:])
+        first, second = self.statement(tests[: half - 1], loads[:half]), self.statement(tests[half:], loads[half:])
         return tirx.IfThenElse(tests[half - 1], first, second)
 
 
@@ -75,7 +75,7 @@ def choices_in(value: Expr, axes: Axes) -> list[Choice]:
     return [Choice(value, tests, operands)]
 
 
-def with_casts_last(value: Expr) -> Expr:
+def with_casts_of_choices(value: Expr) -> Expr:
     """Return a value with casts of choices for choices between a cast and a number.
 
     Before: `if_then_else(1 <= h, float32(x[h - 1]), 0.0)`. After: `float32(if_then_else(1 <= h, x[h - 1], 0.0))`.
@@ -108,14 +108,14 @@ def _is_of_axes(value: Expr) -> bool:
     return isinstance(value, TensorLoad) and not any(True for index in value.indices for _ in loads_in(index))
 
 
-def with_rows_of_parts(domain: Domain, stages: list[Stage], plan: Plan) -> Domain:
+def with_warps_by_part(domain: Domain, stages: list[Stage], plan: Plan) -> Domain:
     """Return the domain with rows in such an order that a warp reads a single part of a concatenation.
 
     Before: rows (pixels, c), of parts of 64, 32 and 32 channels, in vectors of 8 channels. After: rows (pixels / 8,
     4, 8, 32): four neighbouring threads have 32 channels of a pixel, and the 32 of a warp those of eight pixels.
     """
     stage = stages[-1]
-    if len(stages) > 1 or stage.is_reduction or plan.along or domain.columns[-1] or len(domain.rows) < 2:
+    if len(stages) > 1 or stage.is_reduction or plan.has_column_vectors or domain.columns[-1] or len(domain.rows) < 2:
         return domain
     *before, pixel, axis = domain.rows
     tests = [test for value in stage.values for each in choices_in(value, stage.outer) for test in each.tests]
@@ -137,14 +137,14 @@ def with_rows_of_parts(domain: Domain, stages: list[Stage], plan: Plan) -> Domai
         element: tirx.const(size, INDEX),
     }
     whole = {pixel: far * together + near, axis: part * size + element}
-    places = {each: substitute(place, whole) for each, place in domain.places[0].items()}
-    return replace(domain, rows=rows, places=[places | whole])
+    axis_values = {each: substitute(value, whole) for each, value in domain.axis_values[0].items()}
+    return replace(domain, rows=rows, axis_values=[axis_values | whole])
 
 
 def _limit(test: Expr, axis: Var) -> int | None:
     """Return the number that a test compares an axis with; None for any other test."""
     if isinstance(test, (tirx.LE, tirx.LT)):
-        limit, place = (test.a, test.b) if isinstance(test, tirx.LE) else (test.b, test.a)
-        if isinstance(limit, tirx.IntImm) and place.same_as(axis):
+        limit, value = (test.a, test.b) if isinstance(test, tirx.LE) else (test.b, test.a)
+        if isinstance(limit, tirx.IntImm) and value.same_as(axis):
             return int(limit)
     return None

@@ -15,7 +15,7 @@ from tvmconv.compute.statements import INDEX, index_variable
 from tvmconv.compute.substitution import substitute
 from tvmconv.lowering.signatures import itemsize
 
-from ..stages import Stage, loads_in, runs_along, stride, variables_in
+from ..stages import Stage, is_contiguous_along, loads_in, stride, variables_in
 from .plan import LINE, TILE, Axes, Domain, assumed, size_of, split_index
 
 CHUNK = 4096
@@ -36,7 +36,7 @@ def domain_of(stages: list[Stage]) -> Domain | None:
     """Return the rows and columns of a kernel for stages; None unless each row reads one result of each reduction."""
     *inner, last = stages
     targets = [target for stage in inner for target in stage.targets]
-    places: list[dict[Var, Expr]] = [{} for _ in stages]
+    axis_values: list[dict[Var, Expr]] = [{} for _ in stages]
     columns: list[Axes] = [stage.reduced for stage in stages]
     rows: dict[Var, Expr] = dict(last.outer)
     tests: list[Expr] = []
@@ -46,11 +46,11 @@ def domain_of(stages: list[Stage]) -> Domain | None:
         split = _split(last, targets, [size_of(stage.reduced) for stage in inner])
         if split is None:
             return None
-        rows, columns[-1], places[-1], tests = split
+        rows, columns[-1], axis_values[-1], tests = split
     analyzer = Analyzer()
     for var, extent in (*rows.items(), *columns[-1].items()):
         analyzer.bind(var, Range(0, extent))
-    readers = [(last, places[-1])]
+    readers = [(last, axis_values[-1])]
     for number in range(len(inner) - 1, -1, -1):
         stage = stages[number]
         found = None
@@ -69,13 +69,13 @@ def domain_of(stages: list[Stage]) -> Domain | None:
             return None
         for index, value in zip(stage.indices, found, strict=True):
             if isinstance(index, Var):
-                places[number][index] = value
-        if set(places[number]) != set(stage.outer):
+                axis_values[number][index] = value
+        if set(axis_values[number]) != set(stage.outer):
             return None
         if not tests and not _is_worth(stage, size_of(rows), size_of(last.outer)):
             return None
-        readers.append((stage, places[number]))
-    return Domain(rows, columns, places, tests)
+        readers.append((stage, axis_values[number]))
+    return Domain(rows, columns, axis_values, tests)
 
 
 def _is_worth(stage: Stage, rows: Expr, elements: Expr) -> bool:
@@ -108,7 +108,7 @@ def _split(
         if any(load.source.same_as(target) for target in targets)
         for index in load.indices
     ]
-    rows, columns, places = dict(last.outer), dict[Var, Expr](), dict[Var, Expr]()
+    rows, columns, axis_values = dict(last.outer), dict[Var, Expr](), dict[Var, Expr]()
     for axis, extent in last.outer.items():
         divisor = _divisor(axis, indices)
         if divisor == 0:
@@ -118,30 +118,30 @@ def _split(
             rows = {(part if var.same_as(axis) else var): size for var, size in rows.items()}
             rows[part] = tirx.const(int(extent) // divisor, axis.ty.dtype)
             columns[rest] = tirx.const(divisor, axis.ty.dtype)
-            places[axis] = part * divisor + rest
+            axis_values[axis] = part * divisor + rest
     analyzer, total = Analyzer(), size_of(columns)
     if not columns or any(analyzer.can_prove_equal(total, count) for count in counts):
-        return rows, columns, places, []
+        return rows, columns, axis_values, []
     known = [int(count) for count in counts if isinstance(count, tirx.IntImm)]
     size = max([CHUNK, *known])
     if isinstance(total, tirx.IntImm) and int(total) <= size:
-        return rows, columns, places, []
+        return rows, columns, axis_values, []
     if list(last.outer)[len(last.outer) - len(columns) :] != list(columns):  # not contiguous in memory
-        return rows, columns, places, []
+        return rows, columns, axis_values, []
     inner = assumed(list(columns.values())[-1])
     size = max(size // inner, 1) * inner if inner <= size else size  # whole rows, along which memory has vectors
     chunks, inside, whole, tests = _in_chunks(columns, size)
     rows = {**rows, **chunks}
-    places = {axis: substitute(value, whole) for axis, value in places.items()}
-    return rows, inside, {**places, **{axis: whole[axis] for axis in columns if axis in last.outer}}, tests
+    axis_values = {axis: substitute(value, whole) for axis, value in axis_values.items()}
+    return rows, inside, {**axis_values, **{axis: whole[axis] for axis in columns if axis in last.outer}}, tests
 
 
 def _in_chunks(columns: Axes, size: int) -> tuple[dict[Var, Expr], dict[Var, Expr], dict[Var, Expr], list[Expr]]:
     """Return the axis of chunks of columns, the axis of columns in a chunk, the old axes in these terms, and tests."""
     total, chunk, inside = size_of(columns), index_variable("chunk"), index_variable("inside")
-    place = chunk * size + inside
+    column = chunk * size + inside
     chunks = {chunk: Analyzer().simplify(tirx.ceildiv(total, size))}
-    return chunks, {inside: tirx.const(size, INDEX)}, split_index(place, columns), [place < total]
+    return chunks, {inside: tirx.const(size, INDEX)}, split_index(column, columns), [column < total]
 
 
 def _transposed(stage: Stage) -> Domain | None:
@@ -151,12 +151,12 @@ def _transposed(stage: Stage) -> Domain | None:
     """
     axes, loads = list(stage.outer), [each for value in stage.values for each in loads_in(value)]
     for load, conditions in loads:
-        along = next((axis for axis in reversed(axes) if runs_along(load, axis)), None)
-        if along is None or along is axes[-1] or axes[-1] not in variables_in(load.indices):
+        contiguous_axis = next((axis for axis in reversed(axes) if is_contiguous_along(load, axis)), None)
+        if contiguous_axis is None or contiguous_axis is axes[-1] or axes[-1] not in variables_in(load.indices):
             continue
-        if conditions and (len(loads) > 1 or along in variables_in(conditions)):
+        if conditions and (len(loads) > 1 or contiguous_axis in variables_in(conditions)):
             continue
-        split = axes.index(along) + 1
+        split = axes.index(contiguous_axis) + 1
         rows, columns = ({axis: stage.outer[axis] for axis in part} for part in (axes[:split], axes[split:]))
         run = run_of(load, rows)
         count, tile = size_of(columns), tile_of([stage])
@@ -166,21 +166,21 @@ def _transposed(stage: Stage) -> Domain | None:
             return Domain(rows, [columns], [{}])
         if isinstance(count, tirx.IntImm):  # chunks of about the same size, in whole vectors
             tile = -(-int(count) // -(-int(count) // tile) // LEAST) * LEAST
-        chunks, inside, places, tests = _in_chunks(columns, tile)
-        before = {axis: extent for axis, extent in rows.items() if axis not in run}
+        chunks, inside, axis_values, tests = _in_chunks(columns, tile)
+        other_axes = {axis: extent for axis, extent in rows.items() if axis not in run}
         is_whole = Analyzer().can_prove_equal(tirx.floormod(count, tile), 0)
-        return Domain({**before, **chunks, **run}, [inside], [places], [] if is_whole else tests)
+        return Domain({**other_axes, **chunks, **run}, [inside], [axis_values], [] if is_whole else tests)
     return None
 
 
-def with_parts_of_axes(stage: Stage) -> Stage:
+def with_split_axes(stage: Stage) -> Stage:
     """Return a map with axes split in two where this makes it a transposition, as a reshape joins axes; or as it is.
 
     Before: `y[r, j] = x[r // 384, j, r % 384]`. After: `y[s * 384 + t, j] = x[s, j, t]`.
     """
     if stage.is_reduction or _transposed(stage) is not None:
         return stage
-    places, outer, analyzer = dict[Var, Expr](), dict[Var, Expr](), Analyzer()
+    axis_values, outer, analyzer = dict[Var, Expr](), dict[Var, Expr](), Analyzer()
     indices = [index for value in stage.values for load, _ in loads_in(value) for index in load.indices]
     for axis, extent in stage.outer.items():
         divisor = _divisor(axis, indices, (tirx.FloorDiv, tirx.FloorMod))
@@ -189,12 +189,12 @@ def with_parts_of_axes(stage: Stage) -> Stage:
             continue
         part, rest = (Var(f"{axis.name}_{name}", axis.ty) for name in ("part", "rest"))
         outer |= {part: tirx.const(int(extent) // divisor, axis.ty.dtype), rest: tirx.const(divisor, axis.ty.dtype)}
-        places[axis] = part * divisor + rest
+        axis_values[axis] = part * divisor + rest
     for axis, extent in outer.items():
         analyzer.bind(axis, Range(0, extent))
 
     def simplified(expr: Expr) -> Expr:
-        return analyzer.simplify(substitute(expr, places))
+        return analyzer.simplify(substitute(expr, axis_values))
 
     split = replace(
         stage, outer=outer, values=[*map(simplified, stage.values)], indices=[*map(simplified, stage.indices)]

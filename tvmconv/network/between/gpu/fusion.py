@@ -11,12 +11,12 @@ from tvm.ir.expr import TensorLoad
 
 from tvmconv.lowering import OPAQUE, is_scheduled
 
-from ...graph.faults import tvm_at_work
+from ...graph.faults import tvm_errors_as_refusals
 from ...graph.graph import blocks_of, call_of, calls
 from ..cpu.spreading import has_work
-from ..fusing import SEPARATED, fused
+from ..fusing import SEPARATED, fuse
 from ..lowerings import LOWERINGS
-from ..stages import Stage, is_contraction, is_in_place, loads_in, stages_of
+from ..stages import Stage, is_contraction, loads_in, loads_stored_offset, stages_of
 from .choice import is_window
 
 BROADCAST, INJECTIVE, REDUCTION, FUSABLE = 1, 2, 3, 4
@@ -43,9 +43,9 @@ def lower_and_fuse_for_gpu(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
         passes.AnnotateTIROpPattern(),
         passes.FoldConstant(),
     ]
-    with target, tvm_at_work():
-        mod = fused(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
-        return fused(_with_patterns(mod, REDUCTION))
+    with target, tvm_errors_as_refusals():
+        mod = fuse(_with_patterns(tvm.transform.Sequential(lowered)(mod), FUSABLE))
+        return fuse(_with_patterns(mod, REDUCTION))
 
 
 def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
@@ -54,7 +54,7 @@ def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
     Some maps that TVM does not recognize get their pattern, too: with indices from a table, as in interpolation, and
     reshapes of open sizes.
     """
-    mod, in_windows = mod.clone(), _read_by_windows(mod)
+    mod, read_by_windows = mod.clone(), _read_by_windows(mod)
     for var, func in mod.functions.items():
         if not isinstance(func, tirx.PrimFunc) or is_scheduled(func):
             continue
@@ -65,7 +65,7 @@ def _with_patterns(mod: tvm.IRModule, of_reductions: int) -> tvm.IRModule:
             continue
         if any(stage.is_reduction for stage in stages):
             pattern = OPAQUE if any(map(is_contraction, stages)) else of_reductions
-        elif stages and _is_cheap(stages[0], in_place=var in in_windows):
+        elif stages and _is_cheap(stages[0], is_read_by_windows=var in read_by_windows):
             pattern = BROADCAST
         if pattern == of_reductions or of_reductions == REDUCTION:
             mod[var] = func.with_attr("op_pattern", pattern)
@@ -90,7 +90,7 @@ def _read_by_windows(mod: tvm.IRModule) -> set[tvm.ir.GlobalVar]:
     return found
 
 
-def _is_cheap(stage: Stage, in_place: bool) -> bool:
+def _is_cheap(stage: Stage, is_read_by_windows: bool) -> bool:
     """Return whether a map may be repeated wherever it is read: its functions are cheap, and it reads in order."""
     functions: list[Any] = []
     for value in stage.values:
@@ -98,13 +98,14 @@ def _is_cheap(stage: Stage, in_place: bool) -> bool:
     if any(str(each.op.name).rpartition(".")[2] not in CHEAP for each in functions):
         return False
     loads = [load for value in stage.values for load, _ in loads_in(value)]
-    away = [_order(load, stage) for load in loads if not is_in_place(load, stage)]
+    away = [_order(load, stage) for load in loads if not loads_stored_offset(load, stage)]
     orders = [order for order in away if order is not None]
-    moved = [order for order in orders if order != sorted(order)]
-    if len(orders) < len(away) or not moved:
+    reordered = [order for order in orders if order != sorted(order)]
+    if len(orders) < len(away) or not reordered:
         return len(orders) == len(away)
     # Operands in one order are read by rows or by columns; of two orders, one would be read element by element.
-    return not in_place and len(away) == len(loads) and all(len(order) < 2 or order == moved[0] for order in orders)
+    is_one_order = len(away) == len(loads) and all(len(order) < 2 or order == reordered[0] for order in orders)
+    return is_one_order and not is_read_by_windows
 
 
 def _order(load: TensorLoad, stage: Stage) -> list[int] | None:

@@ -17,11 +17,11 @@ from .plan import Domain, Plan, size_of
 
 
 @dataclass
-class Ahead:
+class EarlyLoad:
     """A load of a vector that is made ahead, into registers."""
 
     source: Any
-    place: Expr
+    offset: Expr
     count: Expr | None
     """The number of columns of the stage that makes the load."""
     registers: Any
@@ -30,7 +30,7 @@ class Ahead:
 
 
 @dataclass
-class Chosen:
+class ChoiceInRegisters:
     """A choice between vectors of which one is loaded ahead, into registers."""
 
     value: Expr
@@ -50,7 +50,7 @@ class Kernel:
         self.buffers: list[Any] = []
         self.results: dict[Any, Any] = {}
         """The registers with the results of reductions, by the reductions' targets, and those with values of rows."""
-        self.kept: list[Ahead] = []
+        self.kept: list[EarlyLoad] = []
         """The loads that stay in registers for later stages."""
         self.block, self.thread = index_variable("block"), index_variable("thread")
         self.group, self.row, self.lane, self.step, self.turn, self.element = (
@@ -59,14 +59,14 @@ class Kernel:
         self.sizes = {var for param in func.params for var in variables_in(getattr(param.ty, "shape", ()))}
         """The sizes that are known only when the kernel runs."""
         count = size_of(domain.rows)
-        self.groups = Analyzer().simplify(count if plan.along else tirx.floordiv(count, plan.vector))
+        self.groups = Analyzer().simplify(count if plan.has_column_vectors else tirx.floordiv(count, plan.vector))
         """The number of rows, or of vectors of them."""
         is_whole = Analyzer().can_prove_equal(tirx.floormod(self.groups, plan.rows), 0)
         self.is_there = None if is_whole else self.block * plan.rows + self.row < self.groups
         """The test for a thread's group to exist; None where all do."""
 
     @property
-    def meets(self) -> bool:
+    def exchanges_values(self) -> bool:
         """True if the threads of a block exchange values."""
         return self.plan.threads > 1
 

@@ -22,9 +22,9 @@ from .columns import Columns
 from .kernel import Kernel
 from .plan import size_of
 from .tiles import stored_through_tiles
-from .windows import reduced_by_sliding
+from .windows import sliding_reduction
 
-MOST_STORED = 32
+MAX_STORED = 32
 """The bytes of the widest vector that is stored at once."""
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
@@ -34,49 +34,48 @@ WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": 
 class Statements(Columns):
     """The loops of one stage over a row's columns, as statements."""
 
-    def reduced(self) -> list[tirx.Stmt]:
+    def reduction_statements(self) -> list[tirx.Stmt]:
         """Return the statements of a reduction; all threads of a row have the results."""
         stage, plan, kernel = self.stage, self.plan, self.kernel
-        size = 1 if plan.along else plan.vector
+        size = 1 if plan.has_column_vectors else plan.vector
         targets = []
         for target in stage.targets:
             dtype = WIDER.get(str(target.ty.dtype), str(target.ty.dtype))
             targets.append((kernel.registers("result", size, dtype), dtype))
-        place = ZERO if plan.along else kernel.element
+        index = ZERO if plan.has_column_vectors else kernel.element
         steps: list[tirx.Stmt] = []
         if plan.sliding is not None:
-            steps += reduced_by_sliding(self, plan.sliding, *targets[0])
+            steps += sliding_reduction(self, plan.sliding, *targets[0])
         else:
             for (register, dtype), init in zip(targets, stage.inits, strict=True):
-                steps.append(self._each(tirx.BufferStore(register, init.astype(dtype), [place]), size))
+                steps.append(self._each(tirx.BufferStore(register, init.astype(dtype), [index]), size))
             updates = []
             for (register, dtype), value, join in zip(targets, stage.values, stage.joins, strict=True):
                 term = self.value(value).astype(dtype)
-                updates.append(tirx.BufferStore(register, join(register[place], term), [place]))
+                updates.append(tirx.BufferStore(register, join(register[index], term), [index]))
             columns = self._columns(self._each(sequence(updates), plan.vector))
             steps += [*self.of_rows, *columns]
         if plan.threads > 1:
-            parts = zip((each for each, _ in targets), stage.joins, stage.inits, strict=True)
-            for register, join, init in parts:
-                if plan.along:
-                    steps += _joined_along(kernel, register, join)
+            for (register, _), join, init in zip(targets, stage.joins, stage.inits, strict=True):
+                if plan.has_column_vectors:
+                    steps += _join_neighbouring_threads(kernel, register, join)
                 else:
-                    steps += _joined_across(kernel, register, join, init)
+                    steps += _join_distant_threads(kernel, register, join, init)
         kernel.results.update(zip(stage.targets, (register for register, _ in targets), strict=True))
         if self.is_last:
             results = zip(targets, stage.targets, strict=True)
-            values = [register[place].astype(str(target.ty.dtype)) for (register, _), target in results]
+            values = [register[index].astype(str(target.ty.dtype)) for (register, _), target in results]
             steps += self._stores(values, size)
         return steps
 
-    def stored(self) -> list[tirx.Stmt]:
+    def map_statements(self) -> list[tirx.Stmt]:
         """Return the statements of a map."""
-        if self.plan.parts:
+        if self.plan.through_tiles:
             tiles = stored_through_tiles(self)
             return [*self.of_rows, *self._turns([*self._ahead(), *tiles])]
         values = [self.value(value) for value in self.stage.values]
         if self.count is None:
-            return [*self.copies(), *self._stores(values, 1 if self.plan.along else self.plan.vector)]
+            return [*self.copies(), *self._stores(values, 1 if self.plan.has_column_vectors else self.plan.vector)]
         body = self._stores(values, self.plan.vector)
         return [*self.of_rows, *self._columns(sequence(body))]
 
@@ -85,27 +84,27 @@ class Statements(Columns):
         kernel, stage, part, run = self.kernel, self.stage, index_variable("part"), min(size, self.plan.run)
         at, ranges, steps = {kernel.element: part * run + kernel.element}, self.in_vectors(run), list[tirx.Stmt]()
         ranges.analyzer.bind(part, Range(0, size // run))
-        ranges.values = {axis: substitute(place, at) for axis, place in self.values.items()}
-        there = [substitute(test, ranges.values) for test in kernel.domain.ragged]
+        ranges.values = {axis: substitute(each, at) for axis, each in self.values.items()}
+        there = [substitute(test, ranges.values) for test in kernel.domain.row_tests]
         for target, value in zip(stage.targets, (substitute(value, at) for value in values), strict=True):
-            place = ranges.place(target, stage.indices)
+            offset = ranges.offset(target, stage.indices)
             zeros = [ZERO] * (len(target.ty.shape) - 1)
-            if run > 1 and ranges.is_vector(place):
+            if run > 1 and ranges.is_vector(offset):
                 out = kernel.registers("out", run, str(target.ty.dtype))
                 fill = self._each(tirx.BufferStore(out, value, [kernel.element]), run)
-                copy = tirx.BufferStore(target, out[kernel.element], [*zeros, place] if target.ty.shape else [])
+                copy = tirx.BufferStore(target, out[kernel.element], [*zeros, offset] if target.ty.shape else [])
                 first = [substitute(test, {kernel.element: 0}) for test in there]
                 # A vector of bytes that are read may have more elements than the widest vector that is stored.
-                width, chunk = min(run, MOST_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
+                width, chunk = min(run, MAX_STORED // itemsize(target.ty.dtype)), index_variable("chunk")
                 copy = substitute(copy, {kernel.element: chunk * width + kernel.element})
                 copies = loop(chunk, run // width, loop(kernel.element, width, copy, tirx.ForKind.VECTORIZED))
                 body = sequence([fill, copies])
                 steps.append(tested(list(map(ranges.analyzer.simplify, first)), body))
             else:
-                store = tirx.BufferStore(target, value, [*zeros, place] if target.ty.shape else [])
+                store = tirx.BufferStore(target, value, [*zeros, offset] if target.ty.shape else [])
                 steps.append(self._each(tested(list(map(ranges.analyzer.simplify, there)), store), run))
         steps = [loop(part, size // run, step) for step in steps]
-        tests = [] if kernel.is_there is None or not kernel.meets else [kernel.is_there]
+        tests = [] if kernel.is_there is None or not kernel.exchanges_values else [kernel.is_there]
         if self._is_of_row and self.plan.threads > 1:
             tests.append(tirx.EQ(kernel.lane, ZERO))
         return [tested(tests, sequence(steps))]
@@ -144,16 +143,17 @@ class KernelLoops(Kernel):
         block, thread = self.block, self.thread
         quotient, rest = (tirx.floordiv, tirx.floormod)
         lane, row = (rest(thread, plan.threads), quotient(thread, plan.threads))
-        if not plan.along:
+        if not plan.has_column_vectors:
             lane, row = quotient(thread, plan.rows), rest(thread, plan.rows)
         first = block * plan.rows + self.row
+        clamps = self.is_there is not None and self.exchanges_values
         body: list[tirx.Stmt] = [
             tirx.Bind(self.lane, lane),
             tirx.Bind(self.row, row),
-            tirx.Bind(self.group, first if self.is_there is None or not self.meets else tirx.min(first, groups - 1)),
+            tirx.Bind(self.group, tirx.min(first, groups - 1) if clamps else first),
         ]
         steps = [step for number in range(len(self.stages)) for step in self._stage(number)]
-        if self.is_there is not None and not self.meets:
+        if self.is_there is not None and not self.exchanges_values:
             steps = [tirx.IfThenElse(self.is_there, sequence(steps), None)]
         extents = {thread: plan.rows * plan.threads, block: Analyzer().simplify(tirx.ceildiv(groups, plan.rows))}
         root = launched(tirx.SeqStmt([*body, *steps]), extents, self.buffers)
@@ -165,11 +165,11 @@ class KernelLoops(Kernel):
         count = size_of(columns) if columns or stage.is_reduction else None
         loops = Statements(self, number, count)
         if not stage.is_reduction:
-            return loops.stored()
-        return loops.reduced()
+            return loops.map_statements()
+        return loops.reduction_statements()
 
 
-def _joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
+def _join_neighbouring_threads(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
     """Return the statements that join the values of a row's threads, which are neighbours; all get the result."""
     threads = kernel.plan.threads
     steps = [exchange(register, join, distance) for distance in halves(min(threads, WARP))]
@@ -189,7 +189,7 @@ def _joined_along(kernel: Kernel, register: Any, join: Join) -> list[tirx.Stmt]:
     ]
 
 
-def _joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> list[tirx.Stmt]:
+def _join_distant_threads(kernel: Kernel, register: Any, join: Join, init: Expr) -> list[tirx.Stmt]:
     """Return the statements that join the values of a row's threads, which are as far apart as a block has rows.
 
     Each thread has values of a vector of rows; all get the results.
@@ -200,15 +200,15 @@ def _joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> lis
     for distance in halves(together):
         step = exchange(register, join, distance * plan.rows, element)
         steps.append(loop(element, plan.vector, step))
-    parts = plan.threads // together
-    if parts == 1:
+    groups = plan.threads // together
+    if groups == 1:
         return steps
     width = plan.rows * plan.vector
-    shared = kernel.registers("shared", width * parts, dtype, "shared")
-    place = kernel.row * plan.vector + element
-    store = tirx.BufferStore(shared, register[element], [tirx.floordiv(kernel.lane, together) * width + place])
+    shared = kernel.registers("shared", width * groups, dtype, "shared")
+    row_element = kernel.row * plan.vector + element
+    store = tirx.BufferStore(shared, register[element], [tirx.floordiv(kernel.lane, together) * width + row_element])
     begin = tirx.BufferStore(register, init.astype(dtype), [element])
-    update = tirx.BufferStore(register, join(register[element], shared[kernel.step * width + place]), [element])
+    update = tirx.BufferStore(register, join(register[element], shared[kernel.step * width + row_element]), [element])
     stored = loop(element, plan.vector, store)
     if together > 1:
         stored = tirx.IfThenElse(_is_zero(tirx.floormod(kernel.lane, together)), stored, None)
@@ -217,7 +217,7 @@ def _joined_across(kernel: Kernel, register: Any, join: Join, init: Expr) -> lis
         stored,
         barrier(),
         loop(element, plan.vector, begin),
-        loop(kernel.step, parts, loop(element, plan.vector, update)),
+        loop(kernel.step, groups, loop(element, plan.vector, update)),
     ]
 
 

@@ -41,12 +41,12 @@ class Domain:
     """The axes of the rows, with their extents."""
     columns: Sequence[Axes]
     """For each stage, the axes of its columns: of a reduction those that it reduces."""
-    places: Sequence[Mapping[Var, Expr]]
+    axis_values: Sequence[Mapping[Var, Expr]]
     """For each stage, its axes in terms of the axes of rows and columns, without those that are such axes
     themselves."""
     tests: Sequence[Expr] = ()
     """The tests for a column of the last stage to exist."""
-    ragged: Sequence[Expr] = ()
+    row_tests: Sequence[Expr] = ()
     """The tests for each row of a vector to exist."""
 
 
@@ -102,7 +102,7 @@ class Sliding:
 class Plan:
     """The threads of a kernel."""
 
-    along: bool
+    has_column_vectors: bool
     """True if a vector is one of columns; False if it is one of rows."""
     vector: int
     """The elements of a vector."""
@@ -110,12 +110,12 @@ class Plan:
     """The rows of a block, or its vectors of rows."""
     threads: int
     """The threads of each row, or of each vector of rows."""
-    most: int
+    max_kept_vectors: int
     """The most vectors of a row that a thread loads before it uses the first, and keeps for the next stage."""
-    parts: Sequence[Expr] = ()
+    through_tiles: Sequence[Expr] = ()
     """The expressions of the last stage that go through tiles, from threads of rows to threads of columns."""
     tile: int = TILE
-    """The most rows, and columns, of a tile that `parts` go through."""
+    """The most rows, and columns, of a tile for `through_tiles`."""
     sliding: Sliding | None = None
     """The neighbouring windows of each thread, which loads the elements that they share once; None without."""
 

@@ -26,16 +26,16 @@ from ..stages import (
     Stage,
     flat_index,
     is_contraction,
-    is_in_place,
     loads_in,
+    loads_stored_offset,
     stages_of,
     step_of,
     variables_in,
     with_loads,
 )
 from .choice import plan_of
-from .choices import with_casts_last, with_rows_of_parts
-from .domain import domain_of, with_parts_of_axes
+from .choices import with_casts_of_choices, with_warps_by_part
+from .domain import domain_of, with_split_axes
 from .loops import KernelLoops
 from .plan import Axes, Domain, size_of, split_index
 from .windows import in_vectors
@@ -67,20 +67,20 @@ def _spread(func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc | None:
     stages = stages_of(func)
     if stages is None or any(map(is_contraction, stages)) or not _is_single(func, stages) or is_view(stages):
         return None
-    stages = [replace(stage, values=list(map(with_casts_last, stage.values))) for stage in stages]
+    stages = [replace(stage, values=list(map(with_casts_of_choices, stage.values))) for stage in stages]
     if len(stages) == 1:
-        stages = [with_parts_of_axes(stages[0])]
+        stages = [with_split_axes(stages[0])]
     domain = domain_of(stages)
     if domain is None:
         return None
-    moved = _moved(stages)
+    types = _types_in_memory(stages)
     # The largest float16 number is far from the largest one of float32; that of bfloat16 is not.
-    if moved <= {*NARROW} and not _has_exact_steps(stages):
-        change = approximated if moved == {"float16"} else with_reciprocals
+    if types <= {*NARROW} and not _needs_exact_values(stages):
+        change = approximated if types == {"float16"} else with_reciprocals
         stages = [replace(stage, values=list(map(change, stage.values))) for stage in stages]
     plan = plan_of(stages, domain, gpu)
     if plan.sliding is None:
-        domain = with_rows_of_parts(_with_joined_axes(domain, stages), stages, plan)
+        domain = with_warps_by_part(_with_joined_axes(domain, stages), stages, plan)
     else:
         domain = in_vectors(domain, stages, plan.sliding)
     return KernelLoops(func, stages, domain, plan).scheduled()
@@ -91,7 +91,7 @@ def is_view(stages: list[Stage]) -> bool:
     if len(stages) != 1 or len(stages[0].values) != 1 or stages[0].is_reduction:
         return False
     (value,) = stages[0].values
-    return isinstance(value, TensorLoad) and is_in_place(value, stages[0])
+    return isinstance(value, TensorLoad) and loads_stored_offset(value, stages[0])
 
 
 def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
@@ -103,7 +103,7 @@ def _is_single(func: tirx.PrimFunc, stages: list[Stage]) -> bool:
     return is_last and not any(_is_in(target, func.params) for target in stored)
 
 
-def _has_exact_steps(stages: list[Stage]) -> bool:
+def _needs_exact_values(stages: list[Stage]) -> bool:
     """Return whether a value computed from a quotient or an exponential is rounded to integers or compared."""
     changed = list[Any]()
 
@@ -117,12 +117,12 @@ def _has_exact_steps(stages: list[Stage]) -> bool:
     return False
 
 
-def _moved(stages: list[Stage]) -> set[str]:
+def _types_in_memory(stages: list[Stage]) -> set[str]:
     """Return the types of the tensors that the stages read from memory and store there."""
     inner = [target for stage in stages[:-1] for target in stage.targets]
     loads = [load.source for stage in stages for value in stage.values for load, _ in loads_in(value)]
-    moved = [*stages[-1].targets, *(source for source in loads if not _is_in(source, inner))]
-    return {str(each.ty.dtype) for each in moved}
+    buffers = [*stages[-1].targets, *(source for source in loads if not _is_in(source, inner))]
+    return {str(each.ty.dtype) for each in buffers}
 
 
 def _is_in(buffer: Any, buffers: Iterable[Any]) -> bool:
@@ -142,28 +142,28 @@ def _with_joined_axes(domain: Domain, stages: list[Stage]) -> Domain:
             analyzer.bind(var, Range(0, extent))
     accesses: list[Expr] = []
     bare: set[Var] = variables_in(domain.tests)
-    for stage, known in zip(stages, domain.places, strict=True):
+    for stage, known in zip(stages, domain.axis_values, strict=True):
         flat = [flat_index(load.source, load.indices) for value in stage.values for load, _ in loads_in(value)]
         flat += [flat_index(target, stage.indices) for target in stage.targets]
-        accesses += [analyzer.simplify(substitute(place, known)) for place in flat]
+        accesses += [analyzer.simplify(substitute(offset, known)) for offset in flat]
         others = [with_loads(value, lambda load: tirx.const(0, load.ty.dtype)) for value in stage.values]
         bare |= variables_in(substitute(other, known) for other in others)
 
     def are_one(first: Var, second: Var, extent: Expr) -> bool:
         if first in bare or second in bare:
             return False
-        steps = [[step_of(place, axis, analyzer) for axis in (first, second)] for place in accesses]
+        steps = [[step_of(offset, axis, analyzer) for axis in (first, second)] for offset in accesses]
         return all(analyzer.can_prove_equal(outer, inner * extent) for outer, inner in steps)
 
     rows, whole = _joined(domain.rows, are_one)
-    places = [dict(each) for each in domain.places]
+    axis_values = [dict(each) for each in domain.axis_values]
     columns: list[Axes] = []
     for number, axes in enumerate(domain.columns):
         joined, parts = _joined(axes, are_one)
         columns.append(joined)
         inside = {**whole, **parts}
-        places[number] = {axis: substitute(place, inside) for axis, place in places[number].items()} | inside
-    return replace(domain, rows=rows, columns=columns, places=places)
+        axis_values[number] = {axis: substitute(value, inside) for axis, value in axis_values[number].items()} | inside
+    return replace(domain, rows=rows, columns=columns, axis_values=axis_values)
 
 
 def _joined(axes: Axes, are_one: Callable[[Var, Var, Expr], bool]) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
@@ -176,12 +176,12 @@ def _joined(axes: Axes, are_one: Callable[[Var, Var, Expr], bool]) -> tuple[dict
         return [*runs, {axis: axes[axis]}]
 
     found: dict[Var, Expr] = {}
-    places: dict[Var, Expr] = {}
+    axis_values: dict[Var, Expr] = {}
     for run in reduce(put, axes, list[dict[Var, Expr]]()):
         if len(run) == 1:
             found.update(run)
             continue
         var = index_variable("_".join(axis.name for axis in run))
         found[var] = size_of(run)
-        places.update(split_index(var, run))
-    return found, places
+        axis_values.update(split_index(var, run))
+    return found, axis_values

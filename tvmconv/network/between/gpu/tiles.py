@@ -36,22 +36,22 @@ def stored_through_tiles(columns: Columns) -> list[tirx.Stmt]:
     """
     kernel, plan = columns.kernel, columns.plan
     together, number = plan.tile // plan.threads, index_variable("number")
-    most = plan.tile * (plan.rows * plan.vector + WORD)
-    tiles = [kernel.registers("tile", most, str(each.ty.dtype), "shared") for each in plan.parts]
+    elements = plan.tile * (plan.rows * plan.vector + WORD)
+    tiles = [kernel.registers("tile", elements, str(each.ty.dtype), "shared") for each in plan.through_tiles]
 
     # Threads of columns compute the values to store from tiles, in vectors of columns where these are contiguous.
     size = STORED_BYTES // max(itemsize(target.ty.dtype) for target in columns.stage.targets)
     size = max(1, size) if len(kernel.stages) == 1 else 1
-    stores = _Stores(columns, size, number, dict(zip(tiles, plan.parts, strict=True)))
+    stores = _Stores(columns, size, number, dict(zip(tiles, plan.through_tiles, strict=True)))
     while (stored := stores.all()) is None:
         stores = _Stores(columns, stores.size // 2, number, stores.tiles)
 
     # Threads of rows fill the tiles.
     step = {kernel.step: number * together + kernel.step}
-    place = (kernel.step * plan.threads + kernel.lane) * stores.width + kernel.row * plan.vector + kernel.element
+    index = (kernel.step * plan.threads + kernel.lane) * stores.width + kernel.row * plan.vector + kernel.element
     filling: list[tirx.Stmt] = [
-        tirx.BufferStore(tile, substitute(columns.value(each), step), [place])
-        for tile, each in zip(tiles, plan.parts, strict=True)
+        tirx.BufferStore(tile, substitute(columns.value(each), step), [index])
+        for tile, each in zip(tiles, plan.through_tiles, strict=True)
     ]
     tests = [substitute(test, step) for test in columns.tests]
     filled = loop(kernel.step, together, tested(tests, loop(kernel.element, plan.vector, sequence(filling))))
@@ -67,30 +67,30 @@ class _Stores:
     def __init__(self, columns: Columns, size: int, number: Var, tiles: dict[Any, Expr]) -> None:
         kernel, plan = columns.kernel, columns.plan
         self.columns, self.size, self.tiles = columns.in_vectors(size), size, tiles
-        self.row, self.place, self.part = (index_variable(name) for name in ("row", "place", "part"))
+        self.row, self.vector_index, self.part = (index_variable(name) for name in ("row", "vector", "part"))
         rows, lanes = plan.rows * plan.vector, plan.tile // size
         slots = plan.rows * plan.threads // lanes
         # Neighbouring threads read at a distance of lines and one word or, in vectors, of lines and one element.
-        narrow = min(itemsize(part.ty.dtype) for part in plan.parts)
+        narrow = min(itemsize(part.ty.dtype) for part in plan.through_tiles)
         self.parts, self.width = rows // slots, rows + (max(1, WORD // narrow) if size == 1 else 1)
-        self.column = self.place * size + kernel.element
+        self.column = self.vector_index * size + kernel.element
         self.at = {
             self.row: self.part * slots + tirx.floordiv(kernel.thread, lanes),
-            self.place: tirx.floormod(kernel.thread, lanes),
+            self.vector_index: tirx.floormod(kernel.thread, lanes),
         }
         row = kernel.block * rows + self.row
         first = (kernel.turn * columns.at_once + number * (plan.tile // plan.threads)) * plan.threads
         ranges = {
             kernel.block: tirx.ceildiv(kernel.groups, plan.rows),
             self.row: rows,
-            self.place: lanes,
+            self.vector_index: lanes,
             number: columns.at_once * plan.threads // plan.tile,
         }
         for var, extent in ranges.items():
             self.columns.analyzer.bind(var, Range(0, extent))
-        self.found = columns.placed(row, first + self.column)
+        self.axes = columns.axes_at(row, first + self.column)
         below = [first + self.column < columns.count]
-        below += [substitute(test, self.found) for test in kernel.domain.tests]
+        below += [substitute(test, self.axes) for test in kernel.domain.tests]
         self.whole = all(self._is_whole(test.b) for test in below)
         self.below = [test for test in map(self.columns.analyzer.simplify, below) if not self._holds(test)]
         self.rows = [] if kernel.is_there is None else [row < kernel.groups * plan.vector]
@@ -104,27 +104,27 @@ class _Stores:
     def all(self) -> tirx.Stmt | None:
         """Return the statement with all stores of a thread; None if memory has no aligned vectors of that size."""
         element, stage, stores = self.columns.kernel.element, self.columns.stage, list[tirx.Stmt]()
-        for target, value in zip(stage.targets, map(self._made, stage.values), strict=True):
-            place = self._flat(target, stage.indices)
+        for target, value in zip(stage.targets, map(self._read_from_tiles, stage.values), strict=True):
+            indices = self._indices_of(target, stage.indices)
             if self.size == 1:
-                store = tirx.BufferStore(target, value, place)
+                store = tirx.BufferStore(target, value, indices)
                 stores.append(tested([*self.rows, *self.below], substitute(store, {element: 0})))
                 continue
-            if not self.whole or not self.columns.is_vector(place[-1]):
+            if not self.whole or not self.columns.is_vector(indices[-1]):
                 return None
             out = self.columns.kernel.registers("out", self.size, str(target.ty.dtype))
             fill = loop(element, self.size, tirx.BufferStore(out, value, [element]))
-            store = tirx.BufferStore(target, out[element], place)
+            store = tirx.BufferStore(target, out[element], indices)
             copy = loop(element, self.size, store, tirx.ForKind.VECTORIZED)
             first = [substitute(test, {element: 0}) for test in self.below]
             stores.append(tested([*self.rows, *first], sequence([fill, copy])))
         return loop(self.part, self.parts, substitute(sequence(stores), self.at))
 
-    def _flat(self, buffer: Any, indices: list[Expr]) -> list[Expr]:
-        place = self.columns.flat(buffer, indices, self.found)
-        return [*[tirx.const(0, INDEX)] * (len(buffer.ty.shape) - 1), place]
+    def _indices_of(self, buffer: Any, indices: list[Expr]) -> list[Expr]:
+        offset = self.columns.offset_with(buffer, indices, self.axes)
+        return [*[tirx.const(0, INDEX)] * (len(buffer.ty.shape) - 1), offset]
 
-    def _made(self, value: Expr) -> Expr:
+    def _read_from_tiles(self, value: Expr) -> Expr:
         """Return a value with elements of tiles instead of the expressions that go through them."""
         for tile, each in self.tiles.items():
             if tvm_ffi.structural_equal(value, each):
@@ -132,8 +132,8 @@ class _Stores:
 
         def load(each: TensorLoad) -> Expr:
             if any(tvm_ffi.structural_equal(each, known) for known in self.tiles.values()):
-                return self._made(each)
-            return each.source.vload(self._flat(each.source, each.indices)) if each.source.ty.shape else each
+                return self._read_from_tiles(each)
+            return each.source.vload(self._indices_of(each.source, each.indices)) if each.source.ty.shape else each
 
         # Axes are replaced last, as loads are compared by them; indices into tiles have no axes.
-        return substitute(with_loads(value, load), self.found)
+        return substitute(with_loads(value, load), self.axes)

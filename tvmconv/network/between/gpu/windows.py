@@ -88,7 +88,7 @@ def _slide(stage: Stage, domain: Domain, number: int, side: Var | None) -> Slide
         return None
     output, row, axis, (value,) = outer[-number], rows[-number], inner[-number], stage.values
     loads = [load for load, _ in loads_in(value) if axis in variables_in(load.indices)]
-    if len(loads) != 1 or not domain.places[0].get(output, output).same_as(row):
+    if len(loads) != 1 or not domain.axis_values[0].get(output, output).same_as(row):
         return None
     steps = [stride(loads[0], each) for each in (output, axis)]
     if not all(isinstance(step, tirx.IntImm) for step in steps):
@@ -96,9 +96,9 @@ def _slide(stage: Stage, domain: Domain, number: int, side: Var | None) -> Slide
     (distance, one), size = map(int, steps), int(stage.reduced[axis])
     step, rest = divmod(distance, one) if one > 0 else (0, 0)
     analyzer = Analyzer()
-    moved = analyzer.simplify(substitute(value, {output: output + 1, axis: axis - step}))
-    in_a_row = one == 1 if side is None else rest == 0
-    if not in_a_row or not 0 < step < size or not tvm_ffi.structural_equal(moved, analyzer.simplify(value)):
+    shifted = analyzer.simplify(substitute(value, {output: output + 1, axis: axis - step}))
+    is_contiguous = one == 1 if side is None else rest == 0
+    if not is_contiguous or not 0 < step < size or not tvm_ffi.structural_equal(shifted, analyzer.simplify(value)):
         return None
     return Slide(row, axis, size, step)
 
@@ -123,26 +123,26 @@ def in_vectors(domain: Domain, stages: list[Stage], sliding: Sliding) -> Domain:
     elements.
     """
     extents = {slide.row: domain.rows[slide.row] for slide in sliding.slides}
-    ragged = [
+    row_tests = [
         slide.row < extents[slide.row]
         for slide in sliding.slides
         if not _is_multiple(extents[slide.row], slide.outputs)
     ]
     if sliding.side is None:
         whole = {each.row: tirx.ceildiv(extents[each.row], each.outputs) * each.outputs for each in sliding.slides}
-        return replace(domain, rows={**domain.rows, **whole}, ragged=ragged)
+        return replace(domain, rows={**domain.rows, **whole}, row_tests=row_tests)
     vectors = tirx.floordiv(domain.rows[sliding.side], sliding.lanes)
     few = next((few for few in LANES if _is_multiple(vectors, few)), 1)
     far, lane, element = map(index_variable, ("far", "lane", "element"))
     groups, outputs = (
         {each.row: index_variable(f"{each.row.name}_{name}") for each in sliding.slides} for name in ("group", "output")
     )
-    places = {each.row: groups[each.row] * each.outputs + outputs[each.row] for each in sliding.slides}
-    places[sliding.side] = (far * few + lane) * sliding.lanes + element
-    before = [axis for axis in domain.rows if axis not in places]
-    slid = [axis for axis in before if axis in _slid(domain, stages)]
+    values = {each.row: groups[each.row] * each.outputs + outputs[each.row] for each in sliding.slides}
+    values[sliding.side] = (far * few + lane) * sliding.lanes + element
+    outer = [axis for axis in domain.rows if axis not in values]
+    slid = [axis for axis in outer if axis in _slid(domain, stages)]
     parts = {
-        **{axis: domain.rows[axis] for axis in before if axis not in slid},
+        **{axis: domain.rows[axis] for axis in outer if axis not in slid},
         far: tirx.floordiv(vectors, few),
         **{axis: domain.rows[axis] for axis in slid},
         **{groups[each.row]: tirx.ceildiv(extents[each.row], each.outputs) for each in sliding.slides},
@@ -151,8 +151,8 @@ def in_vectors(domain: Domain, stages: list[Stage], sliding: Sliding) -> Domain:
         element: sliding.lanes,
     }
     rows = {axis: tirx.const(each, INDEX) if isinstance(each, int) else each for axis, each in parts.items()}
-    *others, last = [{axis: substitute(place, places) for axis, place in each.items()} for each in domain.places]
-    return replace(domain, rows=rows, places=[*others, {**last, **places}], ragged=ragged)
+    *others, last = [{axis: substitute(value, values) for axis, value in each.items()} for each in domain.axis_values]
+    return replace(domain, rows=rows, axis_values=[*others, {**last, **values}], row_tests=row_tests)
 
 
 def _is_multiple(extent: Expr, size: int) -> bool:
@@ -164,10 +164,10 @@ def _slid(domain: Domain, stages: list[Stage]) -> set[Var]:
     stage = stages[0]
     loads = [load for value in stage.values for load, _ in loads_in(value)]
     indices = [index for load in loads for index in load.indices if variables_in([index]) & set(stage.reduced)]
-    return variables_in(substitute(index, domain.places[0]) for index in indices)
+    return variables_in(substitute(index, domain.axis_values[0]) for index in indices)
 
 
-def reduced_by_sliding(columns: Columns, sliding: Sliding, register: Any, dtype: str) -> list[tirx.Stmt]:
+def sliding_reduction(columns: Columns, sliding: Sliding, register: Any, dtype: str) -> list[tirx.Stmt]:
     """Return the statements that reduce the windows of a thread, which loads the elements that they share once.
 
     Before: `for r, s: y[h, w] = max(y[h, w], x[h + r, w + s])`, for a tile of two times three outputs.
@@ -176,27 +176,27 @@ def reduced_by_sliding(columns: Columns, sliding: Sliding, register: Any, dtype:
     """
     kernel, stage, (value,), (join,) = columns.kernel, columns.stage, columns.stage.values, columns.stage.joins
     lanes = sliding.lanes
-    *before, across = sliding.slides
-    down = before[0] if before else replace(across, size=1, outputs=1)
+    *rest, across = sliding.slides
+    down = rest[0] if rest else replace(across, size=1, outputs=1)
     extents = sliding.shared(stage.reduced)
     patch, element = columns.in_vectors(lanes, int(size_of(extents))), kernel.element
     first = split_index(kernel.group * columns.plan.vector + element, kernel.domain.rows)
     first = {**first, **split_index(kernel.step, extents)}
-    places = kernel.domain.places[columns.number]
-    patch.values = {**first, **{axis: substitute(each, first) for axis, each in places.items()}}
-    term = patch.value(_inside(value, sliding) if kernel.domain.ragged else value).astype(dtype)
+    axis_values = kernel.domain.axis_values[columns.number]
+    patch.values = {**first, **{axis: substitute(each, first) for axis, each in axis_values.items()}}
+    term = patch.value(_inside(value, sliding) if kernel.domain.row_tests else value).astype(dtype)
     part = kernel.registers("part", down.outputs * lanes, dtype)
     parts = [part[line * lanes + element] for line in range(down.outputs)]
     results = [register[window * lanes + element] for window in range(sliding.outputs)]
     others = int(size_of(extents)) // (down.width * across.width)
     steps = list[tirx.Stmt]()
-    for place in range(across.width):
+    for column in range(across.width):
         for line in range(down.width):
-            numbers = [(other * down.width + line) * across.width + place for other in range(others)]
+            numbers = [(other * down.width + line) * across.width + column for other in range(others)]
             terms = [substitute(term, {kernel.step: tirx.const(number, INDEX)}) for number in numbers]
             steps += _joined(down, line, terms, parts, join)
         for line, whole in enumerate(parts):
-            steps += _joined(across, place, [whole], results[line * across.outputs :], join)
+            steps += _joined(across, column, [whole], results[line * across.outputs :], join)
     # Loads begin in the middle of the first window, which is never padding: compilers compute other addresses from it.
     middle = 0
     for axis, extent in extents.items():
@@ -225,7 +225,7 @@ def _inside(value: Expr, sliding: Sliding) -> Expr:
     return with_loads(value, inside)
 
 
-def _joined(slide: Slide, place: int, terms: list[Expr], windows: list[TensorLoad], join: Join) -> list[tirx.Stmt]:
+def _joined(slide: Slide, index: int, terms: list[Expr], windows: list[TensorLoad], join: Join) -> list[tirx.Stmt]:
     """Return the statements that join the elements at an index to each of the first windows that contains the index.
 
     The first of two neighbouring windows gets the elements that they share from the second one, once that is complete.
@@ -237,10 +237,10 @@ def _joined(slide: Slide, place: int, terms: list[Expr], windows: list[TensorLoa
 
     for output, window in zip(range(slide.outputs), windows, strict=False):
         begin = output * slide.step
-        own = slide.step if output % 2 == 0 and output + 1 < slide.outputs else slide.size
-        if begin <= place < begin + own:
-            put(window, reduce(join, terms if place == begin else [window, *terms]))
+        count = slide.step if output % 2 == 0 and output + 1 < slide.outputs else slide.size
+        if begin <= index < begin + count:
+            put(window, reduce(join, terms if index == begin else [window, *terms]))
     for output in range(0, slide.outputs - 1, 2):
-        if place == output * slide.step + slide.size - 1:
+        if index == output * slide.step + slide.size - 1:
             put(windows[output], join(windows[output], windows[output + 1]))
     return steps

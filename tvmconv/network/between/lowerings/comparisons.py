@@ -22,7 +22,7 @@ Reduction = Callable[[te.Tensor, Sequence[int] | int | None, bool], te.Tensor]
 Lowering = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 
-def _turned(bits: tirx.PrimExpr) -> tirx.PrimExpr:
+def _ordered_bits(bits: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return the bits of a float as a signed integer that is ordered as floats are; of that integer, the bits again.
 
     Of a negative float all bits but the sign are inverted: its bits, read as an integer, rise as the float falls.
@@ -43,7 +43,7 @@ def _integers(x: te.Tensor, of_nan: str, tells_zeros_apart: bool) -> te.Tensor:
 
     def integer(*at: tirx.Var) -> tirx.PrimExpr:
         bits = tirx.reinterpret(dtype, x(*at).astype(wide))
-        magnitude, ordered = bits & tirx.max_value(dtype), _turned(bits)
+        magnitude, ordered = bits & tirx.max_value(dtype), _ordered_bits(bits)
         if not tells_zeros_apart:
             ordered = tirx.Select(magnitude == 0, tirx.const(0, dtype), ordered)
         # LLVM makes vectors of this comparison, but not of TVM's isnan.
@@ -61,7 +61,7 @@ def _floats(integers: te.Tensor, of_nan: str, dtype: str) -> te.Tensor:
 
     def number(*at: tirx.Var) -> tirx.PrimExpr:
         integer = integers(*at)
-        number = tirx.reinterpret(wide, _turned(integer))  # the integers of NaN are bits of NaN again
+        number = tirx.reinterpret(wide, _ordered_bits(integer))  # the integers of NaN are bits of NaN again
         return tirx.Select(integer == first, tirx.const(infinity, wide), number).astype(dtype)
 
     return te.compute(integers.shape, number, name="floats")

@@ -44,11 +44,11 @@ def _normalized(
     outer, count = [x.shape[axis] for axis in kept], prod(x.shape[axis] for axis in reduced)
 
     def total(term: Callable[[Sequence[Any]], tirx.PrimExpr], name: str) -> te.Tensor:
-        along = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in reduced]
+        reduce_axes = [te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in reduced]
 
         def of_row(*row: tirx.Var) -> tirx.PrimExpr:
-            place = dict(zip((*kept, *reduced), (*row, *along), strict=True))
-            return te.sum(term([place[axis] for axis in range(len(x.shape))]), axis=along)
+            index = dict(zip((*kept, *reduced), (*row, *reduce_axes), strict=True))
+            return te.sum(term([index[axis] for axis in range(len(x.shape))]), axis=reduce_axes)
 
         return te.compute(outer, of_row, name=name)
 
@@ -74,14 +74,14 @@ def softmax(x: te.Tensor, axis: int) -> te.Tensor:
     A product with the reciprocal of the sum is corrected by its remainder, and so rounded as the quotient would be. The
     sum is no less than 1, and finite, unless it is NaN.
     """
-    count, outer = x.shape[axis], [size for place, size in enumerate(x.shape) if place != axis]
+    count, outer = x.shape[axis], [size for index, size in enumerate(x.shape) if index != axis]
     k, j = (te.reduce_axis((0, count), name=name) for name in "kj")
 
     def row(at: Sequence[Any]) -> Sequence[Any]:
         return [*at[:axis], *at[axis + 1 :]]
 
-    def element(row: Sequence[Any], place: Any) -> Sequence[Any]:
-        return [*row[:axis], place, *row[axis:]]
+    def element(row: Sequence[Any], index: Any) -> Sequence[Any]:
+        return [*row[:axis], index, *row[axis:]]
 
     def share(*at: tirx.Var) -> tirx.PrimExpr:
         power, total = powers(*at), totals(*row(at))
@@ -89,8 +89,8 @@ def softmax(x: te.Tensor, axis: int) -> te.Tensor:
         product = power * reciprocal
         return product + reciprocal * (power - product * total)
 
-    most = te.compute(outer, lambda *row: te.max(x(*element(row, k)), axis=k), name="most")
-    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - most(*row(at))), name="powers")
+    maxima = te.compute(outer, lambda *row: te.max(x(*element(row, k)), axis=k), name="maxima")
+    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - maxima(*row(at))), name="powers")
     totals = te.compute(outer, lambda *row: te.sum(powers(*element(row, j)), axis=j), name="totals")
     return te.compute(x.shape, share, name="softmax")
 

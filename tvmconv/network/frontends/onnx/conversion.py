@@ -17,7 +17,7 @@ from tvm import relax, topi
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, _get_convert_map, onnx_input
 
 from ...graph.constants import constant_value, sizes_of
-from ...graph.faults import Refused, summary, tvm_at_work
+from ...graph.faults import Refused, summary, tvm_errors_as_refusals
 from ...graph.graph import operator_name
 from ...sizes.branch_conditions import numbered_test
 from ...sizes.facts import SizeFacts
@@ -102,7 +102,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
                 self._nodes.update(known)
                 continue
             refuse_unknown(graph.node[index:] if node.op_type not in self.operators else [node], self.operators)
-            with tvm_at_work():
+            with tvm_errors_as_refusals():
                 self._bind(node, self._if(node, operands) if node.op_type == "If" else self._converted(node, operands))
 
     # --- Values ---
@@ -182,7 +182,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
             result = self.bb.normalize(converter(node))
         else:
             inputs[:] = [self._expression("", each) for each in inputs]
-            with tvm_at_work():
+            with tvm_errors_as_refusals():
                 result = super()._convert_operator(name, inputs, attrs, opset)
         refuse_dtype(result)
         is_computed = isinstance(result, (relax.Call, relax.TupleGetItem)) and isinstance(result.ty, relax.TensorType)
@@ -222,7 +222,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         number = next(self._numbers)
         parts = []
         for name, holds in (("then_branch", True), ("else_branch", False)):
-            with self.bb.facts.inside_next(number, holds):
+            with self.bb.facts.in_branch_of_test(number, holds):
                 parts.append(self._sequence(branches[name]))
         ranks = [_ranks(part) for part in parts]
         if ranks[0] != ranks[1]:
@@ -234,7 +234,7 @@ class Importer(ONNXGraphImporter):  # type: ignore[misc]
         return self.bb.emit(choice)
 
     def _have_same_ranks(self, branches: Sequence[onnx.GraphProto]) -> bool:
-        with self.bb.facts.aside():
+        with self.bb.facts.rolled_back():
             ranks = [_ranks(self._sequence(branch)) for branch in branches]
         return all(each == ranks[0] for each in ranks)
 

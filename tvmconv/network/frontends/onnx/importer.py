@@ -12,7 +12,7 @@ from tvm import relax
 
 from tvmconv.problem.errors import InvalidArgumentError, MissingPackageError
 
-from ...graph.faults import Refused, node_at_fault, quiet, summary, tvm_at_work
+from ...graph.faults import Refused, node_at_fault, quiet, summary, tvm_errors_as_refusals
 from ...graph.sizes import OpenSize
 from ...sizes.facts import SizeFacts
 from ..builder import Imported
@@ -99,7 +99,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
             refuse_unknown(model.graph.node, Importer.operators)
             domains = [each.domain for each in model.opset_import]
             raise InvalidArgumentError("opset_import", domains, "ONNX's own domain, ''")
-        with quiet(), tvm_at_work():
+        with quiet(), tvm_errors_as_refusals():
             mod, facts, words = _imported(inlined.graph, inputs, opset, nodes, sizes)
     except Refused as refusal:
         errors = [error for error in (refusal, refusal.__cause__) if error is not None]
@@ -113,7 +113,7 @@ def import_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int | str]
     return Imported(mod, [value.name for value in inputs], outputs, facts, words)
 
 
-MOST_TRIES = 16
+MAX_TRIES = 16
 """The largest number of imports of a model that leaves ranks to open sizes: of each such rank, two are tried."""
 
 
@@ -134,13 +134,13 @@ def _imported(
     path: list[tuple[bool, bool]] = []  # the choices, and for each whether it is the second one
     first: tuple[tvm.IRModule, SizeFacts, Mapping[str, str]] | None = None
     refusal: Refused | None = None
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         facts = SizeFacts(sizes, choices=[holds for holds, _ in path])
         importer = Importer(nodes, facts)
         try:
-            with tvm_at_work():
+            with tvm_errors_as_refusals():
                 result = importer.imported(graph, inputs, opset), facts, importer.bb.words
-            if not facts.choices or _has_told_ranks(result[0], graph.output):
+            if not facts.choices or _has_given_ranks(result[0], graph.output):
                 return result
             first = first or result
         except Refused as error:
@@ -153,16 +153,16 @@ def _imported(
         path[-1] = (not path[-1][0], True)
     if first is not None:
         return first
-    raise refusal or Refused(f"its ranks follow from open sizes in over {MOST_TRIES} ways", OPEN_HINT)
+    raise refusal or Refused(f"its ranks follow from open sizes in over {MAX_TRIES} ways", OPEN_HINT)
 
 
-def _has_told_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
+def _has_given_ranks(mod: tvm.IRModule, outputs: Sequence[onnx.ValueInfoProto]) -> bool:
     """Return whether the results of "main" have the ranks that the model declares for its outputs, where it does."""
     result = mod["main"].ret_ty
     fields = result.fields if isinstance(result, relax.TupleType) else [result]
-    told = [value.type.tensor_type for value in outputs]
+    types = [value.type.tensor_type for value in outputs]
     return all(
-        not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(told, fields, strict=True)
+        not ty.HasField("shape") or len(ty.shape.dim) == field.ndim for ty, field in zip(types, fields, strict=True)
     )
 
 

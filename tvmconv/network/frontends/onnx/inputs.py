@@ -22,9 +22,11 @@ def inputs_with_shapes(
     same number of axes.
     """
     given = _checked(shapes, inputs)
-    told = [dim.dim_param for value in inputs if value.name not in given for dim in value.type.tensor_type.shape.dim]
+    in_model = [
+        dim.dim_param for value in inputs if value.name not in given for dim in value.type.tensor_type.shape.dim
+    ]
     names = _Identifiers(
-        [*told, *(size.name for shape in given.values() for size in shape if isinstance(size, OpenSize))]
+        [*in_model, *(size.name for shape in given.values() for size in shape if isinstance(size, OpenSize))]
     )
     shaped, sizes = [], []
     for value in inputs:

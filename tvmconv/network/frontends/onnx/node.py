@@ -36,32 +36,32 @@ class Node:
         """The facts about the model's open sizes."""
         return self.builder.facts
 
-    def operand(self, place: int) -> Any:
+    def operand(self, index: int) -> Any:
         """Return an operand; None for one that is left out."""
-        return self.operands[place] if place < len(self.operands) else None
+        return self.operands[index] if index < len(self.operands) else None
 
-    def constant(self, place: int, name: str) -> Array | None:
+    def constant(self, index: int, name: str) -> Array | None:
         """Return the value of an operand, None for one left out; raise `Refused` if it is known only at run time."""
-        if (operand := self.operand(place)) is None:
+        if (operand := self.operand(index)) is None:
             return None
         if (value := None if isinstance(operand, Sizes) else constant_value(operand)) is None:
             raise Refused(f"its {name} is known only when the model runs", "make it a constant of the model")
         return value
 
-    def sizes(self, place: int, name: str) -> list[Size] | None:
+    def sizes(self, index: int, name: str) -> list[Size] | None:
         """Return the integers of an operand with at most one axis, some of which may be expressions of open sizes.
 
         None for an operand that is left out. Raises `Refused` for one that elements of tensors decide.
         """
-        if (operand := self.operand(place)) is None:
+        if (operand := self.operand(index)) is None:
             return None
         if isinstance(operand, Sizes):
             return operand.listed()
-        return [int(each) for each in np.asarray(self.constant(place, name)).reshape(-1)]
+        return [int(each) for each in np.asarray(self.constant(index, name)).reshape(-1)]
 
-    def shape_of(self, place: int = 0) -> tuple[Size, ...]:
+    def shape_of(self, index: int = 0) -> tuple[Size, ...]:
         """Return the sizes of an operand, some of which may be open; raise `Refused` where its rank is not known."""
-        operand = self.operands[place]
+        operand = self.operands[index]
         if isinstance(operand, Sizes):
             return tuple(operand.elements.shape)
         sizes = sizes_of(operand.ty)
@@ -77,9 +77,9 @@ class Node:
         """Return whether a test of open sizes holds, as `SizeFacts.choose` does."""
         return self.facts.choose(test, preferred, self.builder.node, need)
 
-    def shape(self, place: int = 0) -> tuple[int, ...]:
+    def shape(self, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an operand; raise `Refused` where it is known only when the model runs."""
-        shape = static_shape(self.operands[place].ty)
+        shape = static_shape(self.operands[index].ty)
         if shape is None:
             raise Refused("the shape of its input is known only when the model runs", OPEN_HINT)
         return shape

@@ -25,7 +25,7 @@ def expand_qoperators(model: onnx.ModelProto) -> onnx.ModelProto:
     found = False
     for node in model.graph.node:
         expansion = EXPANSIONS.get((node.domain.replace("ai.onnx", ""), node.op_type))
-        nodes = expansion(Parts(node, ranks)) if expansion is not None else None
+        nodes = expansion(Replacement(node, ranks)) if expansion is not None else None
         expanded += [node] if nodes is None else nodes
         found = found or nodes is not None
     if not found:
@@ -37,7 +37,7 @@ def expand_qoperators(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-class Parts:
+class Replacement:
     """The nodes that replace a node; the last one gets the output of the replaced node."""
 
     def __init__(self, node: onnx.NodeProto, ranks: Mapping[str, int]) -> None:
@@ -49,9 +49,9 @@ class Parts:
         self.attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         self._nodes: list[onnx.NodeProto] = []
 
-    def operand(self, place: int) -> str:
+    def operand(self, index: int) -> str:
         """Return the name of an operand; an empty text for one that is left out."""
-        return self.node.input[place] if place < len(self.node.input) else ""
+        return self.node.input[index] if index < len(self.node.input) else ""
 
     def add(self, operator: str, *inputs: str, **attributes: object) -> str:
         """Add a node and return the name of its output."""
@@ -64,95 +64,95 @@ class Parts:
         self._nodes.append(helper.make_node(operator, given, [name], **attributes))
         return name
 
-    def dequantized(self, place: int, axis: int = 1) -> str:
+    def dequantized(self, index: int, axis: int = 1) -> str:
         """Add the dequantization of an operand whose scale and zero point are the two operands after it."""
-        return self.add("DequantizeLinear", *(self.operand(place + each) for each in range(3)), axis=axis)
+        return self.add("DequantizeLinear", *(self.operand(index + each) for each in range(3)), axis=axis)
 
     def quantized(self, y: str, scale: int) -> list[onnx.NodeProto]:
         """Return all nodes, with the quantization of y at the end; `scale` is the index of the scale's operand."""
         self.add("QuantizeLinear", y, self.operand(scale), self.operand(scale + 1))
-        return self.ended()
+        return self.nodes()
 
-    def ended(self) -> list[onnx.NodeProto]:
+    def nodes(self) -> list[onnx.NodeProto]:
         """Return all nodes, of which the last one gets the output of the replaced node."""
         self._nodes[-1].output[0] = self.node.output[0]
         return self._nodes
 
-    def bias(self, place: int, scales: Sequence[str], axis: int = 0) -> str:
+    def bias(self, index: int, scales: Sequence[str], axis: int = 0) -> str:
         """Add the dequantization of a bias in int32, whose scale is the product of two; nothing for one left out."""
-        if not self.operand(place):
+        if not self.operand(index):
             return ""
-        return self.add("DequantizeLinear", self.operand(place), self.add("Mul", *scales), axis=axis)
+        return self.add("DequantizeLinear", self.operand(index), self.add("Mul", *scales), axis=axis)
 
 
-Expansion = Callable[[Parts], "list[onnx.NodeProto] | None"]
+Expansion = Callable[[Replacement], "list[onnx.NodeProto] | None"]
 
 
-def _convolution(parts: Parts) -> list[onnx.NodeProto]:
-    x, w = parts.dequantized(0), parts.dequantized(3, axis=0)
-    bias = parts.bias(8, (parts.operand(1), parts.operand(4)))
-    return parts.quantized(parts.add("Conv", x, w, bias, **parts.attributes), 6)
+def _convolution(new: Replacement) -> list[onnx.NodeProto]:
+    x, w = new.dequantized(0), new.dequantized(3, axis=0)
+    bias = new.bias(8, (new.operand(1), new.operand(4)))
+    return new.quantized(new.add("Conv", x, w, bias, **new.attributes), 6)
 
 
-def _product(parts: Parts) -> list[onnx.NodeProto]:
-    return parts.quantized(parts.add("MatMul", parts.dequantized(0, axis=-2), parts.dequantized(3, axis=-1)), 6)
+def _product(new: Replacement) -> list[onnx.NodeProto]:
+    return new.quantized(new.add("MatMul", new.dequantized(0, axis=-2), new.dequantized(3, axis=-1)), 6)
 
 
-def _integer_convolution(parts: Parts) -> list[onnx.NodeProto]:
+def _integer_convolution(new: Replacement) -> list[onnx.NodeProto]:
     """Return the convolution of both operands in int32, less their zero points: sums of them are exact."""
     from onnx import TensorProto, helper
 
     centered = []
-    for place in range(2):
-        operand = parts.add("Cast", parts.operand(place), to=TensorProto.INT32)
-        if zero_point := parts.operand(place + 2):
-            zero_point = parts.add("Cast", zero_point, to=TensorProto.INT32)
-            if place == 1:  # one for each filter
-                rank = parts.ranks.get(parts.operand(1), 2 + len(parts.attributes.get("kernel_shape", (1, 1))))
+    for index in range(2):
+        operand = new.add("Cast", new.operand(index), to=TensorProto.INT32)
+        if zero_point := new.operand(index + 2):
+            zero_point = new.add("Cast", zero_point, to=TensorProto.INT32)
+            if index == 1:  # one for each filter
+                rank = new.ranks.get(new.operand(1), 2 + len(new.attributes.get("kernel_shape", (1, 1))))
                 shape = helper.make_tensor("shape", TensorProto.INT64, [rank], [-1, *(1,) * (rank - 1)])
-                zero_point = parts.add("Reshape", zero_point, parts.add("Constant", value=shape))
-            operand = parts.add("Sub", operand, zero_point)
+                zero_point = new.add("Reshape", zero_point, new.add("Constant", value=shape))
+            operand = new.add("Sub", operand, zero_point)
         centered.append(operand)
-    parts.add("Conv", *centered, **parts.attributes)
-    return parts.ended()
+    new.add("Conv", *centered, **new.attributes)
+    return new.nodes()
 
 
-def _layer(parts: Parts) -> list[onnx.NodeProto]:
+def _layer(new: Replacement) -> list[onnx.NodeProto]:
     """Return a Gemm; without a scale for its output, that stays in floating point."""
     from onnx import helper
 
-    attributes = dict(parts.attributes)
-    alpha, scales = attributes.get("alpha", 1.0), (parts.operand(1), parts.operand(4))
-    if alpha != 1.0 and parts.operand(6):
-        factor = parts.add("Constant", value=helper.make_tensor("alpha", 1, [], [alpha]))
-        scales = (parts.add("Mul", scales[0], factor), scales[1])
-    a, b = parts.dequantized(0), parts.dequantized(3, axis=0 if attributes.get("transB") else 1)
-    y = parts.add("Gemm", a, b, parts.bias(6, scales, axis=-1), **attributes)
-    return parts.quantized(y, 7) if parts.operand(7) else parts.ended()
+    attributes = dict(new.attributes)
+    alpha, scales = attributes.get("alpha", 1.0), (new.operand(1), new.operand(4))
+    if alpha != 1.0 and new.operand(6):
+        factor = new.add("Constant", value=helper.make_tensor("alpha", 1, [], [alpha]))
+        scales = (new.add("Mul", scales[0], factor), scales[1])
+    a, b = new.dequantized(0), new.dequantized(3, axis=0 if attributes.get("transB") else 1)
+    y = new.add("Gemm", a, b, new.bias(6, scales, axis=-1), **attributes)
+    return new.quantized(y, 7) if new.operand(7) else new.nodes()
 
 
 def _binary(operator: str) -> Expansion:
-    return lambda parts: parts.quantized(parts.add(operator, parts.dequantized(0), parts.dequantized(3)), 6)
+    return lambda new: new.quantized(new.add(operator, new.dequantized(0), new.dequantized(3)), 6)
 
 
 def _unary(operator: str) -> Expansion:
-    def expansion(parts: Parts) -> list[onnx.NodeProto] | None:
-        attributes = dict(parts.attributes)
+    def expansion(new: Replacement) -> list[onnx.NodeProto] | None:
+        attributes = dict(new.attributes)
         if attributes.pop("channels_last", 0):
             return None
-        return parts.quantized(parts.add(operator, parts.dequantized(0), **attributes), 3)
+        return new.quantized(new.add(operator, new.dequantized(0), **attributes), 3)
 
     return expansion
 
 
-def _concatenation(parts: Parts) -> list[onnx.NodeProto]:
-    tensors = [parts.dequantized(place) for place in range(2, len(parts.node.input), 3)]
-    return parts.quantized(parts.add("Concat", *tensors, **parts.attributes), 0)
+def _concatenation(new: Replacement) -> list[onnx.NodeProto]:
+    tensors = [new.dequantized(index) for index in range(2, len(new.node.input), 3)]
+    return new.quantized(new.add("Concat", *tensors, **new.attributes), 0)
 
 
-def _of_onnx(parts: Parts) -> list[onnx.NodeProto]:
-    parts.add(parts.node.op_type, *parts.node.input, **parts.attributes)
-    return parts.ended()
+def _of_onnx(new: Replacement) -> list[onnx.NodeProto]:
+    new.add(new.node.op_type, *new.node.input, **new.attributes)
+    return new.nodes()
 
 
 EXPANSIONS: dict[tuple[str, str], Expansion] = {

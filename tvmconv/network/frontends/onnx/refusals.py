@@ -74,8 +74,8 @@ def refuse_misread(node: Node) -> None:
     for operator, is_misread, problem in MISREAD:
         if node.operator == operator and is_misread(node):
             raise Refused(problem)
-    for place in BY_VALUE.get(node.operator, ()):
-        operand = node.operand(place)
+    for index in BY_VALUE.get(node.operator, ()):
+        operand = node.operand(index)
         if operand is not None and isinstance(operand.ty, relax.TensorType) and constant_value(operand) is None:
             raise Refused("Relax needs constants where the model has inputs")
 

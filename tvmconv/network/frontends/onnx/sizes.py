@@ -24,8 +24,8 @@ from ...sizes.elements import (
     Ratio,
     UnknownElementError,
     is_expression,
-    simple,
-    whole,
+    simplest,
+    truncated,
 )
 from ...sizes.facts import Size, SizeFacts, as_expr, product, python_text
 from ..builder import ImportBuilder
@@ -33,7 +33,7 @@ from ..builder import ImportBuilder
 if TYPE_CHECKING:
     import onnx
 
-MOST_ELEMENTS = 1024
+MAX_ELEMENTS = 1024
 """The largest number of elements of an array with expressions; arrays of sizes have a few."""
 
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -157,10 +157,10 @@ def _of_shape(node: onnx.NodeProto, shape: Sequence[Size], facts: SizeFacts) -> 
 def _symbolic(builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
     """Return the outputs of a node with expressions among its operands; raise `UnknownElementError` for others."""
     name, facts = node.op_type, builder.facts
-    if any(isinstance(each, Sizes) and each.elements.size > MOST_ELEMENTS for each in operands):
+    if any(isinstance(each, Sizes) and each.elements.size > MAX_ELEMENTS for each in operands):
         raise UnknownElementError
     if name in MOVING:
-        return _moved(node, operands, opset)
+        return _rearranged(node, operands, opset)
     attributes = {each.name: each for each in node.attribute}
     if name in ("Cast", "CastLike"):
         return [_cast(operands[0], _dtype(attributes["to"].i) if name == "Cast" else operands[1].dtype, facts)]
@@ -178,7 +178,7 @@ def _symbolic(builder: ImportBuilder, node: onnx.NodeProto, operands: Sequence[A
     def combined(*values: Element) -> Element:
         if name in ("Div", "Mod") and not is_float and any(map(is_expression, values)):
             _require_divisor(builder, values[1])
-        return simple(function(facts, is_float, *values), facts)
+        return simplest(function(facts, is_float, *values), facts)
 
     if name in ("Max", "Min", "Sum"):
         result = reduce(lambda left, right: np.frompyfunc(combined, 2, 1)(left, right), arrays)
@@ -194,7 +194,7 @@ def _require_divisor(builder: ImportBuilder, divisor: Element) -> None:
         raise UnknownElementError
     if not is_positive:
         # TVM computes sizes when a call begins, those in branches that do not run as well.
-        with builder.facts.inside(()):
+        with builder.facts.in_branch(()):
             builder.require(divisor > 0, f"divides by {python_text(divisor)}, which has to be positive")
 
 
@@ -206,7 +206,7 @@ MOVING = {
 """Operators that move elements, and the indices of the operands that have them; None for all."""
 
 
-def _moved(node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
+def _rearranged(node: onnx.NodeProto, operands: Sequence[Any], opset: int) -> list[Known]:
     """Return the outputs of an operator that moves elements: it is run on numbers that stand for them."""
     moving = MOVING[node.op_type]
     table: list[Element] = []
@@ -247,7 +247,7 @@ def _reduced(name: str, operands: Sequence[Any], attributes: dict[str, Any], fac
         return _settled(elements, dtype)
     keep = not ("keepdims" in attributes and attributes["keepdims"].i == 0)
     wanted = range(elements.ndim) if axes is None or not axes.size else [int(axis) % elements.ndim for axis in axes]
-    function = np.frompyfunc(lambda a, b: simple(REDUCING[name](facts, dtype.kind == "f", a, b), facts), 2, 1)
+    function = np.frompyfunc(lambda a, b: simplest(REDUCING[name](facts, dtype.kind == "f", a, b), facts), 2, 1)
     for axis in sorted(wanted, reverse=True):
         elements = np.asarray(function.reduce(elements, axis=axis, keepdims=keep), object)
     return _settled(elements, dtype)
@@ -269,8 +269,8 @@ def _cast(operand: Known, dtype: np.dtype[Any], facts: SizeFacts) -> Known:
         if operand.dtype.kind == "b" or (dtype.kind == "b" and isinstance(element, Ratio)):
             raise UnknownElementError
         if dtype.kind == "b":
-            return simple(tirx.NE(element, as_expr(0)), facts)
-        return whole(facts, element) if isinstance(element, Ratio) else element
+            return simplest(tirx.NE(element, as_expr(0)), facts)
+        return truncated(facts, element) if isinstance(element, Ratio) else element
 
     elements: Any = np.frompyfunc(cast, 1, 1)(_elements(operand))
     return _settled(np.asarray(elements, object), dtype)
@@ -280,7 +280,7 @@ def _elements(operand: Known) -> np.ndarray[Any, np.dtype[np.object_]]:
     """Return the elements of an array as objects of Python, those of floats as fractions."""
     if isinstance(operand, Sizes):
         return operand.elements
-    if operand.dtype.kind not in "biuf" or operand.size > MOST_ELEMENTS or not np.isfinite(operand).all():
+    if operand.dtype.kind not in "biuf" or operand.size > MAX_ELEMENTS or not np.isfinite(operand).all():
         raise UnknownElementError
     values = [Fraction(each) if operand.dtype.kind == "f" else each for each in operand.reshape(-1).tolist()]
     return _array(values, operand.shape)

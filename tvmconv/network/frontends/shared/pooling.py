@@ -56,7 +56,7 @@ class Sliding:
         return self.dilation == 1
 
     @property
-    def taps(self) -> Any:
+    def max_taps(self) -> Any:
         """The largest number of elements of a window."""
         return self.kernel
 
@@ -64,7 +64,7 @@ class Sliding:
         """Return the index of one element of a window."""
         return output * self.stride - self.before + tap * self.dilation
 
-    def has(self, output: tirx.Expr, index: tirx.Expr) -> tirx.Expr:
+    def contains(self, output: tirx.Expr, index: tirx.Expr) -> tirx.Expr:
         """Return whether a window has an element: it is in the input, and not behind the window."""
         return tirx.all(index >= 0, index < self.inputs)
 
@@ -93,13 +93,13 @@ class Adaptive:
         return isinstance(self.inputs, int) and isinstance(self.outputs, int)
 
     @property
-    def taps(self) -> Any:
+    def max_taps(self) -> Any:
         return self.inputs // self.outputs + 2
 
     def index(self, output: tirx.Expr, tap: tirx.Expr) -> tirx.Expr:
         return output * self.inputs // self.outputs + tap
 
-    def has(self, output: tirx.Expr, index: tirx.Expr) -> tirx.Expr:
+    def contains(self, output: tirx.Expr, index: tirx.Expr) -> tirx.Expr:
         return index < self._end(output)
 
     def count(self, output: tirx.Expr, include_padding: bool) -> tirx.Expr:
@@ -238,12 +238,12 @@ def _reduced(
     `term` gets the indices of an output and of an element of its window, and whether the window has the element.
     """
     rank = len(windows)
-    taps = [te.reduce_axis((0, window.taps), "tap") for window in windows]
+    taps = [te.reduce_axis((0, window.max_taps), "tap") for window in windows]
 
     def element(*at: tirx.Var) -> tirx.Expr:
         triples = list(zip(windows, at[-rank:], taps, strict=True))
         index = [window.index(output, tap) for window, output, tap in triples]
-        tests = [window.has(output, each) for (window, output, _), each in zip(triples, index, strict=True)]
+        tests = [window.contains(output, each) for (window, output, _), each in zip(triples, index, strict=True)]
         return operator(term(at, [*at[:-rank], *index], tirx.all(*tests)), axis=taps)
 
     return te.compute([*list(x.shape)[:-rank], *(window.outputs for window in windows)], element, "reduced")

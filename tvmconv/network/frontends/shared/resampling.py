@@ -26,7 +26,7 @@ SAMPLE = 16
 The outputs in its middle are far enough from both ends for all modes.
 """
 
-MOST_TAPS = 4
+MAX_TAPS = 4
 """The largest number of elements along an axis to look up and add one by one; more make a matrix product."""
 
 
@@ -103,57 +103,58 @@ def resampled(builder: ImportBuilder, x: relax.Expr, steps: Sequence[Resampling]
     dtype = str(x.ty.dtype)
     is_narrow = any(step.mode != "nearest" for step in steps) and dtype in NARROW
     y = builder.cast(x, "float32") if is_narrow else x
-    for how in steps:
-        if how.mode != "nearest" and "float" not in dtype:
-            raise Refused(f"the mode {how.mode} for {dtype} is not supported", "resample floating-point numbers")
-        inputs = (sizes_of(y.ty) or ())[how.axis]
-        if how.times is not None:
-            y = y if how.times == 1 else _repeated(builder, y, how, how.times)
-        elif not all(isinstance(each, (int, float)) for each in (inputs, how.outputs, *how.numbers)):
-            y = (_smoothed if how.step else _by_formula)(builder, y, how)
+    for resampling in steps:
+        if resampling.mode != "nearest" and "float" not in dtype:
+            raise Refused(f"the mode {resampling.mode} for {dtype} is not supported", "resample floating-point numbers")
+        inputs = (sizes_of(y.ty) or ())[resampling.axis]
+        if resampling.times is not None:
+            y = y if resampling.times == 1 else _repeated(builder, y, resampling, resampling.times)
+        elif not all(isinstance(each, (int, float)) for each in (inputs, resampling.outputs, *resampling.numbers)):
+            y = (_smoothed if resampling.step else _by_formula)(builder, y, resampling)
         else:
-            places, weights = tables(how, inputs, how.outputs)
-            places = np.clip(places, 0, inputs - 1)
+            indices, weights = sampling_tables(resampling, inputs, resampling.outputs)
+            indices = np.clip(indices, 0, inputs - 1)
             if weights is None:
-                y = _gather(builder, y, how.axis, places[:, 0])
+                y = _gather(builder, y, resampling.axis, indices[:, 0])
             else:
-                y = _weighted(builder, y, how.axis, places, weights)
+                y = _weighted(builder, y, resampling.axis, indices, weights)
     return builder.cast(y, dtype)
 
 
 # --- Formulas ---
 
 
-def tables(how: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
+def sampling_tables(resampling: Resampling, inputs: int, outputs: int) -> tuple[Array, Array | None]:
     """Return the indices of elements and their weights, (outputs, taps), for sizes that are numbers; None for 1."""
-    arithmetic = of_numpy(how.table_dtype)
+    arithmetic = of_numpy(resampling.table_dtype)
     output = arithmetic.number(np.arange(outputs))
-    if how.step is None:
-        taps = _taps(arithmetic, how, output, inputs, outputs, *how.numbers)
-        weights = None if how.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
+    if resampling.step is None:
+        taps = _taps(arithmetic, resampling, output, inputs, outputs, *resampling.numbers)
+        weights = None if resampling.mode == "nearest" else np.stack([weight for _, weight in taps], 1)
         return np.stack([index for index, _ in taps], 1), weights
-    first, most, weight = _kernel(arithmetic, how, output[:, None], inputs, outputs, *how.numbers)
-    places = first + np.arange(int(most))
-    weights = weight(places)
-    if how.excludes:
-        weights = np.where((places >= 0) & (places < inputs), weights, 0)
-    return places, weights / weights.sum(axis=1, keepdims=True)
+    of_outputs = output[:, None]
+    first, count, weight = _kernel(arithmetic, resampling, of_outputs, inputs, outputs, *resampling.numbers)
+    indices = first + np.arange(int(count))
+    weights = weight(indices)
+    if resampling.excludes:
+        weights = np.where((indices >= 0) & (indices < inputs), weights, 0)
+    return indices, weights / weights.sum(axis=1, keepdims=True)
 
 
 def _taps(
-    arithmetic: Arithmetic, how: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
+    arithmetic: Arithmetic, resampling: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
 ) -> list[tuple[Any, Any]]:
     """Return the elements of an output: the index of each, perhaps outside the axis, and its weight, None for 1."""
-    at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
-    if how.mode == "nearest":
-        return [(how.rounded(arithmetic, at).astype("int64"), None)]
+    at = resampling.coordinate(arithmetic, output, inputs, outputs, *numbers)
+    if resampling.mode == "nearest":
+        return [(resampling.rounded(arithmetic, at).astype("int64"), None)]
     left = arithmetic.floor(at)
     part, first = at - left, left.astype("int64")
-    if how.mode == "linear":
+    if resampling.mode == "linear":
         taps = [(first, arithmetic.number(1) - part), (first + 1, part)]
     else:
-        taps = [(first + i - 1, weight) for i, weight in enumerate(cubic_weights(part, how.coefficient))]
-    if not how.excludes:
+        taps = [(first + i - 1, weight) for i, weight in enumerate(cubic_weights(part, resampling.coefficient))]
+    if not resampling.excludes:
         return taps
     zero = arithmetic.number(0)
     inside = [(i, arithmetic.choose(arithmetic.both(i >= 0, i < inputs), weight, zero)) for i, weight in taps]
@@ -162,34 +163,34 @@ def _taps(
 
 
 def _kernel(
-    arithmetic: Arithmetic, how: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
+    arithmetic: Arithmetic, resampling: Resampling, output: Any, inputs: Any, outputs: Any, *numbers: Any
 ) -> tuple[Any, Any, Callable[[Any], Any]]:
     """Return the first element of an output, the largest number of elements, and a function that returns their weights.
 
     The kernel is stretched by the number of inputs for each output; elements may be outside the axis.
     """
-    assert how.step is not None
-    at = how.coordinate(arithmetic, output, inputs, outputs, *numbers)
+    assert resampling.step is not None
+    at = resampling.coordinate(arithmetic, output, inputs, outputs, *numbers)
     one = arithmetic.number(1)
-    width = arithmetic.larger(how.step(arithmetic, inputs, outputs, *numbers), one)
-    support = arithmetic.number(REACHES[how.mode]) * width
+    width = arithmetic.larger(resampling.step(arithmetic, inputs, outputs, *numbers), one)
+    support = arithmetic.number(REACHES[resampling.mode]) * width
     first, end = (arithmetic.floor(at + one + reach).astype("int64") for reach in (-support, support))
 
     def weight(index: Any) -> Any:
         distance = arithmetic.absolute((arithmetic.number(index) - at) / width)
-        return arithmetic.choose(index < end, _shape(arithmetic, how, distance), arithmetic.number(0))
+        return arithmetic.choose(index < end, _shape(arithmetic, resampling, distance), arithmetic.number(0))
 
     return first, 2 * arithmetic.ceil(support).astype("int64") + 1, weight
 
 
-def _shape(arithmetic: Arithmetic, how: Resampling, distance: Any) -> Any:
+def _shape(arithmetic: Arithmetic, resampling: Resampling, distance: Any) -> Any:
     """Return the weight of an element by its distance, which is at least 0."""
     zero, one = arithmetic.number(0), arithmetic.number(1)
-    if how.mode == "linear":
+    if resampling.mode == "linear":
         return arithmetic.larger(one - distance, zero)
-    if how.mode == "lanczos":
+    if resampling.mode == "lanczos":
         return np.where(distance < 3, np.sinc(distance) * np.sinc(distance / 3), 0)
-    near, far = _cubic_pieces(distance, how.coefficient)
+    near, far = _cubic_pieces(distance, resampling.coefficient)
     return arithmetic.choose(distance < one, near, arithmetic.choose(distance < arithmetic.number(2), far, zero))
 
 
@@ -208,109 +209,109 @@ def _cubic_pieces(d: Any, a: float) -> tuple[Any, Any]:
 # --- Functions of tensors ---
 
 
-def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array) -> relax.Expr:
+def _gather(builder: relax.BlockBuilder, x: relax.Expr, axis: int, indices: Array) -> relax.Expr:
     """Return the elements of x at some indices along an axis, (outputs,); x itself for all elements in order.
 
-    Before: `x` of shape (1, 8, 2) and places (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
+    Before: `x` of shape (1, 8, 2) and indices (0, 0, 1, 1) of axis 2. After: (1, 8, 4).
     """
-    inputs, outputs = int(x.ty.shape[axis]), len(places)
-    if np.array_equal(places, np.arange(inputs)):
+    inputs, outputs = int(x.ty.shape[axis]), len(indices)
+    if np.array_equal(indices, np.arange(inputs)):
         return x
     # TVM reads a table for indices that are no expression of the output's.
-    is_even = np.array_equal(places, np.arange(outputs) * inputs // max(outputs, 1))
+    is_even = np.array_equal(indices, np.arange(outputs) * inputs // max(outputs, 1))
 
     def compute(x: te.Tensor, *tables: te.Tensor) -> te.Tensor:
         return _sums(x, axis, outputs, lambda i: [(tables[0][i] if tables else i * inputs // outputs, None)])
 
-    tables = [] if is_even else [relax.const(places.astype("int32"))]
+    tables = [] if is_even else [relax.const(indices.astype("int32"))]
     return builder.emit_te(compute, x, *tables, primfunc_name_hint="gather")
 
 
-def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, places: Array, weights: Array) -> relax.Expr:
+def _weighted(builder: relax.BlockBuilder, x: relax.Expr, axis: int, indices: Array, weights: Array) -> relax.Expr:
     """Return weighted sums of elements of x along an axis, (outputs, taps); a matrix product if they are many.
 
-    Before: `x` (1, 8, 2), places (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
+    Before: `x` (1, 8, 2), indices (0, 1) and weights (0.5, 0.5) of one output. After: (1, 8, 1), the mean of the two.
     """
-    inputs, outputs = int(x.ty.shape[axis]), len(places)
+    inputs, outputs = int(x.ty.shape[axis]), len(indices)
     matrix = np.zeros((inputs, outputs), weights.dtype)
-    np.add.at(matrix, (places, np.arange(outputs)[:, None]), weights)
+    np.add.at(matrix, (indices, np.arange(outputs)[:, None]), weights)
     if inputs == outputs and np.array_equal(matrix, np.eye(inputs)):
         return x
     is_used = (weights != 0).any(axis=0)
-    if is_used.sum() > MOST_TAPS:
+    if is_used.sum() > MAX_TAPS:
         order = [*(each for each in range(x.ty.ndim) if each != axis), axis]
         factor = relax.const(matrix.astype(str(x.ty.dtype)))
         product = builder.emit(relax.op.matmul(builder.emit(relax.op.permute_dims(x, order)), factor))
         return builder.emit(relax.op.permute_dims(product, [int(i) for i in np.argsort(order)]))
 
-    def compute(x: te.Tensor, places: te.Tensor, weights: te.Tensor) -> te.Tensor:
-        last = tirx.const(inputs - 1, "int32")
-        taps = range(int(is_used.sum()))
+    def compute(x: te.Tensor, indices: te.Tensor, weights: te.Tensor) -> te.Tensor:
+        last, taps = tirx.const(inputs - 1, "int32"), range(int(is_used.sum()))
         # A table tells TVM no bounds, without which it would index with 64 bits.
         return _sums(
-            x, axis, outputs, lambda i: [(te.max(te.min(places[i, tap], last), 0), weights[i, tap]) for tap in taps]
+            x, axis, outputs, lambda i: [(te.max(te.min(indices[i, tap], last), 0), weights[i, tap]) for tap in taps]
         )
 
-    tables = [places[:, is_used].astype("int32"), weights[:, is_used].astype("float32")]
+    tables = [indices[:, is_used].astype("int32"), weights[:, is_used].astype("float32")]
     return builder.emit_te(compute, x, *map(relax.const, tables), primfunc_name_hint="interpolate")
 
 
-def _repeated(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling, times: int) -> relax.Expr:
+def _repeated(builder: relax.BlockBuilder, x: relax.Expr, resampling: Resampling, times: int) -> relax.Expr:
     """Return weighted sums of elements of x along an axis of any size, `times` of them for each element.
 
     Before: `x` of two elements a, b, and `times` 2 with the weights (0.25, 0.75), (0.75, 0.25). After:
     `y[i] = x[max((i + 1) // 2 - 1, 0)] * w + x[min((i + 1) // 2, 1)] * (1 - w)`, with w by `(i + 1) % 2`.
     """
     # In the middle of a sample, elements have the same distances from the output, and weights, as on any axis.
-    places, weights = tables(replace(how, table_dtype="float64"), SAMPLE, SAMPLE * times)
-    weights = np.ones_like(places) if weights is None else weights
-    middle = len(places) // 2
-    first = next(row for row in range(middle, middle + times) if places[row, 0] != places[row - 1, 0])
+    indices, weights = sampling_tables(replace(resampling, table_dtype="float64"), SAMPLE, SAMPLE * times)
+    weights = np.ones_like(indices) if weights is None else weights
+    middle = len(indices) // 2
+    first = next(row for row in range(middle, middle + times) if indices[row, 0] != indices[row - 1, 0])
     shift = -first % times  # from one multiple of `times` to the next, outputs then have the same elements
-    distances = (places[first] - (first + shift) // times).tolist()
+    distances = (indices[first] - (first + shift) // times).tolist()
     shares = weights[first : first + times].T
 
     def compute(x: te.Tensor) -> te.Tensor:
-        size = x.shape[how.axis]
+        size = x.shape[resampling.axis]
 
         def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
-            place, phase = (output + shift) // times, (output + shift) % times
+            base, phase = (output + shift) // times, (output + shift) % times
             for distance, share in zip(distances, shares, strict=True):
-                source = place + distance
+                source = base + distance
                 source = te.min(source, size - 1) if distance + (shift > 0) > 0 else source
                 source = te.max(source, 0) if distance < 0 else source
                 yield source, None if (share == 1).all() else _by_phase(phase, share, x.dtype)
 
-        return _sums(x, how.axis, size * times, taps)
+        return _sums(x, resampling.axis, size * times, taps)
 
     return builder.emit_te(compute, x, primfunc_name_hint="repeat")
 
 
-def _by_formula(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
+def _by_formula(builder: relax.BlockBuilder, x: relax.Expr, resampling: Resampling) -> relax.Expr:
     """Return weighted sums of a few elements of x along an axis of any size."""
-    arithmetic = of_tvm(how.dtype)
+    arithmetic = of_tvm(resampling.dtype)
 
     def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
-        size = x.shape[how.axis]
+        size = x.shape[resampling.axis]
 
         def taps(output: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr | None]]:
-            for index, weight in _taps(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers):
+            at = arithmetic.number(output)
+            for index, weight in _taps(arithmetic, resampling, at, size, as_expr(outputs), *numbers):
                 yield te.max(te.min(index.astype(size.ty.dtype), size - 1), 0), weight
 
-        return _sums(x, how.axis, outputs, taps)
+        return _sums(x, resampling.axis, outputs, taps)
 
-    return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="resample")
+    return builder.emit_te(compute, x, resampling.outputs, *resampling.numbers, primfunc_name_hint="resample")
 
 
-def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> relax.Expr:
+def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, resampling: Resampling) -> relax.Expr:
     """Return means of x along an axis of any size, weighted by a kernel, which leaves elements outside the axis out."""
-    axis, arithmetic = how.axis, of_tvm(how.dtype)
+    axis, arithmetic = resampling.axis, of_tvm(resampling.dtype)
 
     def compute(x: te.Tensor, outputs: Any, *numbers: Any) -> te.Tensor:
         size, zero = x.shape[axis], tirx.const(0.0, x.dtype)
 
         def kernel(output: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, Callable[[tirx.Expr], tirx.Expr]]:
-            return _kernel(arithmetic, how, arithmetic.number(output), size, as_expr(outputs), *numbers)
+            return _kernel(arithmetic, resampling, arithmetic.number(output), size, as_expr(outputs), *numbers)
 
         def total(name: str, shape: Sequence[tirx.Expr], axis: int, of: Callable[..., tirx.Expr]) -> te.Tensor:
             tap = te.reduce_axis((0, kernel(as_expr(0))[1]), "tap")
@@ -328,7 +329,7 @@ def _smoothed(builder: relax.BlockBuilder, x: relax.Expr, how: Resampling) -> re
         sums = total("sums", shape, axis, lambda at, index, weight: x(*at[:axis], index, *at[axis + 1 :]) * weight)
         return te.compute(shape, lambda *at: sums(*at) / whole[at[axis]])
 
-    return builder.emit_te(compute, x, how.outputs, *how.numbers, primfunc_name_hint="smoothed")
+    return builder.emit_te(compute, x, resampling.outputs, *resampling.numbers, primfunc_name_hint="smoothed")
 
 
 def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
@@ -337,8 +338,8 @@ def _by_phase(phase: tirx.Expr, numbers: Array, dtype: str) -> tirx.Expr:
     if np.allclose(numbers, numbers[0] + step * np.arange(len(numbers)), rtol=0, atol=1e-9):
         return phase.astype(dtype) * tirx.const(step, dtype) + tirx.const(float(numbers[0]), dtype)
     value = tirx.const(float(numbers[-1]), dtype)
-    for place in reversed(range(len(numbers) - 1)):
-        value = tirx.Select(phase == place, tirx.const(float(numbers[place]), dtype), value)
+    for index in reversed(range(len(numbers) - 1)):
+        value = tirx.Select(phase == index, tirx.const(float(numbers[index]), dtype), value)
     return value
 
 
@@ -356,4 +357,4 @@ def _sums(x: te.Tensor, axis: int, outputs: Any, taps: Callable[[tirx.Expr], Ite
 
 
 def _resized(shape: Sequence[tirx.Expr], axis: int, size: int) -> list[tirx.Expr]:
-    return [size if place == axis else each for place, each in enumerate(shape)]
+    return [size if index == axis else each for index, each in enumerate(shape)]

@@ -21,7 +21,16 @@ from ..agreement import broadcastable, joined
 from ..builder import ImportBuilder, convolution
 from . import pooling, quantization, recurrent, resampling, shapes
 from .sizes import TorchSizes
-from .types import BROADCASTING, base_name, computed_in, first_tensor, given, node_words, relax_dtype, type_problem
+from .types import (
+    BROADCASTING,
+    arguments_of,
+    base_name,
+    computing_dtype,
+    first_tensor,
+    node_words,
+    relax_dtype,
+    type_problem,
+)
 
 Converter = Callable[[torch.fx.Node], Any]
 
@@ -90,7 +99,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             elif base == "arange":
                 table[name] = partial(self._range, table[name])
             elif base in MADE:
-                table[name] = partial(self._made, table[name])
+                table[name] = partial(self._constant_of_torch, table[name])
             elif base in FILLED:
                 table[name] = partial(self._filled, table[name], FILLED[base])
         table |= {
@@ -111,8 +120,8 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "grid_sampler_3d.default": self._grid_sample,
             "getitem": partial(self._item_of, table["getitem"]),
             "log1p.default": self._log1p,
-            "max.dim": partial(self._extreme_with_place, relax.op.max, relax.op.argmax),
-            "min.dim": partial(self._extreme_with_place, relax.op.min, relax.op.argmin),
+            "max.dim": partial(self._extreme_with_index, relax.op.max, relax.op.argmax),
+            "min.dim": partial(self._extreme_with_index, relax.op.min, relax.op.argmin),
             "mm.default": self._product,
             "native_group_norm.default": self._group_norm,
             "_to_copy.default": self._cast,
@@ -124,7 +133,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             "tanh.default": self._tanh,
         }
         for name, move in MOVES.items():
-            table[name] = partial(self._moved, move)
+            table[name] = partial(self._rearranged, move)
         for name, pool in pooling.OPERATORS.items():
             table[name] = partial(self._pool, pool)
         table |= dict.fromkeys(quantization.OPERATORS, self._quantization)
@@ -140,11 +149,11 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _checked(self, convert: Converter, node: torch.fx.Node) -> Any:
         """Convert a node with its tensors in the dtype that torch computes in; raise if its type is not torch's."""
         self.block_builder.enter(node.name, node_words(node))
-        expected, dtype = node.meta.get("val"), computed_in(node)
+        expected, dtype = node.meta.get("val"), computing_dtype(node)
         if _is_number(expected):
             return self._number(convert, node)
         with self._operands_as(node, dtype and relax_dtype(dtype)):
-            value = self._settled(convert(node))
+            value = self._emitted(convert(node))
             if dtype is not None:
                 value = self._as_torch(value, expected)
         if problem := type_problem(value, expected):
@@ -169,7 +178,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _scalar_tensor(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
         if not node.all_input_nodes:
-            return self._made(otherwise, node)
+            return self._constant_of_torch(otherwise, node)
         return self._scalar(self._plain(node.args[0]), relax_dtype(node.meta["val"].dtype))
 
     def _plain(self, argument: Any) -> Any:
@@ -213,7 +222,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         wanted = [relax_dtype(each.dtype) for each in expected]
         if [str(field.dtype) for field in value.ty.fields] == wanted:
             return value
-        items = [self.block_builder.emit(relax.TupleGetItem(value, place)) for place in range(len(wanted))]
+        items = [self.block_builder.emit(relax.TupleGetItem(value, index)) for index in range(len(wanted))]
         return self.block_builder.emit(
             relax.Tuple([self.block_builder.cast(item, name) for item, name in zip(items, wanted, strict=True)])
         )
@@ -258,7 +267,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         attributes = {"op_pattern": OPAQUE}
         return self.block_builder.emit_te(compute, number, primfunc_name_hint="number", primfunc_attrs=attributes)
 
-    def _settled(self, value: Any) -> Any:
+    def _emitted(self, value: Any) -> Any:
         """Return the value, bound to a variable if it is an expression, whose type is not known otherwise."""
         is_open = isinstance(value, (relax.Call, relax.Tuple, relax.TupleGetItem))
         return self.block_builder.emit(value) if is_open else value
@@ -268,7 +277,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
             return self.env[node.args[0]]
         raise ValueError("it is random, as in training")
 
-    def _made(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
+    def _constant_of_torch(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
         """Return the constant that torch makes, if its arguments are known numbers."""
         if node.all_input_nodes:
             return otherwise(node)
@@ -278,7 +287,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _range(self, otherwise: Converter, node: torch.fx.Node) -> relax.Expr:
         """Return the numbers from a start in equal steps; of an open length, by a formula."""
         if not node.all_input_nodes:
-            return self._made(otherwise, node)
+            return self._constant_of_torch(otherwise, node)
         start, step = 0, 1
         arguments = [self._plain(argument) for argument in node.args]
         if len(arguments) > 1:
@@ -313,14 +322,14 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         filling = self._constant(torch.tensor(value, dtype=result.dtype))
         return relax.op.full(relax.ShapeExpr(self._shape(result)), filling, relax_dtype(result.dtype))
 
-    def _moved(self, move: Callable[..., Any], node: torch.fx.Node) -> Any:
+    def _rearranged(self, move: Callable[..., Any], node: torch.fx.Node) -> Any:
         """Return a node's tensor with its elements moved, by one of the functions of `torch_shapes`."""
         result = node.meta["val"]
         shape = [self._shape(each) for each in result] if isinstance(result, (list, tuple)) else self._shape(result)
         return move(self.block_builder, self.env[node.args[0]], shape, *map(self._plain, node.args[1:]))
 
     def _joined(self, node: torch.fx.Node) -> relax.Expr:
-        axis = given(node, dim=0)[0]
+        axis = arguments_of(node, dim=0)[0]
         parts = [self.env[each] for each in node.args[0]]
         rank = node.meta["val"].dim()
         # Torch leaves out tensors of shape (0,), whatever the rank of the others.
@@ -358,23 +367,23 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _squeeze_ones(self, node: torch.fx.Node) -> relax.Expr:
         x, dims = self.env[node.args[0]], node.args[1]
         shape = node.args[0].meta["val"].shape
-        places = {dim % max(1, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)}
-        ones = sorted(place for place in places if place < len(shape) and _is_one(shape[place]))
+        axes = {dim % max(1, len(shape)) for dim in ([dims] if isinstance(dims, int) else dims)}
+        ones = sorted(axis for axis in axes if axis < len(shape) and _is_one(shape[axis]))
         return relax.op.squeeze(x, ones) if ones else x
 
     # --- Reductions and elementwise ---
 
     def _extreme(self, op: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
-        x, (dims, keep) = self.env[node.args[0]], given(node, dim=[], keepdim=False)
+        x, (dims, keep) = self.env[node.args[0]], arguments_of(node, dim=[], keepdim=False)
         return op(x, list(dims) or None, keepdims=keep) if x.ty.ndim else x
 
-    def _extreme_with_place(self, value: Any, place: Any, node: torch.fx.Node) -> relax.Expr:
-        x, (dim, keep) = self.env[node.args[0]], given(node, dim=0, keepdim=False)
-        found = [self.block_builder.emit(each) for each in (value(x, dim, keep), place(x, dim, keep))]
+    def _extreme_with_index(self, extreme: Any, index_of_extreme: Any, node: torch.fx.Node) -> relax.Expr:
+        x, (dim, keep) = self.env[node.args[0]], arguments_of(node, dim=0, keepdim=False)
+        found = [self.block_builder.emit(each) for each in (extreme(x, dim, keep), index_of_extreme(x, dim, keep))]
         return self.block_builder.emit(relax.Tuple(found))
 
     def _scatter_add(self, node: torch.fx.Node) -> relax.Expr:
-        x, index, source = (self.env[node.args[place]] for place in (0, 2, 3))
+        x, index, source = (self.env[node.args[number]] for number in (0, 2, 3))
         if str(x.ty.dtype) == "bool":
             raise ValueError("truth values are not added up")
         return relax.op.scatter_elements(x, index, source, axis=node.args[1], reduction="add")
@@ -482,7 +491,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
         return recurrent.convert(self.block_builder, node, self.env, self._parameter)
 
     def _quantization(self, node: torch.fx.Node) -> relax.Expr:
-        return self._settled(quantization.convert(self.block_builder, self.env[node.args[0]], node, self._parameter))
+        return self._emitted(quantization.convert(self.block_builder, self.env[node.args[0]], node, self._parameter))
 
     def _parameter(self, argument: Any) -> Any:
         """Return an argument that is no tensor, or a tensor of the model as an array; None for a computed tensor."""
@@ -493,7 +502,7 @@ class Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _pool(self, pool: Callable[..., relax.Expr], node: torch.fx.Node) -> relax.Expr:
         shape = self._shape(first_tensor(node.meta["val"]))
-        return self._settled(pool(self.block_builder, self.env[node.args[0]], node, shape))
+        return self._emitted(pool(self.block_builder, self.env[node.args[0]], node, shape))
 
 
 MOVES: dict[str, Callable[..., Any]] = {

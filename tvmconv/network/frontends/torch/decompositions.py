@@ -29,7 +29,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for name in (*RESAMPLING, *RECURRENT):
         for overload in ("vec", "default", "input"):
             table.pop(getattr(getattr(aten, name, None), overload, None), None)
-    return table | OWN | PLAIN
+    return table | DECOMPOSITIONS | PLAIN
 
 
 def add(x: Tensor, y: Any, alpha: float = 1) -> Any:
@@ -133,18 +133,18 @@ def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     """
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
-    places = [place for place, each in enumerate(indices) if each is not None]
-    rest = [place for place in range(x.dim()) if place not in places]
-    is_together = places == list(range(places[0], places[-1] + 1))
-    before = places[0] if is_together else 0
-    order = [*rest[:before], *places, *rest[before:]]
+    indexed = [axis for axis, each in enumerate(indices) if each is not None]
+    others = [axis for axis in range(x.dim()) if axis not in indexed]
+    is_together = indexed == list(range(indexed[0], indexed[-1] + 1))
+    position = indexed[0] if is_together else 0
+    order = [*others[:position], *indexed, *others[position:]]
     flat = x.permute(order) if order != list(range(x.dim())) else x
-    sizes = [x.shape[place] for place in rest]
-    if len(places) > 1:
-        flat = flat.reshape(*sizes[:before], prod(x.shape[place] for place in places), *sizes[before:])
-    where = _joined(x, places, indices)
-    taken = flat.index_select(before, where.reshape(-1))
-    return taken if where.dim() == 1 else taken.reshape(*sizes[:before], *where.shape, *sizes[before:])
+    sizes = [x.shape[axis] for axis in others]
+    if len(indexed) > 1:
+        flat = flat.reshape(*sizes[:position], prod(x.shape[axis] for axis in indexed), *sizes[position:])
+    where = _index_on_joined_axis(x, indexed, indices)
+    elements = flat.index_select(position, where.reshape(-1))
+    return elements if where.dim() == 1 else elements.reshape(*sizes[:position], *where.shape, *sizes[position:])
 
 
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
@@ -157,17 +157,18 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accum
         return torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), values, x)
     if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices):
         return NotImplemented
-    places = [place for place, each in enumerate(indices) if each is not None]
-    rest = [place for place in range(x.dim()) if place not in places]
-    before = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    order, where, sizes = [*places, *rest], _joined(x, places, indices), [x.shape[place] for place in rest]
-    behind = before + where.dim()
+    indexed = [axis for axis, each in enumerate(indices) if each is not None]
+    others = [axis for axis in range(x.dim()) if axis not in indexed]
+    position = indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
+    order, sizes = [*indexed, *others], [x.shape[axis] for axis in others]
+    where = _index_on_joined_axis(x, indexed, indices)
+    behind = position + where.dim()
     count, width = prod(where.shape), prod(sizes)
-    spread = values.expand([*sizes[:before], *where.shape, *sizes[before:]])
-    spread = spread.permute([*range(before, behind), *range(before), *range(behind, spread.dim())])
+    spread = values.expand([*sizes[:position], *where.shape, *sizes[position:]])
+    spread = spread.permute([*range(position, behind), *range(position), *range(behind, spread.dim())])
     ordered = x.permute(order)
     scatter = torch.scatter_add if accumulate else torch.scatter
-    flat = ordered.reshape(prod(x.shape[place] for place in places), width)
+    flat = ordered.reshape(prod(x.shape[axis] for axis in indexed), width)
     result = scatter(flat, 0, where.reshape(-1, 1).expand(count, width), spread.reshape(count, width))
     return result.reshape(ordered.shape).permute([order.index(axis) for axis in range(x.dim())])
 
@@ -185,9 +186,9 @@ def slice_scatter(x: Tensor, source: Tensor, dim: int = 0, start: Any = None, en
     if step > 1:
         behind = torch.arange(x.shape[dim], device=x.device) - first
         is_part = (behind >= 0) & (behind % step == 0) & (behind < count * step)
-        place = torch.clamp(behind // step, 0, count - 1)
+        index = torch.clamp(behind // step, 0, count - 1)
         is_part = is_part.reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
-        return torch.where(is_part, source.index_select(dim, place), x)
+        return torch.where(is_part, source.index_select(dim, index), x)
     reaches_end = end is None or (isinstance(end, int) and end == sys.maxsize)
     front = [] if isinstance(first, int) and first == 0 else [aten.slice(x, dim, 0, first)]
     back = [] if reaches_end else [aten.slice(x, dim, first + count, sys.maxsize)]
@@ -211,12 +212,12 @@ def _as_large(source: Tensor, index: Tensor) -> Tensor:
     return source
 
 
-def _joined(x: Tensor, places: Sequence[int], indices: Sequence[Tensor | None]) -> Tensor:
+def _index_on_joined_axis(x: Tensor, axes: Sequence[int], indices: Sequence[Tensor | None]) -> Tensor:
     """Return the index, along the axis that these axes are joined to, for their indices together."""
     total: Any = None
-    for place in places:
-        one = indices[place] if len(places) == 1 else _counted(indices[place], x.shape[place])
-        total = one if total is None else total * x.shape[place] + one
+    for axis in axes:
+        one = indices[axis] if len(axes) == 1 else _counted(indices[axis], x.shape[axis])
+        total = one if total is None else total * x.shape[axis] + one
     return total
 
 
@@ -317,8 +318,8 @@ def pad_circular(x: Tensor, widths: Sequence[int]) -> Tensor:
 
     Torch's own decomposition writes to parts of an empty tensor.
     """
-    for place, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
-        axis = x.dim() - 1 - place
+    for number, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+        axis = x.dim() - 1 - number
         if before < 0 or after < 0:
             x = x.narrow(axis, max(-before, 0), x.shape[axis] + min(before, 0) + min(after, 0))
         front = [x.narrow(axis, x.shape[axis] - before, before)] if before > 0 else []
@@ -327,7 +328,7 @@ def pad_circular(x: Tensor, widths: Sequence[int]) -> Tensor:
     return x
 
 
-OWN: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.add.Scalar: add,
     aten.add.Tensor: add,
     aten.any.default: any_of,

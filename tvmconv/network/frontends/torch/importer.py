@@ -34,9 +34,9 @@ def export_module(
     expected = "a tuple of example tensors of torch, which a torch.nn.Module is exported with"
     if not isinstance(inputs, tuple):
         raise InvalidArgumentError("inputs", None if inputs is None else type(inputs).__name__, expected)
-    for place, example in enumerate(inputs):
+    for index, example in enumerate(inputs):
         if not isinstance(example, torch.Tensor):
-            raise InvalidArgumentError(f"inputs[{place}]", type(example).__name__, expected)
+            raise InvalidArgumentError(f"inputs[{index}]", type(example).__name__, expected)
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

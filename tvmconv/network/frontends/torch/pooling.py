@@ -12,7 +12,7 @@ from ...sizes.facts import Size
 from ..builder import ImportBuilder
 from ..shared import pooling
 from .shapes import size
-from .types import given
+from .types import arguments_of
 
 Numbers = int | Sequence[int]
 """A number for all spatial axes, or a number for each; an empty stride is the kernel's size."""
@@ -22,7 +22,7 @@ def average_pool(
     builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, shape: Sequence[Size], spatial: int
 ) -> relax.Expr:
     """Return the means of windows."""
-    kernel, stride, padding, ceiling, padded, divisor = given(
+    kernel, stride, padding, ceiling, padded, divisor = arguments_of(
         node, kernel_size=None, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None
     )
     windows = _sliding(x, spatial, shape, ceiling, kernel, stride or kernel, 1, padding)
@@ -33,7 +33,7 @@ def max_pool(
     builder: ImportBuilder, x: relax.Expr, node: torch.fx.Node, shape: Sequence[Size], spatial: int
 ) -> relax.Expr:
     """Return the maxima of windows and their indices within the spatial axes."""
-    kernel, stride, padding, dilation, ceiling = given(
+    kernel, stride, padding, dilation, ceiling = arguments_of(
         node, kernel_size=None, stride=(), padding=0, dilation=1, ceil_mode=False
     )
     windows = _sliding(x, spatial, shape, ceiling, kernel, stride or kernel, dilation, padding)

@@ -118,8 +118,8 @@ class _Converter:
         """Return the numbers of a layer."""
         given, each = self._given, 4 if self._given.has_biases else 2
         begin = number * given.directions * each
-        own = given.weights[begin : begin + given.directions * each]
-        w, r, *biases = (self._of_directions(own[place::each]) for place in range(each))
+        weights = given.weights[begin : begin + given.directions * each]
+        w, r, *biases = (self._of_directions(weights[index::each]) for index in range(each))
         return Numbers(w, r, (biases[0], biases[1]) if biases else None)
 
     def _of_directions(self, weights: Sequence[Array]) -> relax.Expr:

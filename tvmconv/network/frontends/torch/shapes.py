@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from ...graph.constants import sizes_of
 from ...sizes.facts import Size, as_expr, choice
-from ..builder import ImportBuilder, moved, tiled
+from ..builder import ImportBuilder, gathered, tiled
 from ..shared.padding import shifted
 
 Shape: TypeAlias = Sequence[Size]
@@ -47,7 +47,7 @@ def expand(builder: ImportBuilder, x: relax.Expr, shape: Shape, *_: Any) -> rela
     def source(at: Sequence[tirx.Expr], _: object) -> list[tirx.Expr]:
         return [tirx.const(0, "int64") if one else i for one, i in zip(repeats, at[new:], strict=True)]
 
-    return moved(builder, x, shape, source, "expand")
+    return gathered(builder, x, shape, source, "expand")
 
 
 def cut(
@@ -68,20 +68,20 @@ def cut(
     def source(at: Sequence[tirx.Expr], _: object, begin: Any, step: Any) -> list[tirx.Expr]:
         return [begin + i * step if j == axis else i for j, i in enumerate(at)]
 
-    return moved(builder, x, shape, source, "slice", _from_start(builder, start, length), step)
+    return gathered(builder, x, shape, source, "slice", _from_start(builder, start, length), step)
 
 
 def select(builder: ImportBuilder, x: relax.Expr, shape: Shape, dim: int, index: Any) -> relax.Expr:
     """Return x at one index along an axis, without the axis."""
     axis = dim % x.ty.ndim
     length = size(x, axis)
-    place = _from_start(builder, index, length)
-    builder.require(as_expr(place) >= 0, f"needs an axis {axis} that has an element {index}")
-    builder.require(as_expr(length) > place, f"needs an axis {axis} that has an element {index}")
-    if isinstance(place, int):
-        part = builder.emit(relax.op.strided_slice(x, [axis], [place], [place + 1], [1]))
+    position = _from_start(builder, index, length)
+    builder.require(as_expr(position) >= 0, f"needs an axis {axis} that has an element {index}")
+    builder.require(as_expr(length) > position, f"needs an axis {axis} that has an element {index}")
+    if isinstance(position, int):
+        part = builder.emit(relax.op.strided_slice(x, [axis], [position], [position + 1], [1]))
         return relax.op.squeeze(part, [axis])
-    return moved(builder, x, shape, lambda at, _, place: [*at[:axis], place, *at[axis:]], "select", place)
+    return gathered(builder, x, shape, lambda at, _, position: [*at[:axis], position, *at[axis:]], "select", position)
 
 
 def unfold(builder: ImportBuilder, x: relax.Expr, shape: Shape, dim: int, length: int, step: int) -> relax.Expr:
@@ -94,7 +94,7 @@ def unfold(builder: ImportBuilder, x: relax.Expr, shape: Shape, dim: int, length
     def source(at: Sequence[tirx.Expr], _: object, step: Any) -> list[tirx.Expr]:
         return [i * step + at[-1] if j == axis else i for j, i in enumerate(at[:-1])]
 
-    return moved(builder, x, shape, source, "unfold", step)
+    return gathered(builder, x, shape, source, "unfold", step)
 
 
 def roll(builder: ImportBuilder, x: relax.Expr, shape: Shape, shifts: Any, dims: Any = ()) -> relax.Expr:
@@ -111,7 +111,7 @@ def roll(builder: ImportBuilder, x: relax.Expr, shape: Shape, shifts: Any, dims:
             indices[axis] = tirx.floormod(indices[axis] - shift, sizes[axis])
         return indices
 
-    return moved(builder, x, shape, source, "roll", *shifts)
+    return gathered(builder, x, shape, source, "roll", *shifts)
 
 
 def repeat(builder: ImportBuilder, x: relax.Expr, shape: Shape, times: Sequence[Any]) -> relax.Expr:

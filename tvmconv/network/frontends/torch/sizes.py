@@ -104,13 +104,13 @@ class TorchSizes:
         if found is None:
             found = _number(expression)
             if found is None:
-                made = self._made(expression)
-                is_size = isinstance(made, int) or str(made.ty.dtype) == "int64"
-                found = self.facts.simplified(made) if is_size else made
+                expression_of_tvm = self._operator_of_tvm(expression)
+                is_size = isinstance(expression_of_tvm, int) or str(expression_of_tvm.ty.dtype) == "int64"
+                found = self.facts.simplified(expression_of_tvm) if is_size else expression_of_tvm
             self._known[expression] = found
         return found
 
-    def _made(self, expression: Any) -> Any:
+    def _operator_of_tvm(self, expression: Any) -> Any:
         """Return the expression of TVM for one of torch that is neither a number nor a variable."""
         if isinstance(expression, ROUNDED):
             return self._rounded(expression)
@@ -121,10 +121,10 @@ class TorchSizes:
 
     def _operand(self, expression: Any) -> Any:
         """Return an operand of an operator of TVM, which is an expression even where it is a number."""
-        made = self._translated(expression)
-        if isinstance(made, bool):
-            return tirx.const(made, "bool")
-        return tirx.const(made, "int64" if isinstance(made, int) else "float64") if _is_number(made) else made
+        found = self._translated(expression)
+        if isinstance(found, bool):
+            return tirx.const(found, "bool")
+        return tirx.const(found, "int64" if isinstance(found, int) else "float64") if _is_number(found) else found
 
     def _rounded(self, expression: Any) -> Any:
         """Return an integer that torch rounds a float64 to, by integers where that is certain to be the same."""
@@ -158,9 +158,9 @@ class TorchSizes:
             multiples = np.arange(1, TRIED + 1, dtype="float64")  # of the denominator; no other size is near an integer
             if not np.array_equal(np.trunc(multiples * exact.denominator * factor), multiples * exact.numerator):
                 return None
-            most = TRIED * exact.denominator
-            need = f"times {factor}, is rounded, and may be at most {most}"
-            self.facts.require(self._operand(size.args[0]) <= most, "a size that,", need)
+            largest = TRIED * exact.denominator
+            need = f"times {factor}, is rounded, and may be at most {largest}"
+            self.facts.require(self._operand(size.args[0]) <= largest, "a size that,", need)
         return size.args[0] * exact.numerator, sympy.Integer(exact.denominator)
 
 
@@ -169,12 +169,12 @@ def _bounded(name: str, expression: sympy.Expr, ranges: Any) -> OpenSize:
 
     To torch a size that is open is at least 2, whatever it was told, and larger lower bounds alone are meant.
     """
-    least, most = 1, None
+    smallest, largest = 1, None
     if expression in ranges:
         low, high = ranges[expression].lower, ranges[expression].upper
-        least = int(low) if low.is_Integer and low > TORCH_LEAST else 1
-        most = int(high) if high.is_Integer else None
-    return OpenSize(name, least, most)
+        smallest = int(low) if low.is_Integer and low > TORCH_LEAST else 1
+        largest = int(high) if high.is_Integer else None
+    return OpenSize(name, smallest, largest)
 
 
 def _line(expression: sympy.Expr, symbol: sympy.Symbol) -> tuple[int, int]:

@@ -77,7 +77,7 @@ def base_name(node: torch.fx.Node) -> str:
     return str(getattr(node.target, "__name__", "")).partition(".")[0]
 
 
-def computed_in(node: torch.fx.Node) -> torch.dtype | None:
+def computing_dtype(node: torch.fx.Node) -> torch.dtype | None:
     """Return the dtype to bring the node's tensors to; None where they are taken as they are."""
     name, result = base_name(node), first_tensor(node.meta.get("val"))
     values = [first_tensor(argument.meta.get("val")) for argument in _operands(node)]
@@ -117,7 +117,7 @@ def first_tensor(value: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and value else value
 
 
-def given(node: torch.fx.Node, **defaults: Any) -> list[Any]:
+def arguments_of(node: torch.fx.Node, **defaults: Any) -> list[Any]:
     """Return the node's arguments behind its first, by position or name, with these names and defaults."""
     values = list(node.args[1:])
     return values + [node.kwargs.get(name, default) for name, default in list(defaults.items())[len(values) :]]

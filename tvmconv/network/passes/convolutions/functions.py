@@ -19,7 +19,7 @@ from tvmconv.targets import backend_of, resolve_target
 
 from ...graph.constants import same_sizes
 from ...graph.layers import Convolution, Layer
-from ..context import Found
+from ..context import FusedLayers
 from .packing import Packing, split_packing
 
 
@@ -40,14 +40,14 @@ class FusedKernels:
         self._builder, self._target = builder, target
         self._kernels: dict[FusedProblem, tuple[relax.GlobalVar, dispatch.Selection]] = {}
 
-    def call(self, found: Found) -> relax.Expr:
+    def call(self, found: FusedLayers) -> relax.Expr:
         """Return the expression that computes the output of several layers by their kernel."""
         function, _ = self._kernel(found.problem)
         *_, (shape, dtype) = with_sizes(found.problem.workload, found.sizes).operands.values()
         call, wanted = relax.call_tir(function, found.operands(), relax.TensorType(shape, dtype)), found.output.ty
         return call if same_sizes(wanted, shape) else relax.op.reshape(call, wanted.shape)
 
-    def layer(self, found: Found, convolution: Convolution, reason: Callable[[str], str] = str) -> Layer:
+    def layer(self, found: FusedLayers, convolution: Convolution, reason: Callable[[str], str] = str) -> Layer:
         """Return the `Layer` of one of the layers; `reason` may add to the reason for the kernel."""
         function, selection = self._kernel(found.problem)
         config, why = msgspec.to_builtins(selection.config), reason(f"{found.reason}; {selection.reason}")
@@ -68,17 +68,17 @@ def add_kernel(
     target: tvm.target.Target,
     kind: str,
     constant: bool,
-    places: Mapping[str, lowering.Subtensor] | None = None,
+    positions: Mapping[str, lowering.Subtensor] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
-    Operands in `places`, by their names, are parts of larger tensors, which the function takes instead.
+    Operands in `positions`, by their names, are parts of larger tensors, which the function takes instead.
 
     The function's name contains the kind, and is the same in all networks: the source of equal functions is compiled
     once.
     """
     content: list[object] = [(least, problem.to_json(), str(selection.config)) for least, problem, selection in ranges]
-    content += sorted(places.items()) if places else []
+    content += sorted(positions.items()) if positions else []
     name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
     key = _name_to_keep(name, content, ranges, target)
     if key is not None and (known := lowering.kept_function(key)) is not None:
@@ -87,7 +87,7 @@ def add_kernel(
     parts, weights, packings = [], [], list[Packing | None]()
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None
-        func = lowering.with_subtensors(func, places, target) if places else func
+        func = lowering.with_subtensors(func, positions, target) if positions else func
         if constant:
             count = len(func.params)
             func, packing = split_packing(func)
@@ -127,18 +127,20 @@ def output_of(
     workload: ConvWorkload,
     operands: Sequence[relax.Expr],
     shape: tuple[int, ...] | None = None,
-    inside: relax.Var | None = None,
+    partly_filled: relax.Var | None = None,
 ) -> relax.Expr:
     """Return the expression that computes a workload's output with a kernel.
 
     `shape` is the output's shape, if that is not the shape in memory by the workload's layout. Where the kernel stores
-    the output in a larger tensor, `inside`, the expression is that tensor.
+    the output in a larger tensor, `partly_filled`, the expression is that tensor.
     """
-    own, dtype = workload.operands["output"]
-    outputs = [relax.TensorType(*each) for each in ((shape or own, dtype), *kernel.workspace.sized(workload))]
-    if inside is None:
+    shape_in_memory, dtype = workload.operands["output"]
+    outputs = [
+        relax.TensorType(*each) for each in ((shape or shape_in_memory, dtype), *kernel.workspace.sized(workload))
+    ]
+    if partly_filled is None:
         call = relax.call_tir(kernel.function, operands, outputs)
     else:
-        places = [len(operands), *(-1 for _ in outputs[1:])]
-        call = relax.call_tir_inplace(kernel.function, [*operands, inside], places, outputs)
+        inplace_indices = [len(operands), *(-1 for _ in outputs[1:])]
+        call = relax.call_tir_inplace(kernel.function, [*operands, partly_filled], inplace_indices, outputs)
     return relax.TupleGetItem(call, 0) if kernel.workspace.parameters else call

@@ -1,7 +1,7 @@
 """The passes that plan and call the kernels of convolutions and linear layers.
 
 `find_layers` begins the plan. Each pass `choose_...` or `plan_...` records a choice in the context and returns the
-module unchanged; `call_kernels` puts calls of the kernels in place of the convolutions and of what these take in:
+module unchanged; `call_kernels` puts calls of the kernels instead of the convolutions and of what these take in:
 padding with zeros before them, and after them bias, factors, batch norm, an addition of another tensor, and an
 activation.
 """
@@ -29,9 +29,9 @@ from ...graph.constants import same_sizes
 from ...graph.graph import rebind
 from ...graph.layers import Layer
 from ...sites import Site
-from ..context import Context, Found, LayerPlan, SparseChoice
+from ..context import Context, FusedLayers, LayerPlan, SparseChoice
+from .concat_slices import concat_slices_of, pooling_of_concat_buffers, slices_of
 from .functions import FusedKernels, NetworkKernel, add_kernel, output_of, reason_of
-from .joints import joints_of, pooled_parts, slices_of
 from .layouts import choose_layouts
 from .sparse_kernels import SparseKernels
 
@@ -89,14 +89,14 @@ def _reads_slices(kernel: dispatch.Range) -> bool:
     return kernel.problem.workload.layout in kernel.selection.layouts.strided_x
 
 
-def plan_joints(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Plan which kernels store their output directly in a concat buffer, as `joints_of` says."""
+def plan_concat_slices(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
+    """Plan which kernels store their output directly in a concat buffer, as `concat_slices_of` says."""
     plan, every = context.plan, backend_of(context.target).any_strided_output
     storing = [layer for layer in plan.layers if layer.ranges and (every or all(map(_stores_slices, layer.ranges)))]
-    joints = joints_of(mod, [layer.site for layer in storing], plan.values, plan.slices)
+    concat_slices = concat_slices_of(mod, [layer.site for layer in storing], plan.values, plan.slices)
     for layer in storing:
-        layer.joint = joints.get(layer.site.output)
-    plan.values.update(pooled_parts(mod, plan.values, joints))
+        layer.concat_slice = concat_slices.get(layer.site.output)
+    plan.values.update(pooling_of_concat_buffers(mod, plan.values, concat_slices))
     return mod
 
 
@@ -145,23 +145,24 @@ class _Calls:
         config, why = msgspec.to_builtins(choice.selection.config), _why(choice.reason, site)
         return Layer(site.convolution, f"tvmconv {choice.selection.name}", config, why, choice.name)
 
-    def _fused(self, site: Site, found: Found) -> Layer:
+    def _fused(self, site: Site, found: FusedLayers) -> Layer:
         if found.output not in self.values:
             self.values[found.output] = self._fused_kernels.call(found)
         return self._fused_kernels.layer(found, site.convolution, lambda reason: _why(reason, site))
 
     def _dense(self, plan: LayerPlan) -> Layer:
-        site, joint, selection = plan.site, plan.joint, plan.ranges[0].selection
+        site, concat_slice, selection = plan.site, plan.concat_slice, plan.ranges[0].selection
         problem, weight = site.problem(self._context.precision), site.weight
-        inside = {"x": plan.slice, "output": joint}
-        places = {name: each.place for name, each in inside.items() if each is not None}
-        if (key := (problem, weight is not None, *places.items())) not in self._kernels:
+        slices = {"x": plan.slice, "output": concat_slice}
+        positions = {name: each.position for name, each in slices.items() if each is not None}
+        if (key := (problem, weight is not None, *positions.items())) not in self._kernels:
             kind = dispatch.algorithm_of(selection.name)
             self._kernels[key] = add_kernel(
-                self.builder, plan.ranges, self._context.target, kind, weight is not None, places
+                self.builder, plan.ranges, self._context.target, kind, weight is not None, positions
             )
         kernel = self._kernels[key]
-        self.values[site.output if joint is None or not joint.is_last else joint.whole] = _call(plan, weight, kernel)
+        output = site.output if concat_slice is None or not concat_slice.completes_concat else concat_slice.concat
+        self.values[output] = _call(plan, weight, kernel)
         config, why = msgspec.to_builtins(selection.config), _why(reason_of(plan.ranges), site)
         return Layer(site.convolution, f"tvmconv {selection.name}", config, why, str(kernel.function.name_hint))
 
@@ -190,12 +191,12 @@ def _why(reason: str, site: Site) -> str:
 
 
 def _call(plan: LayerPlan, weight: np.ndarray | None, kernel: NetworkKernel) -> relax.Expr:
-    """Return the expression that computes a site's output with a kernel, as its slice and its joint say.
+    """Return the expression that computes a site's output with a kernel, as its slices of other tensors say.
 
     Tensors with one spatial axis get a second one of size 1 for the kernel. To Relax the workspace is further outputs
     that nobody reads, so that it plans their memory together with all other memory.
     """
-    site, joint = plan.site, plan.joint
+    site, concat_slice = plan.site, plan.concat_slice
     workload = site.shaped
     *shapes, _ = workload.in_nchw().operands.values()
     operands = [_shaped(operand, shape) for operand, (shape, _) in zip(site.operands, shapes, strict=True)]
@@ -204,10 +205,10 @@ def _call(plan: LayerPlan, weight: np.ndarray | None, kernel: NetworkKernel) -> 
     if weight is not None:
         constants = [packing(weight) if packing else [weight] for packing in kernel.packings]
         operands[1:2] = [relax.const(each) for packed in constants for each in packed]
-    if joint is None:
+    if concat_slice is None:
         return _reshaped(output_of(kernel, workload, operands), site)
-    shape = joint.place.shape(workload.operands["output"][0])
-    return output_of(kernel, workload, operands, shape, joint.before)
+    shape = concat_slice.position.shape(workload.operands["output"][0])
+    return output_of(kernel, workload, operands, shape, concat_slice.partly_filled)
 
 
 def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
@@ -215,8 +216,8 @@ def _sparse_call(site: Site, choice: SparseChoice) -> relax.Expr:
     *names, output = site.described.operands
     operands = dict(zip(names, site.operands, strict=True))
     wanted = with_sizes(choice.workload, site.sizes).operands
-    taken = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
-    return _reshaped(relax.call_dps_packed(choice.name, taken, relax.TensorType(*wanted[output])), site)
+    inputs = [_shaped(operand, wanted[name][0]) for name, operand in operands.items() if name not in COMPILED_IN]
+    return _reshaped(relax.call_dps_packed(choice.name, inputs, relax.TensorType(*wanted[output])), site)
 
 
 def _reshaped(call: relax.Expr, site: Site) -> relax.Expr:

@@ -30,7 +30,7 @@ from ...graph.constants import same_sizes, sizes_of, static_shape
 from ...graph.convolutions import redescribed
 from ...graph.graph import Block, blocks_of, free_variables, operator_name
 from ...graph.interleaving import interleaving
-from ...graph.shuffles import along, channels_of, chooses_channels, is_split
+from ...graph.shuffles import channels_of, chooses_channels, is_split, with_channel_axis
 from ...sites import Site
 
 BY_ELEMENT = (
@@ -74,19 +74,19 @@ def choose_layouts(
     others: dict[relax.Var, relax.Expr] = {}
     chosen: dict[relax.Var, Site] = {}
     for block in blocks_of(mod):
-        part = Part(block, by_output, layout, target, precision)
-        held = part.held(in_nchw)
-        for var in part.live:
+        groups = LayoutGroups(block, by_output, layout, target, precision)
+        inner_vars = groups.inner_vars(in_nchw)
+        for var in groups.live:
             if (site := by_output.get(var)) is not None:
-                chosen[var] = _with_layouts(site, held, layout)
-            elif var in held and (planes := part.interleaved.get(var)) is not None:
+                chosen[var] = _with_layouts(site, inner_vars, layout)
+            elif var in inner_vars and (planes := groups.interleaved.get(var)) is not None:
                 others[var] = planes.expression(layout)
-            elif (value := _with_layout(var, block.values[var], held, layout)) is not None:
+            elif (value := _with_layout(var, block.values[var], inner_vars, layout)) is not None:
                 others[var] = value
     return [chosen.get(site.output, site) for site in sites], others
 
 
-class Part:
+class LayoutGroups:
     """The tensors of a dataflow block, in groups of tensors that must have the same layout."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Part:
         self.interleaved = {var: each[0] for var, each in found.items() if each is not None}
         self._on_the_way = {var for each in found.values() if each is not None for var in each[1]}
 
-    def held(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
+    def inner_vars(self, in_nchw: Collection[relax.Var]) -> set[relax.Var]:
         """Return the variables to hold in the inner layout: those of groups that something writes and reads in it.
 
         That is a convolution or a permutation of axes, or a mean of planes as the reader.
@@ -149,25 +149,25 @@ class Part:
     def _fastest(self, sites: Sequence[Site], permuted: Sequence[relax.Var], groups: set[relax.Var]) -> set[relax.Var]:
         """Return the groups to hold in the inner layout, by their roots, such that no single change would save time."""
         ends = [(self._root_of(site.operands[0]), self._root(site.output)) for site in sites]
-        moved = [(self._root(var), self._moving_cycles(var)) for var in permuted]
+        cycles_of_moves = [(self._root(var), self._moving_cycles(var)) for var in permuted]
         ordered = [root for root in dict.fromkeys(map(self._root, self.live)) if root in groups]
-        touching = {root: [place for place, roots in enumerate(ends) if root in roots] for root in ordered}
+        sites_of = {root: [number for number, roots in enumerate(ends) if root in roots] for root in ordered}
 
-        def cycles(places: Iterable[int], chosen: set[relax.Var]) -> float:
-            moving = sum(cycles for root, cycles in moved if root not in chosen)
-            return moving + sum(of_site(place, *(root in chosen for root in ends[place])) for place in places)
+        def cycles(numbers: Iterable[int], chosen: set[relax.Var]) -> float:
+            moving = sum(cycles for root, cycles in cycles_of_moves if root not in chosen)
+            return moving + sum(of_site(number, *(root in chosen for root in ends[number])) for number in numbers)
 
         @cache  # a search asks for it again
-        def of_site(place: int, x_is_inner: bool, output_is_inner: bool) -> float:
+        def of_site(number: int, x_is_inner: bool, output_is_inner: bool) -> float:
             layout, out_layout = (self._layout if inner else "NCHW" for inner in (x_is_inner, output_is_inner))
-            workload = msgspec.structs.replace(sites[place].described, layout=layout, out_layout=out_layout)
-            constant = sites[place].is_constant
+            workload = msgspec.structs.replace(sites[number].described, layout=layout, out_layout=out_layout)
+            constant = sites[number].is_constant
             problem = Problem(workload, precision=self._precision, constant_weight=constant)
             return least_cycles(problem, self._target)
 
         def improved(chosen: set[relax.Var]) -> set[relax.Var]:
             while better := [
-                root for root, places in touching.items() if cycles(places, chosen ^ {root}) < cycles(places, chosen)
+                root for root, numbers in sites_of.items() if cycles(numbers, chosen ^ {root}) < cycles(numbers, chosen)
             ]:
                 chosen = chosen ^ {better[0]}
             return chosen
@@ -241,10 +241,10 @@ def with_layout(workload: ConvWorkload, layout: str) -> ConvWorkload:
     return msgspec.structs.replace(workload, **chosen)
 
 
-def _with_layouts(site: Site, held: Collection[relax.Var], layout: str) -> Site:
+def _with_layouts(site: Site, inner_vars: Collection[relax.Var], layout: str) -> Site:
     """Return a site with x and output in the inner layout where those variables are held in it."""
     ends = {"layout": site.operands[0], "out_layout": site.output}
-    chosen = {name: layout for name, var in ends.items() if var in held}
+    chosen = {name: layout for name, var in ends.items() if var in inner_vars}
     if not chosen:
         return site
     workload = msgspec.structs.replace(site.described, **chosen)
@@ -252,20 +252,22 @@ def _with_layouts(site: Site, held: Collection[relax.Var], layout: str) -> Site:
     return replace(site, convolution=convolution, workload=workload)
 
 
-def _with_layout(var: relax.Var, value: relax.Expr, held: Collection[relax.Var], layout: str) -> relax.Expr | None:
+def _with_layout(
+    var: relax.Var, value: relax.Expr, inner_vars: Collection[relax.Var], layout: str
+) -> relax.Expr | None:
     """Return the expression that computes a variable from tensors in the layout; None where it stays the same."""
     order = data_layout(layout)
-    if _is_mean(value) and value.args[0] in held:
+    if _is_mean(value) and value.args[0] in inner_vars:
         # Of one pixel both layouts are the same.
         return relax.op.reshape(relax.op.mean(value.args[0], list(order.spatial), keepdims=True), var.ty.shape)
-    if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in held:
+    if is_permutation(value, NHWC_FROM_NCHW) and value.args[0] in inner_vars:
         return value.args[0]
-    if is_split(value) and value.args[0] in held:
-        return along(value, order.channels)
-    if var not in held or not isinstance(value, relax.Call):
+    if is_split(value) and value.args[0] in inner_vars:
+        return with_channel_axis(value, order.channels)
+    if var not in inner_vars or not isinstance(value, relax.Call):
         return None
     if chooses_channels(value):
-        return along(value, order.channels)
+        return with_channel_axis(value, order.channels)
     if is_permutation(value, NCHW_FROM_NHWC):
         return value.args[0]
     if _is_concatenation(value):

@@ -33,9 +33,9 @@ class Packing:
         self.code, self.specs, self.keeps_weight = code, specs, keeps_weight
 
     def __call__(self, weight: Array) -> list[tvm.runtime.Tensor]:
-        given, made = tvm.runtime.tensor(weight), [tvm.runtime.empty(*spec) for spec in self.specs]
-        llvm.function_of(self.code, FUNCTION)(given, *made)
-        return [given, *made] if self.keeps_weight else made
+        weight_tensor, packed = tvm.runtime.tensor(weight), [tvm.runtime.empty(*spec) for spec in self.specs]
+        llvm.function_of(self.code, FUNCTION)(weight_tensor, *packed)
+        return [weight_tensor, *packed] if self.keeps_weight else packed
 
 
 FUNCTION = "packing"
@@ -66,8 +66,9 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
         return func, None
     kernel, packing = tirx.stmt_seq(*others), tirx.stmt_seq(*stages)
     read = _used(kernel, known)
-    made = _without(read, [weight])
-    if len(_without(made, _stored(kernel))) < len(made):  # a buffer that not all of its steps compute from the weight
+    from_packing = _without(read, [weight])
+    is_shared = len(_without(from_packing, _stored(kernel))) < len(from_packing)
+    if is_shared:  # a buffer that not all of its steps compute from the weight
         return func, None
 
     def function(params: Sequence[tvm.ir.Var], body: tirx.Stmt) -> tirx.PrimFunc:
@@ -75,9 +76,9 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
         block = SBlock([], [], [], root.name_hint, body, alloc_buffers=buffers)
         return tirx.PrimFunc(params, SBlockRealize([], True, block), func.ret_type, attrs=func.attrs)
 
-    code, specs = _compiled(function([weight, *made], packing))
+    code, specs = _compiled(function([weight, *from_packing], packing))
     kernel_params = [func.params[0], *read, *func.params[2:]]
-    return function(kernel_params, kernel), Packing(code, specs, len(made) < len(read))
+    return function(kernel_params, kernel), Packing(code, specs, len(from_packing) < len(read))
 
 
 def _without(items: Sequence[Any], others: Sequence[Any]) -> list[Any]:

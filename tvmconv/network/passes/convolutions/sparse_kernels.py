@@ -24,9 +24,9 @@ from ..context import SparseChoice
 from .layouts import inner_layout, with_layout
 
 THRESHOLD = 0.7
-"""The share of zeros below which "auto" takes no sparse kernel without records: see `python benchmarks/sparsity.py`."""
+"""The share of zeros below which "auto" takes no sparse kernel without records: `bench suite --sparsity` has times."""
 
-MOST_NONZEROS = 32768
+MAX_NONZEROS = 32768
 """The largest number of nonzeros in a weight that "auto" compiles in.
 
 Compilers take minutes over more, and no instruction cache holds the code.
@@ -101,7 +101,7 @@ class SparseKernels:
             dense = tuned(Problem(workload, precision=self._precision), self._target)
             if dense and str(dense.record.device) == str(sparse.record.device):
                 return sparse.record.cost < dense.record.cost
-        if sparsity_of(weight) < THRESHOLD or int(np.count_nonzero(weight)) > MOST_NONZEROS:
+        if sparsity_of(weight) < THRESHOLD or int(np.count_nonzero(weight)) > MAX_NONZEROS:
             return False
         return self._is_faster(tuple(problems))
 

@@ -27,7 +27,14 @@ from ...graph.graph import Block, blocks_of, calls, free_variables, rebind
 from ...graph.shuffles import channels_of, gather_shuffles, is_split
 from ...sites.batch_norm import simplify_batch_norms
 from ..context import Context
-from .passing import Passing, layer_of, order_of, parts_of_channels, passing_channels, vector_of_channels
+from .skipping_channels import (
+    SkippingChannels,
+    concatenated_channels,
+    layer_of,
+    order_of,
+    skipping_channels,
+    vector_of_channels,
+)
 
 VECTOR, LINE = 8, 64
 """The channels that memory has in a vector of 16 bytes in half precision, and in a line of the cache: layers compute a
@@ -37,13 +44,13 @@ ADDED = 8
 """The channels for each of which one may be added to fill whole lines, as 58, 116 and 232 become 64, 128 and 256: a
 layer of 256 channels takes three quarters of the time of one of 232 on an H100."""
 
-MOST = 1.5
+MAX_READ_PER_CHANNEL = 1.5
 """The most channels of a source that are read for each channel that is needed."""
 
 CARRIED = 1
 """The element of an identity filter that copies a channel."""
 
-NONE = np.arange(0)
+NO_CHANNELS = np.arange(0)
 """The indices of no channels."""
 
 BY_PLANE = ("nn.avg_pool2d", "nn.max_pool2d", "nn.relu")
@@ -57,13 +64,13 @@ class Channels(NamedTuple):
     """The tensor of the new module that has the channels."""
     width: int
     """The number of channels of the source."""
-    places: Array
+    source_channels: Array
     """The source channel of each channel of the tensor."""
     carried: Array
     """The source channel of each channel that skips the layers and is carried through them."""
 
 
-class _AsTheyWereError(Exception):
+class _NeedsOriginalChannelsError(Exception):
     """Raised where an operator needs its channels in their original tensor and order."""
 
 
@@ -84,9 +91,9 @@ def carry_channels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
         return mod
     shuffled, values = gather_shuffles(simplify_batch_norms(mod)), dict[relax.Var, relax.Expr]()
     for block in blocks_of(shuffled):
-        if passing := passing_channels(block):
-            with suppress(_AsTheyWereError):
-                values |= _Carrier(block, passing).values()
+        if units := skipping_channels(block):
+            with suppress(_NeedsOriginalChannelsError):
+                values |= _Carrier(block, units).values()
     if not values:
         return mod
     context.sparse = "never"
@@ -96,15 +103,15 @@ def carry_channels(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
 class _Carrier:
     """The new values of a dataflow block's variables, and the source channels of its tensors."""
 
-    def __init__(self, block: Block, passing: Sequence[Passing]) -> None:
+    def __init__(self, block: Block, units: Sequence[SkippingChannels]) -> None:
         self._block = block
-        self._aside = {var: each.aside for each in passing for var in each.carriers}
-        self._passing = {each.joined: each for each in passing}
+        self._skipping_of = {var: each.skipping for each in units for var in each.carriers}
+        self._by_concat = {each.concat: each for each in units}
         self._known: dict[relax.Var, Channels] = {}
         self._values: dict[relax.Var, relax.Expr] = {}
 
     def values(self) -> dict[relax.Var, relax.Expr]:
-        """Return the new values; raise `_AsTheyWereError` where an operator needs its original channels."""
+        """Return the new values; raise `_NeedsOriginalChannelsError` where an operator needs its original channels."""
         for var in self._block.live({}):
             value = self._block.values[var]
             if is_split(value):
@@ -112,29 +119,29 @@ class _Carrier:
                     self._known[var] = split  # `_channels` finds the parts of the split in its operand's source
             elif (found := self._channels(var, value)) is None:
                 if any(each in self._known for each in free_variables(value)):
-                    raise _AsTheyWereError
-            elif not found.source.same_as(var) or not np.array_equal(found.places, np.arange(found.width)):
+                    raise _NeedsOriginalChannelsError
+            elif not found.source.same_as(var) or not np.array_equal(found.source_channels, np.arange(found.width)):
                 if not self._block.is_inner(var):
-                    raise _AsTheyWereError
+                    raise _NeedsOriginalChannelsError
                 self._known[var] = found
         return self._values
 
     def _channels(self, var: relax.Var, value: relax.Expr) -> Channels | None:
         """Return the source channels of a variable; None for an operator that needs its original channels."""
         if (whole := channels_of(value, self._block.values)) is not None:
-            x, order = self._of(whole), order_of(value, self._block)
-            return None if order is None else x._replace(places=x.places[order], carried=NONE)
-        if fields := parts_of_channels(value):
+            x, order = self._channels_of(whole), order_of(value, self._block)
+            return None if order is None else x._replace(source_channels=x.source_channels[order], carried=NO_CHANNELS)
+        if fields := concatenated_channels(value):
             return self._joined(var, fields)
         if (conv := layer_of(value)) is not None:
             return self._depthwise(var, conv) if int(conv.attrs.groups) > 1 else self._dense(var, conv)
         if (vector := vector_of_channels(value)) is not None:
-            x = self._whole(var, value.args[0])
+            x = self._all_channels_of(var, value.args[0])
             full = np.full(x.width, calls(value, "multiply"), vector.dtype)
-            full[x.places] = vector
+            full[x.source_channels] = vector
             operands = [x.source, relax.const(full.reshape(-1, 1, 1), value.ty.dtype)]
         elif calls(value, *BY_PLANE) and value.ty.ndim == 4 and isinstance(value.args[0], relax.Var):
-            x = self._whole(var, value.args[0])
+            x = self._all_channels_of(var, value.args[0])
             operands = [x.source, *value.args[1:]]
         else:
             return None
@@ -144,65 +151,69 @@ class _Carrier:
     def _dense(self, var: relax.Var, conv: relax.Call) -> Channels:
         x, weight = self._input(var, conv.args[0]), self._weight(conv)
         carried = np.arange(len(x.carried))
-        places = _filled(len(carried)) + np.arange(len(weight))
-        width = _filled(int(places[-1]) + 1)
+        source_channels = _rounded_up(len(carried)) + np.arange(len(weight))
+        width = _rounded_up(int(source_channels[-1]) + 1)
         full = np.zeros((width, x.width, *weight.shape[2:]), weight.dtype)
-        full[np.ix_(places, x.places)] = weight
+        full[np.ix_(source_channels, x.source_channels)] = weight
         full[carried, x.carried] = CARRIED  # the kernel of a layer that carries channels is 1x1
         self._values[var] = _convolution(conv, x.source, full, 1)
-        return Channels(var, width, places, carried)
+        return Channels(var, width, source_channels, carried)
 
     def _depthwise(self, var: relax.Var, conv: relax.Call) -> Channels:
         """Return the source channels of a depthwise layer, which reads those from the first needed to the last."""
-        x, weight = self._of(conv.args[0]), self._weight(conv)
-        begin, end = _range(x)
-        places = x.places - begin
+        x, weight = self._channels_of(conv.args[0]), self._weight(conv)
+        begin, end = _source_range(x)
+        source_channels = x.source_channels - begin
         full = np.zeros((end - begin, *weight.shape[1:]), weight.dtype)
-        full[places] = weight
+        full[source_channels] = weight
         self._values[var] = _convolution(conv, _part(x, begin, end), full, end - begin)
-        return Channels(var, end - begin, places, NONE)
+        return Channels(var, end - begin, source_channels, NO_CHANNELS)
 
     def _joined(self, var: relax.Var, fields: list[relax.Var]) -> Channels:
         """Return the source channels of a concatenation; in the new tensor, channels that skipped layers come first."""
-        parts, in_order = [self._of(each) for each in fields], list(range(len(fields)))
-        if (passing := self._passing.get(var)) is not None:
-            carrier = self._of(passing.carriers[-1])
-            (aside,) = (place for place in in_order if fields[place].same_as(passing.aside))
-            parts[aside] = carrier._replace(places=carrier.carried)
-            in_order.sort(key=lambda place: place != aside)
+        parts, in_order = [self._channels_of(each) for each in fields], list(range(len(fields)))
+        if (unit := self._by_concat.get(var)) is not None:
+            carrier = self._channels_of(unit.carriers[-1])
+            (index_of_skipping,) = (index for index in in_order if fields[index].same_as(unit.skipping))
+            parts[index_of_skipping] = carrier._replace(source_channels=carrier.carried)
+            in_order.sort(key=lambda index: index != index_of_skipping)
         if all(x.source.same_as(parts[0].source) for x in parts):
-            return parts[0]._replace(places=np.concatenate([x.places for x in parts]), carried=NONE)
-        operands, places, width = list[relax.Expr](), [x.places for x in parts], 0
-        for place in in_order:
-            begin, end = _range(parts[place])
-            operands.append(_part(parts[place], begin, end))
-            places[place] = places[place] - begin + width
+            return parts[0]._replace(
+                source_channels=np.concatenate([x.source_channels for x in parts]), carried=NO_CHANNELS
+            )
+        operands, source_channels, width = list[relax.Expr](), [x.source_channels for x in parts], 0
+        for index in in_order:
+            begin, end = _source_range(parts[index])
+            operands.append(_part(parts[index], begin, end))
+            source_channels[index] = source_channels[index] - begin + width
             width += end - begin
         self._values[var] = relax.op.concat(operands, 1)
-        return Channels(var, width, np.concatenate(places), NONE)
+        return Channels(var, width, np.concatenate(source_channels), NO_CHANNELS)
 
     def _input(self, var: relax.Var, operand: relax.Var) -> Channels:
         """Return the source channels of a layer's operand, with those to carry if it is the first to be skipped."""
-        x, aside = self._of(operand), self._aside.get(var)
-        return x if aside is None or operand in self._aside else x._replace(carried=self._of(aside).places)
+        x, skipping = self._channels_of(operand), self._skipping_of.get(var)
+        if skipping is None or operand in self._skipping_of:
+            return x
+        return x._replace(carried=self._channels_of(skipping).source_channels)
 
-    def _whole(self, var: relax.Var, operand: relax.Var) -> Channels:
+    def _all_channels_of(self, var: relax.Var, operand: relax.Var) -> Channels:
         """Return the source channels of the operand of an operator that computes all channels of the source.
 
-        Raises `_AsTheyWereError` if more than `MOST` times the channels needed would be computed.
+        Raises `_NeedsOriginalChannelsError` if it would compute more than `MAX_READ_PER_CHANNEL` times the needed ones.
         """
-        x = self._of(operand)
-        if x.width > MOST * (len(x.places) + len(x.carried)):
-            raise _AsTheyWereError
+        x = self._channels_of(operand)
+        if x.width > MAX_READ_PER_CHANNEL * (len(x.source_channels) + len(x.carried)):
+            raise _NeedsOriginalChannelsError
         return x
 
-    def _of(self, var: relax.Var) -> Channels:
+    def _channels_of(self, var: relax.Var) -> Channels:
         """Return the source channels of a variable: all channels of the variable itself if nothing else is known."""
         if (known := self._known.get(var)) is not None:
             return known
         if not isinstance(channels := (sizes_of(var.ty) or [None, None])[1], int):
-            raise _AsTheyWereError
-        return Channels(var, channels, np.arange(channels), NONE)
+            raise _NeedsOriginalChannelsError
+        return Channels(var, channels, np.arange(channels), NO_CHANNELS)
 
     def _weight(self, conv: relax.Call) -> Array:
         weight = constant_value(conv.args[1])
@@ -210,20 +221,21 @@ class _Carrier:
         return weight
 
 
-def _filled(channels: int) -> int:
+def _rounded_up(channels: int) -> int:
     """Return a number of channels rounded up to whole lines, or to whole vectors where lines would add too many."""
     lines = -(-channels // LINE) * LINE
     return lines if (lines - channels) * ADDED <= channels else -(-channels // VECTOR) * VECTOR
 
 
-def _range(x: Channels) -> tuple[int, int]:
+def _source_range(x: Channels) -> tuple[int, int]:
     """Return the begin and the end of the source channels that a tensor lies in, in whole vectors.
 
-    Raises `_AsTheyWereError` where there are more than `MOST` for each channel of the tensor.
+    Raises `_NeedsOriginalChannelsError` for more than `MAX_READ_PER_CHANNEL` of them for each channel of the tensor.
     """
-    begin, end = int(x.places.min()) // VECTOR * VECTOR, min(_filled(int(x.places.max()) + 1), x.width)
-    if end - begin > MOST * len(x.places):
-        raise _AsTheyWereError
+    first, last = int(x.source_channels.min()), int(x.source_channels.max())
+    begin, end = first // VECTOR * VECTOR, min(_rounded_up(last + 1), x.width)
+    if end - begin > MAX_READ_PER_CHANNEL * len(x.source_channels):
+        raise _NeedsOriginalChannelsError
     return begin, end
 
 

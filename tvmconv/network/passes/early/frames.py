@@ -49,5 +49,5 @@ def _frames(conv: relax.Call, builder: relax.BlockBuilder) -> relax.Expr | None:
         )
 
     by_step = relax.const(weight.reshape(outputs, taps, step).swapaxes(1, 2).copy(), w.ty.dtype)
-    made = builder.call_te(steps, x, primfunc_name_hint="steps")
-    return relax.op.nn.conv1d(made, by_step, out_dtype=attrs.out_dtype or None)
+    in_steps = builder.call_te(steps, x, primfunc_name_hint="steps")
+    return relax.op.nn.conv1d(in_steps, by_step, out_dtype=attrs.out_dtype or None)

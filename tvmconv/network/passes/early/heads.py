@@ -7,10 +7,10 @@ from tvm import relax
 
 from ...graph.constants import constant_value, sizes_of
 from ...graph.graph import Block, blocks_of, call_of, calls, rebind
-from ...graph.views import MOVES, moved_to
+from ...graph.views import MOVES, last_view_of
 
 
-def slice_parts(mod: tvm.IRModule) -> tvm.IRModule:
+def slice_single_indices(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with slices instead of `take` of one index of an axis, which reads the index from a table.
 
     Before: `y = R.take(x, 2, axis=1)`. After: `y = R.squeeze(R.strided_slice(x, [1], [2], [3]), axis=[1])`.
@@ -20,11 +20,11 @@ def slice_parts(mod: tvm.IRModule) -> tvm.IRModule:
         for var, value in block.values.items():
             if (take := call_of(value, "take")) is None or take.attrs.axis is None:
                 continue
-            place, sizes = constant_value(take.args[1]), sizes_of(take.args[0].ty)
-            if place is None or place.ndim or sizes is None:
+            index, sizes = constant_value(take.args[1]), sizes_of(take.args[0].ty)
+            if index is None or index.ndim or sizes is None:
                 continue
             axis = int(take.attrs.axis) % len(sizes)
-            if isinstance(size := sizes[axis], int) and 0 <= (begin := int(place)) < size:
+            if isinstance(size := sizes[axis], int) and 0 <= (begin := int(index)) < size:
                 part = relax.op.strided_slice(take.args[0], [axis], [begin], [begin + 1], [1])
                 values[var] = relax.op.squeeze(part, [axis])
     return rebind(mod, values)
@@ -47,19 +47,19 @@ def scale_results(mod: tvm.IRModule) -> tvm.IRModule:
             if any(constant_value(factor) is not None for factor in value.args):
                 continue
             factors, scales = list(value.args), []
-            for place, factor in enumerate(value.args):
+            for number, factor in enumerate(value.args):
                 if (found := _scaled(factor, var, block)) is None:
                     continue
                 scaling, reader = found
                 scales.append(scaling)
                 if reader.same_as(var):
-                    factors[place] = scaling.args[0]
+                    factors[number] = scaling.args[0]
                 else:
-                    moved = block.values[reader]
-                    values[reader] = relax.Call(moved.op, [scaling.args[0], *moved.args[1:]], moved.attrs)
+                    move = block.values[reader]
+                    values[reader] = relax.Call(move.op, [scaling.args[0], *move.args[1:]], move.attrs)
             if scales:
                 values[var] = relax.Call(value.op, factors, value.attrs)
-                last = moved_to(var, block)
+                last = last_view_of(var, block)
                 result = values.get(last, block.values[last])
                 for scaling in scales:
                     result = relax.Call(scaling.op, [result, _number(scaling.args[1])], scaling.attrs)
@@ -79,9 +79,9 @@ def _scaled(factor: relax.Expr, product: relax.Var, block: Block) -> tuple[relax
             number = constant_value(scaling.args[1])
             is_scale = number is not None and number.size == 1 and scaling.args[0].ty.ndim >= number.ndim
             return (scaling, reader) if is_scale else None
-        if (moved := call_of(value, *MOVES)) is None:
+        if (move := call_of(value, *MOVES)) is None:
             return None
-        factor, reader = moved.args[0], factor
+        factor, reader = move.args[0], factor
     return None
 
 

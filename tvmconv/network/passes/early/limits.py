@@ -43,11 +43,11 @@ def with_limits(sites: Sequence[Site], sizes: Sequence[OpenSize]) -> tuple[OpenS
             variables = _variables(shape)
             if len(variables) != 1 or (size := limited.get((var := variables.pop()).name)) is None:
                 continue
-            most = min(size.most or MAX_ELEMENTS, MAX_ELEMENTS)
-            if most == size.most and _elements(shape, var, most) <= MAX_ELEMENTS:
+            largest = min(size.most or MAX_ELEMENTS, MAX_ELEMENTS)
+            if largest == size.most and _elements(shape, var, largest) <= MAX_ELEMENTS:
                 continue
             reason = f"with more, the {tensor} of {site.convolution.description} has over {MAX_ELEMENTS} elements"
-            limit = OpenSize(size.name, size.least, _largest(shape, var, most), reason)
+            limit = OpenSize(size.name, size.least, _largest(shape, var, largest), reason)
             limited[size.name] = size.within(limit)
     return tuple(limited.values())
 
@@ -74,9 +74,9 @@ def _variables(shape: Shape) -> set[tirx.Var]:
     return {var for size in shape if not isinstance(size, int) for var in tirx.analysis.undefined_vars(size)}
 
 
-def _largest(shape: Shape, var: tirx.Var, most: int) -> int:
-    """Return the largest value of a variable, up to `most`, with which a shape has no more than `MAX_ELEMENTS`."""
-    low, high = 0, most
+def _largest(shape: Shape, var: tirx.Var, limit: int) -> int:
+    """Return the largest value of a variable, up to `limit`, with which a shape has no more than `MAX_ELEMENTS`."""
+    low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
         if _elements(shape, var, middle) <= MAX_ELEMENTS:

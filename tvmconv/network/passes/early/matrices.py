@@ -124,23 +124,23 @@ class _Matrices:
 
     def _reshaped(self, var: relax.Var, value: relax.Expr) -> relax.Var | None:
         """Return the variable with the matrix of a tensor that a reshape makes, keeping the size of the last axis."""
-        made = call_of(value, "reshape")
-        if made is None or made.args[0] not in self._held or made.args[0] in self._images:
+        reshape = call_of(value, "reshape")
+        if reshape is None or reshape.args[0] not in self._held or reshape.args[0] in self._images:
             return None
-        before, after = sizes_of(made.args[0].ty), sizes_of(var.ty)
+        before, after = sizes_of(reshape.args[0].ty), sizes_of(var.ty)
         if not before or not after:
             return None
         (*rows, columns), (*others, last) = before, after
         is_same = bool(others) and same_size(columns, last) and same_size(prod(rows), prod(others))
-        return self._held[made.args[0]] if is_same else None
+        return self._held[reshape.args[0]] if is_same else None
 
     def _permuted(self, value: relax.Expr) -> relax.Var | None:
         """Return the variable with the matrix of a tensor that is permuted from NHWC to NCHW, or back."""
-        made = call_of(value, "permute_dims")
-        if made is None or made.args[0] not in self._held:
+        permutation = call_of(value, "permute_dims")
+        if permutation is None or permutation.args[0] not in self._held:
             return None
-        axes = NHWC_FROM_NCHW if made.args[0] in self._images else NCHW_FROM_NHWC
-        return self._held[made.args[0]] if is_permutation(made, axes) else None
+        axes = NHWC_FROM_NCHW if permutation.args[0] in self._images else NCHW_FROM_NHWC
+        return self._held[permutation.args[0]] if is_permutation(permutation, axes) else None
 
     def _is_by_element(self, var: relax.Var, value: relax.Expr) -> bool:
         """Return whether a value combines, by element, tensors of its shape (matrices too), numbers and vectors."""

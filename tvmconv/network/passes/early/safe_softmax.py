@@ -39,12 +39,12 @@ def _operand(where: relax.Call, block: Block) -> relax.Expr | None:
     zeros, softmax = constant_value(zeros), call_of(block.values.get(shares), "nn.softmax")
     if zeros is None or zeros.any() or softmax is None:
         return None
-    last = softmax.args[0].ty.ndim - 1
-    if softmax.attrs.axis not in (-1, last) or not same_sizes(where.ty, sizes_of(softmax.ty) or ()):
+    last_axis = softmax.args[0].ty.ndim - 1
+    if softmax.attrs.axis not in (-1, last_axis) or not same_sizes(where.ty, sizes_of(softmax.ty) or ()):
         return None
     for name in STEPS:
         step = call_of(block.values.get(is_empty), name)
-        if step is None or (name == "max" and not _is_by_row(step, last)):
+        if step is None or (name == "max" and not _is_by_row(step, last_axis)):
             return None
         is_empty = step.args[0]
     lowest = constant_value(step.args[1])
@@ -52,9 +52,10 @@ def _operand(where: relax.Call, block: Block) -> relax.Expr | None:
     return softmax.args[0] if is_lowest and is_empty.same_as(softmax.args[0]) else None
 
 
-def _is_by_row(most: relax.Call, last: int) -> bool:
+def _is_by_row(maximum: relax.Call, last_axis: int) -> bool:
     """Return whether a maximum is along the last axis alone, and keeps that axis with one element."""
-    return bool(most.attrs.keepdims) and [int(axis) % (last + 1) for axis in most.attrs.axis or ()] == [last]
+    axes = [int(axis) % (last_axis + 1) for axis in maximum.attrs.axis or ()]
+    return bool(maximum.attrs.keepdims) and axes == [last_axis]
 
 
 def _lowered(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -68,8 +69,8 @@ def safe_softmax(x: te.Tensor) -> te.Tensor:
     """
     *outer, count = x.shape
     k, j = (te.reduce_axis((0, count), name=name) for name in "kj")
-    most = te.compute(outer, lambda *row: te.max(x(*row, k), axis=k), name="most")
-    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - most(*at[:-1])), name="powers")
+    maxima = te.compute(outer, lambda *row: te.max(x(*row, k), axis=k), name="maxima")
+    powers = te.compute(x.shape, lambda *at: tirx.exp(x(*at) - maxima(*at[:-1])), name="powers")
     total = te.compute(outer, lambda *row: te.sum(powers(*row, j), axis=j), name="total")
     zero = tirx.const(0, x.dtype)
 

@@ -21,7 +21,7 @@ from ...graph.convolutions import ASSUMED_SIDE, transposed_obstacle
 from ...graph.graph import Block, blocks_of, calls, free_variables, rebind
 from ...graph.interleaving import Interleaving
 from ...sites.batch_norm import scale_and_shift
-from ...sites.epilogue import vector_of
+from ...sites.epilogue import channel_vector
 from ...sites.integers import in_int8
 from ...sites.quantized import quantized_constant
 from ..convolutions.layouts import BY_ELEMENT, is_scalar
@@ -54,15 +54,15 @@ class Axis:
     taps: Array
     """The taps that each phase multiplies, (phases, taps of a phase's filter); -1 is a zero."""
     dilation: int
-    before: int
+    padding_before: int
     """The padding in front."""
     planes: int
     """The number of outputs of each phase less the number of inputs."""
 
     @property
-    def behind(self) -> int:
+    def padding_after(self) -> int:
         """The padding behind."""
-        return self.planes + (len(self.taps[0]) - 1) * self.dilation - self.before
+        return self.planes + (len(self.taps[0]) - 1) * self.dilation - self.padding_before
 
 
 def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], more: int, size: int) -> Axis:
@@ -70,17 +70,17 @@ def axis_of(kernel: int, stride: int, dilation: int, padding: tuple[int, int], m
     outputs = (kernel - 1) * dilation + 1 - sum(padding) + more  # beyond `stride * (size - 1)`
 
     def with_cut(first: int) -> Axis:
-        places = {
+        taps_at = {
             (phase, (phase - first + padding[0] - tap * dilation) // stride): tap
             for tap in range(kernel)
             for phase in range(stride)
             if (phase - first + padding[0] - tap * dilation) % stride == 0
         }
-        offsets = [offset for _, offset in places]
+        offsets = [offset for _, offset in taps_at]
         least = min(offsets)
         step = gcd(*(offset - least for offset in offsets)) or 1
         taps = np.full((stride, (max(offsets) - least) // step + 1), -1)
-        for (phase, offset), tap in places.items():
+        for (phase, offset), tap in taps_at.items():
             taps[phase, (offset - least) // step] = tap
         return Axis(first, taps, step, -least, -(-(outputs + first) // stride) - 1)
 
@@ -107,7 +107,7 @@ def _spread(var: relax.Var, call: relax.Call, block: Block) -> dict[relax.Var, r
     convolution = (relax.op.nn.conv1d if rank == 1 else relax.op.nn.conv2d)(
         call.args[0],
         filters,
-        padding=[*(axis.before for axis in axes), *(axis.behind for axis in axes)],
+        padding=[*(axis.padding_before for axis in axes), *(axis.padding_after for axis in axes)],
         dilation=[axis.dilation for axis in axes],
         groups=groups,
     )
@@ -145,13 +145,13 @@ def _filters(call: relax.Call, arranged: Callable[[Array], Array], block: Block)
 
 def _arranged(weight: Array, groups: int, axes: Sequence[Axis]) -> Array:
     """Return the filters (groups * phases * K, C / groups, ...) of all phases of a weight (C, K / groups, ...)."""
-    taken = np.pad(weight, [(0, 0), (0, 0), *[(0, 1)] * len(axes)])  # tap -1 is 0
-    taken = taken.reshape(groups, -1, *taken.shape[1:])
+    values = np.pad(weight, [(0, 0), (0, 0), *[(0, 1)] * len(axes)])  # tap -1 is 0
+    values = values.reshape(groups, -1, *values.shape[1:])
     for number, axis in enumerate(axes):
-        taken = np.take(taken, axis.taps, axis=3 + 2 * number)
-    phases, taps = (range(3 + part, taken.ndim, 2) for part in (0, 1))
-    filters: Array = np.ascontiguousarray(taken.transpose(0, *phases, 2, 1, *taps))
-    return filters.reshape(-1, taken.shape[1], *filters.shape[-len(axes) :])
+        values = np.take(values, axis.taps, axis=3 + 2 * number)
+    phases, taps = (range(3 + part, values.ndim, 2) for part in (0, 1))
+    filters: Array = np.ascontiguousarray(values.transpose(0, *phases, 2, 1, *taps))
+    return filters.reshape(-1, values.shape[1], *filters.shape[-len(axes) :])
 
 
 def _values_of_phases(var: relax.Var, groups: int, phases: int, block: Block) -> dict[relax.Var, relax.Expr]:
@@ -201,7 +201,7 @@ def _value_of_phases(
     for each in value.args:
         if each in read or not isinstance(each.ty, relax.TensorType) or is_scalar(each):
             arguments.append(each)
-        elif any(vector_of(value.op.name, value, one) is not None for one in read):
+        elif any(channel_vector(value.op.name, value, one) is not None for one in read):
             arguments.append(each_phase(each))
         else:
             return None

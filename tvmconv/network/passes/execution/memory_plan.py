@@ -30,9 +30,9 @@ class Tensor(NamedTuple):
     """An intermediate tensor that gets its memory from the plan."""
 
     var: relax.Var
-    first: int
+    first_binding: int
     """The index of its allocation among the bindings of "main"."""
-    last: int
+    last_binding: int
     """The index of the last binding that reads or writes it."""
     nbytes: tirx.Expr
     assumed: int
@@ -47,7 +47,8 @@ class Array:
 
     def is_free(self, tensor: Tensor) -> bool:
         """Return whether no tensor of the array is in use while another tensor is."""
-        return all(each.last < tensor.first or tensor.last < each.first for each in self.tensors)
+        first, last = tensor.first_binding, tensor.last_binding
+        return all(each.last_binding < first or last < each.first_binding for each in self.tensors)
 
     def nbytes(self, analyzer: Analyzer) -> tirx.Expr:
         """Return the number of bytes of the largest tensor, as an expression of the open sizes."""
@@ -121,12 +122,12 @@ def _tensors(mod: tvm.IRModule) -> list[Tensor]:
         return {owner for var in free_variables(value) for owner in owners.get(var, ())}
 
     read_later = {var for binding in bindings for var in free_variables(binding.value)}
-    for place, binding in enumerate(bindings):
+    for index, binding in enumerate(bindings):
         var, value = binding.var, binding.value
         read = read_in(value)
-        last.update(dict.fromkeys(read, place))
+        last.update(dict.fromkeys(read, index))
         if isinstance(binding, relax.VarBinding) and _is_allocation(value, known):
-            owners[var], first[var], last[var] = {var}, place, place
+            owners[var], first[var], last[var] = {var}, index, index
         elif isinstance(binding, relax.VarBinding) and _is_alias(value):
             owners[var] = read
         elif var in read_later or not _is_launch(value, mod):
@@ -164,7 +165,7 @@ def _function(
 
 def _in_memory(main: relax.Function, arrays: Sequence[Array]) -> relax.Function:
     """Return `IN_MEMORY`: tensors are views of arrays; those of one array, shape and dtype share a view."""
-    memory = [_memory(place) for place in range(len(arrays))]
+    memory = [_memory(index) for index in range(len(arrays))]
     home = {tensor.var: var for var, array in zip(memory, arrays, strict=True) for tensor in array.tensors}
     views: list[tuple[relax.Var, relax.Var]] = []
 
@@ -198,22 +199,22 @@ def _with_tensors(
     name: str,
     params: Sequence[relax.Var],
     tensors: Collection[relax.Var],
-    made: Callable[[relax.BlockBuilder, relax.Var], relax.Expr],
+    allocate: Callable[[relax.BlockBuilder, relax.Var], relax.Expr],
 ) -> relax.Function:
-    """Return "main" with another name and more parameters, and with `made` instead of its tensors' allocations."""
+    """Return "main" with another name and more parameters, and with `allocate` instead of its tensors' allocations."""
 
     def body(builder: relax.BlockBuilder) -> relax.Expr:
         for binding in _bindings(main):
             if binding.var in tensors:
-                binding = relax.VarBinding(binding.var, builder.normalize(made(builder, binding.var)))
+                binding = relax.VarBinding(binding.var, builder.normalize(allocate(builder, binding.var)))
             builder.emit_normalized(binding)
         return main.body.body
 
     return _function(main, name, params, body)
 
 
-def _memory(place: int) -> relax.Var:
-    return relax.Var(f"memory_{place}", relax.TensorType([tirx.Var(f"memory_{place}_bytes", "int64")], "uint8"))
+def _memory(index: int) -> relax.Var:
+    return relax.Var(f"memory_{index}", relax.TensorType([tirx.Var(f"memory_{index}_bytes", "int64")], "uint8"))
 
 
 def _allocating(

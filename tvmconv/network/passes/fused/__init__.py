@@ -20,7 +20,7 @@ from tvmconv.targets import backend_of
 
 from ...graph.graph import Block, blocks_of, rebind
 from ...sites import Site
-from ..context import Context, Found
+from ..context import Context, FusedLayers
 from ..convolutions.functions import FusedKernels
 from .attention import attention_of
 from .gates import gates_of
@@ -29,7 +29,7 @@ from .gates import gates_of
 class Finder(NamedTuple):
     """A function that finds one pattern."""
 
-    find: Callable[[Block, Sequence[Site], tvm.target.Target, str], Iterable[Found]]
+    find: Callable[[Block, Sequence[Site], tvm.target.Target, str], Iterable[FusedLayers]]
     """The function of a block, the sites of the layers, the target, and the precision of the kernels."""
     of_layers: bool
     """True for a pattern of convolutions and linear layers, which is found before their layouts are chosen; False for
@@ -71,19 +71,21 @@ def fused_problems(mod: tvm.IRModule, context: Context) -> list[FusedProblem]:
     return [found.problem for found in (*context.plan.fused, *_fused_products(mod, context))]
 
 
-def fused_layers(mod: tvm.IRModule, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> list[Found]:
+def fused_layers(
+    mod: tvm.IRModule, sites: Sequence[Site], target: tvm.target.Target, precision: str
+) -> list[FusedLayers]:
     """Return the groups of convolutions and linear layers that one kernel is estimated to compute in less time."""
     return _chosen(mod, sites, target, precision, of_layers=True)
 
 
-def _fused_products(mod: tvm.IRModule, context: Context) -> list[Found]:
+def _fused_products(mod: tvm.IRModule, context: Context) -> list[FusedLayers]:
     """Return the groups of products of two computed tensors that one kernel computes."""
     return _chosen(mod, (), context.target, context.precision, of_layers=False)
 
 
 def _chosen(
     mod: tvm.IRModule, sites: Sequence[Site], target: tvm.target.Target, precision: str, of_layers: bool
-) -> list[Found]:
+) -> list[FusedLayers]:
     """Return the groups that kernels take, in order, no layer in two of them.
 
     Of groups with a layer in common, the one that saves most is chosen or, if the savings have no estimate, the
@@ -94,30 +96,30 @@ def _chosen(
     finders = [finder for finder in FINDERS if finder.of_layers == of_layers]
     found = (each for block in blocks_of(mod) for one in finders for each in one.find(block, sites, target, precision))
     saving = {each: saved for each in found if (saved := _saved(each, target)) > 0}
-    taken, chosen = set[relax.Var](), set[Found]()
+    covered, chosen = set[relax.Var](), set[FusedLayers]()
     for each in sorted(saving, key=lambda each: (-saving[each], least_cycles(each.problem, target))):
-        if taken.isdisjoint(each.layers):
-            taken.update(each.layers)
+        if covered.isdisjoint(each.layers):
+            covered.update(each.layers)
             chosen.add(each)
     return [replace(each, reason=_reason(each, target)) for each in saving if each in chosen]
 
 
-def _saved(found: Found, target: tvm.target.Target) -> float:
+def _saved(found: FusedLayers, target: tvm.target.Target) -> float:
     """Return the estimated clocks that one kernel saves: -inf without a template, inf without an estimate of layers."""
     if not algorithms_for(found.problem, target):
         return -inf
-    return _clocks_apart(found, target) - least_cycles(found.problem, target)
+    return _separate_clocks(found, target) - least_cycles(found.problem, target)
 
 
-def _clocks_apart(found: Found, target: tvm.target.Target) -> float:
+def _separate_clocks(found: FusedLayers, target: tvm.target.Target) -> float:
     """Return the estimated clocks of the kernels that compute the layers apart; infinity where there is no estimate."""
-    if not found.apart or not all(algorithms_for(problem, target) for problem in found.apart):
+    if not found.separate_problems or not all(algorithms_for(problem, target) for problem in found.separate_problems):
         return inf
-    return sum(least_cycles(problem, target) for problem in found.apart)
+    return sum(least_cycles(problem, target) for problem in found.separate_problems)
 
 
-def _reason(found: Found, target: tvm.target.Target) -> str:
+def _reason(found: FusedLayers, target: tvm.target.Target) -> str:
     """Return the reason why one kernel computes several layers."""
-    together, apart = least_cycles(found.problem, target), _clocks_apart(found, target)
+    together, apart = least_cycles(found.problem, target), _separate_clocks(found, target)
     others = "" if apart == inf else f", apart at {apart:.0f}"
     return f"one kernel for {found.words}: estimated at {together:.0f} clocks{others}"

@@ -19,13 +19,13 @@ from tvmconv.problem.layout import StridedRows
 from ...graph.constants import Array, constant_value, static_shape
 from ...graph.graph import Block, call_of, calls
 from ...graph.layers import Convolution
-from ...graph.views import Steps, in_a_row, moved_to, reshaped, view_of
+from ...graph.views import AxisStrides, contiguous_strides, last_view_of, reshaped, view_of
 from ...sites import Site
-from ..context import Found
+from ..context import FusedLayers
 from ..early.safe_softmax import NAME, SOFTMAX
-from ..products import convolution_of, found_product, surroundings
+from ..products import convolution_of, factors_and_output, found_product
 from ..products.forms import Form, form_for, transposed
-from ..products.places import place_of, stored
+from ..products.larger_tensors import position_of_result, position_of_rows
 from ..products.product import Product
 
 WORDS = "two products and the softmax between them"
@@ -63,7 +63,9 @@ class _Site:
     """The constants that are added to scores, each with its rows."""
 
 
-def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[Found]:
+def attention_of(
+    block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str
+) -> Iterator[FusedLayers]:
     """Yield the attention in a block: two products of computed tensors, with a softmax of rows between them.
 
     No variable in between has another reader. Scores may be scaled by numbers and have constants added. All sizes are
@@ -76,9 +78,9 @@ def attention_of(block: Block, sites: Sequence[Site], target: tvm.target.Target,
     form = form_for(target)
     for var, value in block.values.items():
         if (site := _site(var, value, block, form, target, precision)) is not None:
-            attention, operands, output = _placed(site, block)
+            attention, operands, output = _attention(site, block)
             problem = FusedProblem(attention, precision=site.precision)
-            yield Found(problem, partial(list, operands), output, site.layers, WORDS)
+            yield FusedLayers(problem, partial(list, operands), output, site.layers, WORDS)
 
 
 def _site(
@@ -87,8 +89,8 @@ def _site(
     """Return the attention whose second product is a variable; None where there is none."""
     if call_of(value, "matmul") is None or (scores := _scores(value.args[0], block)) is None:
         return None
-    (shares, v), output = surroundings(var, value, form, block)
-    (q, k), _ = surroundings(scores.product, block.values[scores.product], form, block)
+    (shares, v), output = factors_and_output(var, value, form, block)
+    (q, k), _ = factors_and_output(scores.product, block.values[scores.product], form, block)
     products = []
     for factors, dtype in (((q, k), "float32"), ((shares, v), str(output.ty.dtype))):
         found = found_product(factors, dtype, form, target, precision)
@@ -165,23 +167,23 @@ def _multiple(constant: Array, number: float) -> Array:
         return np.asarray(constant.astype("float64") * number, "float32")
 
 
-def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], relax.Var]:
+def _attention(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], relax.Var]:
     """Return the attention, the tensors that its operands lie in, and the variable that its kernel computes."""
     first, second = site.first, site.second
     q, k, v = site.factors
     rows = ((q, q, -2, -1), (k, transposed(k, block), -1, -2), (v, v, -2, -1))
     counts = ((first.rows, first.terms), (first.columns, first.terms), (second.terms, second.columns))
-    places, tensors = [], []
-    for (factor, alone, along, inner), (count, columns) in zip(rows, counts, strict=True):
-        place, tensor = _place(factor, along, inner, block), view_of(factor, block).source
-        if place is None or place.rows != count or prod(size for size, _ in place.batch) != first.batch:
-            place, tensor = StridedRows.whole_tensor(first.batch, count, columns), alone
-        places.append(place)
-        tensors.append(relax.op.reshape(tensor, (place.elements,)))
-    moved = moved_to(site.output, block)
+    positions, tensors = [], []
+    for (factor, contiguous, outer_axis, inner_axis), (count, columns) in zip(rows, counts, strict=True):
+        position, tensor = _position_in_source(factor, outer_axis, inner_axis, block), view_of(factor, block).source
+        if position is None or position.rows != count or prod(size for size, _ in position.batch) != first.batch:
+            position, tensor = StridedRows.whole_tensor(first.batch, count, columns), contiguous
+        positions.append(position)
+        tensors.append(relax.op.reshape(tensor, (position.elements,)))
+    last = last_view_of(site.output, block)
     output = None
-    if not moved.same_as(site.output):
-        output = stored(view_of(moved, block), site.output, second, _vector(first.dtype))
+    if not last.same_as(site.output):
+        output = position_of_result(view_of(last, block), site.output, second, _vector(first.dtype))
     attention = Attention(
         matrices=first.batch,
         depth=first.terms,
@@ -189,23 +191,25 @@ def _placed(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], rel
         dtype=first.dtype,
         out_dtype=second.out_dtype,
         scale=site.scores.scale,
-        q=places[0],
-        k=places[1],
-        v=places[2],
+        q=positions[0],
+        k=positions[1],
+        v=positions[2],
         output=output or StridedRows.whole_tensor(first.batch, second.rows, second.columns),
-        biases=tuple(place for place, _ in site.biases),
+        biases=tuple(position for position, _ in site.biases),
         safe=site.scores.safe,
     )
     operands = [*tensors, *(relax.const(numbers) for _, numbers in site.biases)]
-    return attention, operands, site.output if output is None else moved
+    return attention, operands, site.output if output is None else last
 
 
-def _place(factor: relax.Expr, along: int, inner: int, block: Block) -> StridedRows | None:
+def _position_in_source(factor: relax.Expr, outer_axis: int, inner_axis: int, block: Block) -> StridedRows | None:
     """Return a factor's rows, which lie along an axis, in the tensor of which moves make the factor."""
     view = view_of(factor, block)
     others = [step for axis in view.axes[:-2] for step in axis]
     elements = prod(static_shape(view.source.ty) or ())
-    return place_of(elements, view.first, others, view.axes[along], view.axes[inner], _vector(str(factor.ty.dtype)))
+    return position_of_rows(
+        elements, view.first, others, view.axes[outer_axis], view.axes[inner_axis], _vector(str(factor.ty.dtype))
+    )
 
 
 def _vector(dtype: str) -> int:
@@ -216,13 +220,15 @@ def _vector(dtype: str) -> int:
 def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[StridedRows, Array] | None:
     """Return the rows and numbers of a constant that is added to scores of a shape; None if strides cannot hold it."""
     outer = constant.shape[:-1]
-    every = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
-    own = in_a_row([1] * (len(shape) - every.ndim) + list(every.shape))
-    axes: list[Steps] = [((size, step if count > 1 else 0),) for size, (count, step) in zip(shape, own, strict=True)]
+    numbers = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
+    strides = contiguous_strides([1] * (len(shape) - numbers.ndim) + list(numbers.shape))
+    axes: list[AxisStrides] = [
+        ((size, step if count > 1 else 0),) for size, (count, step) in zip(shape, strides, strict=True)
+    ]
     axes[-1] = ((shape[-1], 1),)
     found = reshaped(axes, (product.batch, product.rows, product.columns))
     if found is None:
         return None
     batch, rows, row = found
-    place = place_of(every.size, 0, batch, rows, row, 1)
-    return None if place is None else (place, every.reshape(-1))
+    position = position_of_rows(numbers.size, 0, batch, rows, row, 1)
+    return None if position is None else (position, numbers.reshape(-1))

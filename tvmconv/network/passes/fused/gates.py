@@ -16,10 +16,10 @@ from tvmconv.problem.fused import Gate
 from ...graph.constants import same_sizes
 from ...graph.graph import Block, calls
 from ...sites import Site
-from ..context import Found
+from ..context import FusedLayers
 
 
-def gates_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[Found]:
+def gates_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, precision: str) -> Iterator[FusedLayers]:
     """Yield the pairs of layers on images of one pixel, whose weights are constants.
 
     Nothing but the second layer reads what the first one computes.
@@ -29,9 +29,9 @@ def gates_of(block: Block, sites: Sequence[Site], target: tvm.target.Target, pre
     """
     small = [site for site in sites if _is_small(site)]
     for first in small:
-        second = next((site for site in small if _feeds(first.output, site, block)), None)
-        if second is not None and _fits(first, second):
-            yield Found(
+        second = next((site for site in small if _is_only_reader(first.output, site, block)), None)
+        if second is not None and _sizes_fit(first, second):
+            yield FusedLayers(
                 FusedProblem(Gate(first.described, second.described), open_sizes=first.convolution.open_sizes),
                 partial(_operands, first, second),
                 second.output,
@@ -56,14 +56,14 @@ def _is_small(site: Site) -> bool:
     )
 
 
-def _fits(first: Site, second: Site) -> bool:
+def _sizes_fit(first: Site, second: Site) -> bool:
     """Return whether a layer reads images of the sizes and the type that another one computes."""
     one, other = first.described, second.described
     same = (one.batch, one.out_channels, one.dtype) == (other.batch, other.in_channels, other.dtype)
     return same and first.sizes.keys() == second.sizes.keys()
 
 
-def _feeds(output: relax.Var, site: Site, block: Block) -> bool:
+def _is_only_reader(output: relax.Var, site: Site, block: Block) -> bool:
     """Return whether a site, and nothing else, reads what another computes, perhaps cast or in another shape."""
     readers = block.readers(output) if output in block.values and block.is_inner(output) else []
     while len(readers) == 1 and calls(block.values[readers[0]], "astype", "reshape", "squeeze", "flatten"):
@@ -78,10 +78,11 @@ def _operands(first: Site, second: Site) -> list[relax.Expr]:
     return [x, *(each for site in (first, second) for each in _constants(site, site is second))]
 
 
-def _constants(site: Site, turned: bool) -> list[relax.Expr]:
-    """Return the weight (K, C) of a layer, or with `turned` (C, K), and its shift."""
+def _constants(site: Site, transposed: bool) -> list[relax.Expr]:
+    """Return the weight (K, C) of a layer, or with `transposed` (C, K), and its shift."""
     weight = site.weight
     assert weight is not None
     # A layer of one channel is a depthwise one, whose weight begins with its channel.
     matrix = weight.reshape(site.described.out_channels, -1)
-    return [relax.const(np.ascontiguousarray(matrix.T if turned else matrix)), *map(relax.const, site.vectors.values())]
+    matrix = np.ascontiguousarray(matrix.T if transposed else matrix)
+    return [relax.const(matrix), *map(relax.const, site.vectors.values())]

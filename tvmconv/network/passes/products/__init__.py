@@ -28,8 +28,8 @@ from ...sites.half import half_of
 from ..context import Context
 from ..convolutions.functions import NetworkKernel, add_kernel, output_of, reason_of
 from .forms import Factors, Form, form_for, transposed
+from .larger_tensors import InLargerTensors
 from .padded_rows import padded_path
-from .places import Placed
 from .product import Product
 
 REASON = "one kernel for all sizes"
@@ -42,8 +42,8 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     same for the whole batch. Products with a size that is known only when the model runs are for `OpenProducts`. On a
     GPU factors that are cast from half precision are multiplied in it, with sums in float32, and the kernel takes in a
     cast to it after the product. There a kernel also reads factors from, and stores the result in, larger tensors, as
-    `placed` finds them, and rows that it stores padded stay padded up to the product that reads them, as `padded_path`
-    says. A product without a kernel is left to TVM, with the reason in its layer.
+    `in_larger_tensors` finds them, and rows that it stores padded stay padded up to the product that reads them, as
+    `padded_path` says. A product without a kernel is left to TVM, with the reason in its layer.
 
     Before: `scores = R.matmul(q, R.permute_dims(k, axes=[0, 1, 3, 2]))`.
     After: `scores = R.reshape(R.call_tir(tvmconv_product_0f3a91c2d47b, (R.reshape(q, ...), R.reshape(k, ...))), ...)`.
@@ -55,44 +55,46 @@ def use_products(mod: tvm.IRModule, context: Context) -> tvm.IRModule:
     opened, assumed = OpenProducts(builder, target), assumed_sizes(mod)
     calls: dict[relax.Var, relax.Expr] = {}
     for block in blocks_of(mod):
-        taken: dict[relax.Var, _Taken] = {}
+        with_kernel: dict[relax.Var, _ProductWithKernel] = {}
         for var, value in block.values.items():
             if call_of(value, "matmul") is None:
                 continue
-            factors, output = surroundings(var, value, form, block)
+            factors, output = factors_and_output(var, value, form, block)
             found = found_product(factors, str(output.ty.dtype), form, target, precision, assumed)
             if not isinstance(found, str) and found[0].is_open:
                 calls[output], function = opened.call(factors, found[0], output, block)
                 layers.append(Layer(convolution_of(var, *found), opened.name, None, REASON, function))
             elif not isinstance(found, str):
-                taken[var] = _Taken(factors, output, *found, dispatch.select_ranges(found[1], target), len(layers))
-                layers.append(_layer(var, taken[var]))
+                with_kernel[var] = _ProductWithKernel(
+                    factors, output, *found, dispatch.select_ranges(found[1], target), len(layers)
+                )
+                layers.append(_layer(var, with_kernel[var]))
             elif not _is_linear_layer(value):
                 layers.append(_left_to_tvm(str(var.name), value, found))
         padded: set[relax.Var] = set()
-        for var, each in taken.items():
+        for var, each in with_kernel.items():
             product, columns = each.product, form.columns(each.product)
-            where = form.placed(each.factors, each.output, product, each.ranges[0].selection, block)
-            key = product, *sorted(where.places.items())
+            in_larger = form.in_larger_tensors(each.factors, each.output, product, each.ranges[0].selection, block)
+            key = product, *sorted(in_larger.positions.items())
             if key not in kernels:
-                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, where.places)
+                kernels[key] = add_kernel(builder, each.ranges, target, "product", False, in_larger.positions)
             layers[each.layer] = replace(layers[each.layer], function=str(kernels[key].function.name_hint))
             operands = form.operands(each.factors, product, block, padded=var in padded)
-            rows = _rows(operands, where, columns - product.columns, each.problem.workload, kernels[key])
+            rows = _rows(operands, in_larger, columns - product.columns, each.problem.workload, kernels[key])
             if columns > product.columns:
                 path = padded_path(each.output, block, columns, builder)
-                reader = None if path is None else taken.get(path.product)
+                reader = None if path is None else with_kernel.get(path.product)
                 if path is not None and reader is not None and form.terms(reader.product) == columns:
                     calls |= path.values
                     padded.add(path.product)
                 else:
                     rows = relax.op.strided_slice(rows, [each.output.ty.ndim - 1], [0], [product.columns])
-            calls[where.output] = rows
-            block.take_as_given(where.output)  # its old operands are computed no more: it is no view of them
+            calls[in_larger.output] = rows
+            block.forget_value(in_larger.output)  # its old operands are computed no more: it is no view of them
     return rebind(builder.get(), calls)
 
 
-class _Taken(NamedTuple):
+class _ProductWithKernel(NamedTuple):
     """A product that gets a kernel."""
 
     factors: Factors
@@ -105,11 +107,11 @@ class _Taken(NamedTuple):
     """The index of its layer among the context's products."""
 
 
-def _layer(var: relax.Var, taken: _Taken) -> Layer:
+def _layer(var: relax.Var, found: _ProductWithKernel) -> Layer:
     """Return the layer of a product with kernels."""
-    selection, convolution = taken.ranges[0].selection, convolution_of(var, taken.product, taken.problem)
+    selection, convolution = found.ranges[0].selection, convolution_of(var, found.product, found.problem)
     config = msgspec.to_builtins(selection.config)
-    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(taken.ranges))
+    return Layer(convolution, f"tvmconv {selection.name}", config, reason_of(found.ranges))
 
 
 def convolution_of(var: relax.Var, product: Product, problem: Problem) -> Convolution:
@@ -144,16 +146,16 @@ def products_of_halves(mod: tvm.IRModule, target: tvm.target.Target, dtype: str)
     if not form.takes_halves:
         return set()
 
-    def is_taken(value: relax.Expr) -> bool:
+    def has_kernel(value: relax.Expr) -> bool:
         if call_of(value, "matmul") is None or {str(each.ty.dtype) for each in (value, *value.args)} != {"float32"}:
             return False
         first, second = (relax.Var("factor", relax.TensorType(each.ty.shape, dtype)) for each in value.args)
         return not isinstance(found_product((first, second), dtype, form, target, DEFAULT), str)
 
-    return {var for block in blocks_of(mod) for var, value in block.values.items() if is_taken(value)}
+    return {var for block in blocks_of(mod) for var, value in block.values.items() if has_kernel(value)}
 
 
-def surroundings(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
+def factors_and_output(var: relax.Var, value: relax.Call, form: Form, block: Block) -> tuple[Factors, relax.Var]:
     """Return the factors that a kernel reads and the variable that it computes: without casts from and to halves."""
     first, second = (half_of(each, block) for each in value.args)
     wide = (value.args[0], value.args[1]), var
@@ -214,7 +216,7 @@ def _product(factors: Sequence[relax.Expr], out_dtype: str) -> Product | str:
     if all(same_size(size, 1) for size in others):  # one matrix with the rows of the whole batch
         return Product(1, prod((*batch, rows)), terms, columns, *types)
     if all(same_size(size, 1) for size in batch):
-        return Product(prod(others), rows, terms, columns, *types, one_first=True)
+        return Product(prod(others), rows, terms, columns, *types, shares_first=True)
     if len(batch) != len(others) or not all(map(same_size, batch, others)):
         return "a matrix is a factor of several, and not of all"
     return Product(prod(batch), rows, terms, columns, *types)
@@ -231,16 +233,18 @@ def _left_to_tvm(name: str, value: relax.Call, obstacle: str) -> Layer:
     return Layer(convolution, "TVM", None, obstacle)
 
 
-def _rows(operands: Factors, where: Placed, more: int, workload: ConvWorkload, kernel: NetworkKernel) -> relax.Expr:
-    """Return the expression that multiplies with a kernel; it has `more` elements of padding in each row."""
+def _rows(
+    operands: Factors, in_larger: InLargerTensors, padding: int, workload: ConvWorkload, kernel: NetworkKernel
+) -> relax.Expr:
+    """Return the expression that multiplies with a kernel; it has `padding` elements of padding in each row."""
     shapes = {name: shape for name, (shape, _) in workload.operands.items()}
-    shapes |= {name: (place.elements,) for name, place in where.places.items()}
-    taken = [
-        relax.op.reshape(where.tensors.get(name, operand), shapes[name])
+    shapes |= {name: (position.elements,) for name, position in in_larger.positions.items()}
+    factors = [
+        relax.op.reshape(in_larger.tensors.get(name, operand), shapes[name])
         for name, operand in zip("xw", operands, strict=True)
     ]
-    *others, columns = where.output.ty.shape
-    return relax.op.reshape(output_of(kernel, workload, taken, shapes["output"]), (*others, columns + more))
+    *others, columns = in_larger.output.ty.shape
+    return relax.op.reshape(output_of(kernel, workload, factors, shapes["output"]), (*others, columns + padding))
 
 
 class OpenProducts:
@@ -275,7 +279,7 @@ class OpenProducts:
         batch, rows, terms, columns = product[:4]
         matrices = (batch, columns, terms) if is_swapped else (batch, terms, columns)
         operands = [
-            relax.op.reshape(first, (1 if product.one_first else batch, rows, terms)),
+            relax.op.reshape(first, (1 if product.shares_first else batch, rows, terms)),
             relax.op.reshape(swapped if is_swapped else second, matrices),
         ]
         result = relax.TensorType((batch, rows, columns), product.out_dtype)

@@ -17,7 +17,7 @@ from tvmconv.targets import backend_of
 from ...graph.graph import Block, call_of
 from .gpu_kernel import gpu_product_kernel
 from .kernel import product_kernel
-from .places import Placed, placed
+from .larger_tensors import InLargerTensors, in_larger_tensors
 from .product import Product
 
 Factors = tuple[relax.Expr, relax.Expr]
@@ -47,9 +47,9 @@ class Form(Protocol):
         """Return the number of elements of a row of the result, as kernels store it."""
         ...
 
-    def placed(
+    def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
-    ) -> Placed:
+    ) -> InLargerTensors:
         """Return which operands a kernel reads from larger tensors, or stores in one."""
         ...
 
@@ -88,7 +88,7 @@ class _OnTensorCores:
             return None
         if product.rows == 1 or min(product.terms, product.columns) < 2:
             return "a single row, column or term has nothing to share"
-        return "the first factor is one matrix for the whole batch" if product.one_first else None
+        return "the first factor is one matrix for the whole batch" if product.shares_first else None
 
     def terms(self, product: Product) -> int:
         return _in_copies(product.terms, product.dtype)
@@ -96,13 +96,13 @@ class _OnTensorCores:
     def columns(self, product: Product) -> int:
         return _in_copies(product.columns, product.dtype)
 
-    def placed(
+    def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
-    ) -> Placed:
+    ) -> InLargerTensors:
         if not selection.takes_strided_rows:
-            return Placed({}, {}, output)
-        padded, aligned = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
-        return placed(factors, output, product, padded, aligned, block)
+            return InLargerTensors({}, {}, output)
+        padded, alignment = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
+        return in_larger_tensors(factors, output, product, padded, alignment, block)
 
     def workload(self, product: Product) -> ConvWorkload:
         terms, columns = self.terms(product), self.columns(product)
@@ -147,13 +147,13 @@ class _OnPlanes:
     def columns(self, product: Product) -> int:
         return product.columns
 
-    def placed(
+    def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
-    ) -> Placed:
-        return Placed({}, {}, output)
+    ) -> InLargerTensors:
+        return InLargerTensors({}, {}, output)
 
     def workload(self, product: Product) -> ConvWorkload:
-        images, groups = (product.batch, 1) if product.one_first else (1, product.batch)
+        images, groups = (product.batch, 1) if product.shares_first else (1, product.batch)
         return ConvWorkload.conv2d(
             (images, groups * product.terms, 1, product.columns),
             (groups * product.rows, product.terms, 1, 1),
@@ -189,6 +189,6 @@ def transposed(factor: relax.Expr, block: Block) -> relax.Expr:
     return relax.op.permute_dims(factor, swapped)
 
 
-def _padded(factor: relax.Expr, axes: int, behind: tuple[int, int]) -> relax.Expr:
-    """Return a factor, which has `axes` axes before the last two, with `behind` zeros at the ends of those two."""
-    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, behind[0], 0, behind[1]]) if any(behind) else factor
+def _padded(factor: relax.Expr, axes: int, zeros: tuple[int, int]) -> relax.Expr:
+    """Return a factor, which has `axes` axes before the last two, with `zeros` zeros at the ends of those two."""
+    return relax.op.nn.pad(factor, [*[0, 0] * axes, 0, zeros[0], 0, zeros[1]]) if any(zeros) else factor

@@ -21,10 +21,10 @@ SIDE = 64
 CHUNK = 16
 """The terms (along K) that a thread block has in shared memory at once."""
 
-OWN = 4
+THREAD_TILE = 4
 """The number of rows, and of columns, that a thread sums."""
 
-THREADS = (SIDE // OWN) ** 2
+THREADS = (SIDE // THREAD_TILE) ** 2
 
 APART = 4
 """The unused elements after each row of shared memory, which has one term: so threads that store to neighbouring terms
@@ -49,8 +49,10 @@ class _Kernel:
         self.rows, self.columns = (
             tirx.decl_buffer([CHUNK, SIDE + APART], "float32", name, scope="shared") for name in ("rows", "columns")
         )
-        self.sums = tirx.decl_buffer([OWN * OWN], "float32", "sums", scope="local")
-        self.row, self.column = (tirx.decl_buffer([OWN], "float32", name, scope="local") for name in ("row", "column"))
+        self.sums = tirx.decl_buffer([THREAD_TILE * THREAD_TILE], "float32", "sums", scope="local")
+        self.row, self.column = (
+            tirx.decl_buffer([THREAD_TILE], "float32", name, scope="local") for name in ("row", "column")
+        )
 
     def function(self, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
         """Return the function of the kernel."""
@@ -58,9 +60,9 @@ class _Kernel:
         tiles = [(size + (SIDE - 1)) // SIDE for size in (given.rows, given.columns)]
         matrix, first_row, first_column = (index_variable(each) for each in ("matrix", "first_row", "first_column"))
         chunk, term, number = (index_variable(each) for each in ("chunk", "term", "number"))
-        across = SIDE // OWN
-        own_row, own_column = self.thread // across * OWN, self.thread % across * OWN
-        added = loop(term, CHUNK, sequence(self._added(term, own_row, own_column)))
+        across = SIDE // THREAD_TILE
+        thread_row, thread_column = self.thread // across * THREAD_TILE, self.thread % across * THREAD_TILE
+        added = loop(term, CHUNK, sequence(self._added(term, thread_row, thread_column)))
         steps = [
             *self._shared(self.rows, matrix, first_row, chunk * CHUNK, of_first=True),
             *self._shared(self.columns, matrix, first_column, chunk * CHUNK, of_first=False),
@@ -74,9 +76,9 @@ class _Kernel:
             tirx.Bind(matrix, self.block // (tiles[0] * tiles[1])),
             tirx.Bind(first_row, self.block // tiles[1] % tiles[0] * SIDE),
             tirx.Bind(first_column, self.block % tiles[1] * SIDE),
-            loop(number, OWN * OWN, zero),
+            loop(number, THREAD_TILE * THREAD_TILE, zero),
             loop(chunk, chunks, sequence(steps), tirx.ForKind.SERIAL),
-            self._stored(matrix, first_row + own_row, first_column + own_column),
+            self._stored(matrix, first_row + thread_row, first_column + thread_column),
         ]
         buffers = [self.rows, self.columns, self.sums, self.row, self.column]
         grid = given.batch * tiles[0] * tiles[1]
@@ -89,29 +91,32 @@ class _Kernel:
         given, number = self.factors, index_variable("number")
         index = number * THREADS + self.thread
         in_terms = of_first or given.transposed  # terms are the contiguous axis in memory
-        term, place = (index % CHUNK, index // CHUNK) if in_terms else (index // SIDE, index % SIDE)
-        value = given.first_at(matrix, first + place, begin + term)
+        term, row_or_column = (index % CHUNK, index // CHUNK) if in_terms else (index // SIDE, index % SIDE)
+        value = given.first_at(matrix, first + row_or_column, begin + term)
         if not of_first:
-            value = given.second_at(matrix, begin + term, first + place)
-        there = tirx.all(first + place < (given.rows if of_first else given.columns), begin + term < given.terms)
+            value = given.second_at(matrix, begin + term, first + row_or_column)
+        count = given.rows if of_first else given.columns
+        there = tirx.all(first + row_or_column < count, begin + term < given.terms)
         value = tirx.if_then_else(there, value, tirx.const(0.0, "float32"))
-        return [loop(number, CHUNK * SIDE // THREADS, tirx.BufferStore(shared, value, [term, place]))]
+        return [loop(number, CHUNK * SIDE // THREADS, tirx.BufferStore(shared, value, [term, row_or_column]))]
 
-    def _added(self, term: Expr, own_row: Expr, own_column: Expr) -> list[tirx.Stmt]:
+    def _added(self, term: Expr, thread_row: Expr, thread_column: Expr) -> list[tirx.Stmt]:
         """Return the statements that add the products of a term to a thread's sums."""
         lane, row, column = (index_variable(each) for each in ("lane", "row", "column"))
+        copies = (self.row, self.rows, thread_row), (self.column, self.columns, thread_column)
+        loads = [(registers, shared[term, first + lane]) for registers, shared, first in copies]
         loaded = [
-            loop(lane, OWN, tirx.BufferStore(own, shared[term, first + lane], [lane]), tirx.ForKind.VECTORIZED)
-            for own, shared, first in ((self.row, self.rows, own_row), (self.column, self.columns, own_column))
+            loop(lane, THREAD_TILE, tirx.BufferStore(registers, value, [lane]), tirx.ForKind.VECTORIZED)
+            for registers, value in loads
         ]
-        at = row * OWN + column
+        at = row * THREAD_TILE + column
         added = tirx.BufferStore(self.sums, self.sums[at] + self.row[row] * self.column[column], [at])
-        return [*loaded, loop(row, OWN, loop(column, OWN, added))]
+        return [*loaded, loop(row, THREAD_TILE, loop(column, THREAD_TILE, added))]
 
     def _stored(self, matrix: Expr, first_row: Expr, first_column: Expr) -> tirx.Stmt:
         """Return the statements that store those sums of a thread that are elements of the result."""
         given, row, column = self.factors, index_variable("row"), index_variable("column")
-        value = self.sums[row * OWN + column].astype(str(given.result.ty.dtype))
+        value = self.sums[row * THREAD_TILE + column].astype(str(given.result.ty.dtype))
         there = [first_row + row < given.rows, first_column + column < given.columns]
         store = tirx.BufferStore(given.result, value, [matrix, first_row + row, first_column + column])
-        return loop(row, OWN, loop(column, OWN, tested(there, store)))
+        return loop(row, THREAD_TILE, loop(column, THREAD_TILE, tested(there, store)))

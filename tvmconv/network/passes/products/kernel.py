@@ -123,8 +123,8 @@ class _Kernel:
             loaded = self.factors.first_at(tile.matrix, row + each, term)
             steps.append(tirx.Bind(element, tirx.Broadcast(loaded, self.lanes)))
             for number, column in enumerate(columns):
-                place = [each * vectors + number, 0]
-                steps.append(sums.vstore(place, sums.vload(place, vector) + element * column))
+                indices = [each * vectors + number, 0]
+                steps.append(sums.vstore(indices, sums.vload(indices, vector) + element * column))
         summed = _loop(term, self.factors.terms, tirx.stmt_seq(*steps))
         return tirx.stmt_seq(*begun, summed, self._stored(tile, row, rows, sums, stored))
 

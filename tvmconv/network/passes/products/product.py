@@ -27,7 +27,7 @@ class Product(NamedTuple):
     dtype: str
     """The type of the factors."""
     out_dtype: str
-    one_first: bool = False
+    shares_first: bool = False
     """True if the first factor is one matrix for the whole batch."""
 
     @property
@@ -48,7 +48,7 @@ class Product(NamedTuple):
 
     def __str__(self) -> str:
         batch, rows, terms, columns = map(size_text, self[:4])
-        factors = f"one {rows}x{terms} times {batch}" if self.one_first else f"{batch} {rows}x{terms} times"
+        factors = f"one {rows}x{terms} times {batch}" if self.shares_first else f"{batch} {rows}x{terms} times"
         return f"product of {factors} {terms}x{columns} {self.dtype} to {self.out_dtype}"
 
 
@@ -69,7 +69,7 @@ class OpenFactors(NamedTuple):
     rows: Expr
     terms: Expr
     columns: Expr
-    one_first: bool
+    shares_first: bool
     transposed: bool
 
     @classmethod
@@ -79,13 +79,13 @@ class OpenFactors(NamedTuple):
         batch, rows, terms, columns = (
             tirx.const(size, INDEX) if isinstance(size, int) else tirx.Var(name, INDEX) for name, size in sizes
         )
-        first = tirx.const(1, INDEX) if product.one_first else batch, rows, terms
+        first = tirx.const(1, INDEX) if product.shares_first else batch, rows, terms
         second = (batch, columns, terms) if transposed else (batch, terms, columns)
         return cls(
             tirx.decl_buffer(first, product.dtype, "x"),
             tirx.decl_buffer(second, product.dtype, "w"),
             tirx.decl_buffer((batch, rows, columns), product.out_dtype, "output"),
-            *(batch, rows, terms, columns, product.one_first, transposed),
+            *(batch, rows, terms, columns, product.shares_first, transposed),
         )
 
     @property
@@ -94,9 +94,9 @@ class OpenFactors(NamedTuple):
 
     def first_at(self, matrix: Expr, row: Expr, term: Expr) -> Expr:
         """Return an element of the first factor in float32."""
-        return self.first[tirx.const(0, INDEX) if self.one_first else matrix, row, term].astype("float32")
+        return self.first[tirx.const(0, INDEX) if self.shares_first else matrix, row, term].astype("float32")
 
     def second_at(self, matrix: Expr, term: Expr, column: Expr) -> Expr:
         """Return an element of the second factor in float32."""
-        place = (matrix, column, term) if self.transposed else (matrix, term, column)
-        return self.second[place].astype("float32")
+        indices = (matrix, column, term) if self.transposed else (matrix, term, column)
+        return self.second[indices].astype("float32")

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...graph.constants import constant_value
 from ...graph.convolutions import is_convolution
 from ...graph.graph import blocks_of, call_of, calls, rebind
-from ...sites.quantized import MOVING, Scaling, along_axis, quantized_constant, scaling_of
+from ...sites.quantized import MOVING, Scaling, broadcast_along_axis, quantized_constant, scaling_of
 
 CHOOSING = ("max", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "strided_slice", "tile")
 """Operators of Relax, beside those that move elements, whose results consist of elements of their operands."""
@@ -46,15 +46,15 @@ def _quantized_early(mod: tvm.IRModule) -> tvm.IRModule:
         for var, value in block.values.items():
             if (last := call_of(value, "quantize")) is None or scaling_of(last) is None:
                 continue
-            moved: list[Any] = []
+            operators: list[Any] = []
             source = last.args[0]
             while block.only_reader(source) is not None and calls(block.values[source], *PUSHED):
-                moved.append(block.values[source])
-                source = moved[-1].args[0]
+                operators.append(block.values[source])
+                source = operators[-1].args[0]
             result = relax.Call(last.op, [source, *last.args[1:]], last.attrs)
-            for each in reversed(moved):
+            for each in reversed(operators):
                 result = relax.Call(each.op, [result, *each.args[1:]], each.attrs)
-            if moved:
+            if operators:
                 values[var] = result
     return rebind(mod, values)
 
@@ -114,7 +114,7 @@ class _Keeper(PyExprMutator):  # type: ignore[misc]
         if numbers is None or scale is None or zero_point is None:
             return None
         axis = int(call.attrs.axis)
-        scale, zero_point = (along_axis(each, numbers.shape, axis) for each in (scale, zero_point))
+        scale, zero_point = (broadcast_along_axis(each, numbers.shape, axis) for each in (scale, zero_point))
         limits = np.iinfo(str(call.ty.dtype))
         integers = np.rint(numbers / scale).astype(np.float64) + zero_point
         return relax.const(np.clip(integers, limits.min, limits.max).astype(limits.dtype))

@@ -89,9 +89,9 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
             rest = iter(given)
             parameters = [_parameter(number, rest, axis) for number in numbers]
 
-            def value(*place: tirx.Var) -> tirx.PrimExpr:
-                scale, zero_point = (parameter(place) for parameter in parameters)
-                return element(x[place], scale, zero_point, dtype)
+            def value(*index: tirx.Var) -> tirx.PrimExpr:
+                scale, zero_point = (parameter(index) for parameter in parameters)
+                return element(x[index], scale, zero_point, dtype)
 
             return te.compute(x.shape, value, name="element")
 
@@ -103,11 +103,11 @@ def _parameter(
 ) -> Callable[[tuple[tirx.Var, ...]], tirx.PrimExpr]:
     """Return a function from an element's index to its parameter: a number, or an element of the next tensor."""
     if number is not None:
-        return lambda place: tirx.const(number, "float32" if isinstance(number, float) else "int32")
+        return lambda index: tirx.const(number, "float32" if isinstance(number, float) else "int32")
     tensor = next(tensors)
     if all(isinstance(size, tirx.IntImm) and int(size) == 1 for size in tensor.shape):
-        return lambda place: tensor[(0,) * len(tensor.shape)]
-    return lambda place: tensor[place[axis]]
+        return lambda index: tensor[(0,) * len(tensor.shape)]
+    return lambda index: tensor[index[axis]]
 
 
 def _dequantized(x: tirx.PrimExpr, scale: tirx.PrimExpr, zero_point: tirx.PrimExpr, dtype: str) -> tirx.PrimExpr:
@@ -161,8 +161,8 @@ def _integer_sum(x: te.Tensor, windows: _Windows, zero_point: int, shape: relax.
     reduced = {axis: te.reduce_axis((0, size)) for axis, size in windows.sizes.items()}
     keeps = len(shape) == len(x.shape)
 
-    def total(*place: tirx.Var) -> tirx.PrimExpr:
-        outer = iter(place)
+    def total(*output: tirx.Var) -> tirx.PrimExpr:
+        outer = iter(output)
         indices, inside = [], []
         for axis, size in enumerate(x.shape):
             if axis not in reduced:

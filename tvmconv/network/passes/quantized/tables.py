@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 PLAIN = ("add", "clip", "dequantize", "maximum", "minimum", "multiply", "nn.relu", "nn.relu6", "quantize", "subtract")
 """Operators that, if they are few, take vector instructions no longer than looking up single elements in a table."""
 
-MOST_PLAIN = 4
+MAX_PLAIN = 4
 """The largest number of plain operators, one after the other, for which a table does not pay."""
 
 ENTRIES = 256
@@ -97,7 +97,7 @@ class _Function:
     def is_costly(self) -> bool:
         """Return whether a table is faster than the operators."""
         names = list(self._steps.values())
-        return len(names) > MOST_PLAIN or any(name not in PLAIN for name in names)
+        return len(names) > MAX_PLAIN or any(name not in PLAIN for name in names)
 
     def integers(self, var: relax.Expr) -> Array:
         """Return the integer that a variable has for each byte of `x`; raise `NotATableError` if it has none."""
@@ -153,7 +153,7 @@ class _Function:
 
 def _looked_up(x: te.Tensor, table: te.Tensor) -> te.Tensor:
     """Return the stage `y[i] = table[x[i] - least]`, where least is the least number of the type of x."""
-    return te.compute(x.shape, lambda *place: table[x[place].astype("int32") - _least(x)], name="table")
+    return te.compute(x.shape, lambda *index: table[x[index].astype("int32") - _least(x)], name="table")
 
 
 def _least(x: te.Tensor | Var) -> int:
@@ -164,8 +164,8 @@ def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> t
     """Return a `_looked_up` function with vector instructions instead of its loops, which LLVM does not vectorize.
 
     Before: `for i, j: y[i, j] = table[x[i, j] - least]`.
-    After, with 128 entries in registers: `for task, step: y[place : place + 64] = select(x' & 128, permuted(upper half,
-    x'), permuted(lower half, x'))`, where `x'` is `x[place : place + 64]`, and a loop over the last elements of x.
+    After, with 128 entries in registers: `for task, step: y[k : k + 64] = select(x' & 128, permuted(upper half, x'),
+    permuted(lower half, x'))`, where `x'` is `x[k : k + 64]`, and a loop over the last elements of x.
     """
     x, table, y = func.params
     count, lanes = reduce(mul, x.ty.shape), instruction.lanes
@@ -173,9 +173,9 @@ def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> t
     vectors, steps = count // lanes, tirx.const(TASK_BYTES // lanes, index.dtype)
     task, step, rest = (Var(name, index) for name in ("task", "step", "rest"))
 
-    def place(buffer: Var, last: Expr) -> list[Expr]:
+    def indices_at(buffer: Var, offset: Expr) -> list[Expr]:
         """Return indices for an offset in memory, all on the last axis: past the end of a row, the next one follows."""
-        return [*[tirx.const(0, index.dtype)] * (len(buffer.ty.shape) - 1), last]
+        return [*[tirx.const(0, index.dtype)] * (len(buffer.ty.shape) - 1), offset]
 
     def loop(var: Var, extent: Expr, body: tirx.Stmt, kind: int = tirx.ForKind.SERIAL) -> tirx.Stmt:
         return tirx.For(var, tirx.const(0, index.dtype), extent, kind, body)
@@ -183,9 +183,9 @@ def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> t
     # Step 1. A task has the table in registers, and looks up some vectors
     start = (task * steps + step) * lanes
     bits = Var("bits", PrimType(f"uint8x{lanes}"))
-    loaded = tirx.reinterpret(bits.ty.dtype, x.vload(place(x, start), f"{x.ty.dtype}x{lanes}"))
+    loaded = tirx.reinterpret(bits.ty.dtype, x.vload(indices_at(x, start), f"{x.ty.dtype}x{lanes}"))
     parts, result = _permuted(table, _least(x), instruction, bits)
-    stored = y.vstore(place(y, start), tirx.reinterpret(f"{y.ty.dtype}x{lanes}", result))
+    stored = y.vstore(indices_at(y, start), tirx.reinterpret(f"{y.ty.dtype}x{lanes}", result))
     one_step = tirx.SeqStmt([tirx.Bind(bits, loaded), stored])
     one_task = tirx.SeqStmt([*parts, loop(step, tirx.min(steps, vectors - task * steps), one_step)])
 
@@ -193,7 +193,7 @@ def _with_permutations(func: tirx.PrimFunc, instruction: LookupInstruction) -> t
     few = isinstance(vectors, tirx.IntImm) and int(vectors) < LEAST_VECTORS
     kind = tirx.ForKind.SERIAL if few else tirx.ForKind.PARALLEL
     last = vectors * lanes + rest
-    one_left = y.vstore(place(y, last), table[x[tuple(place(x, last))].astype("int32") - _least(x)])
+    one_left = y.vstore(indices_at(y, last), table[x[tuple(indices_at(x, last))].astype("int32") - _least(x)])
     tasks = loop(task, (vectors + steps - 1) // steps, one_task, kind)
     body = tirx.SeqStmt([tasks, loop(rest, count % lanes, one_left)])
     root = SBlockRealize([], tirx.const(True), SBlock([], [], [], "root", body))

@@ -77,7 +77,7 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
         difference = call_of(self._binding(call.args[0]), "subtract")
         zero_point = None if difference is None else difference.args[1]
         convolution = CONVOLUTIONS.get(call.op.name)
-        if zero_point is None or not _goes_behind(zero_point, in_rows=convolution is None):
+        if zero_point is None or not _is_subtracted_after_sums(zero_point, in_rows=convolution is None):
             return call
         x = self._bytes(call.args[0]).args[0]
         if convolution is None:
@@ -103,7 +103,7 @@ class _Splitter(PyExprMutator):  # type: ignore[misc]
         return self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
 
 
-def _goes_behind(zero_point: relax.Expr, in_rows: bool) -> bool:
+def _is_subtracted_after_sums(zero_point: relax.Expr, in_rows: bool) -> bool:
     """Return whether a zero point, one number or for a matrix one for each row, is subtracted after the sums.
 
     That is one that kernels do not take, as it is computed, or has a number for each row.
@@ -125,8 +125,8 @@ def _padded(x: te.Tensor, zero_point: te.Tensor, padding: Sequence[int]) -> te.T
     before, after = padding[:rank], padding[rank:]
     sizes = [size + first + last for size, first, last in zip(x.shape[2:], before, after, strict=True)]
 
-    def value(n: tirx.Var, c: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
-        source = [index - size for index, size in zip(place, before, strict=True)]
+    def value(n: tirx.Var, c: tirx.Var, *position: tirx.Var) -> tirx.PrimExpr:
+        source = [index - size for index, size in zip(position, before, strict=True)]
         inside = [test for index, size in zip(source, x.shape[2:], strict=True) for test in (index >= 0, index < size)]
         zero = zero_point[(0,) * len(zero_point.shape)].astype(x.dtype)
         pixel = (n, c, *source)

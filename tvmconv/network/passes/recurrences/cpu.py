@@ -19,7 +19,7 @@ from tvmconv.targets.devices import Cpu
 
 from ...recurrence.cells import Buffers, Cell, Channel, Element, Recurrence, position_of
 
-MOST_ACCUMULATORS = 0.75
+MAX_ACCUMULATORS = 0.75
 """The largest share of the vector registers that hold sums; the others hold weights and elements of the state."""
 
 BUSY = 8
@@ -27,10 +27,9 @@ BUSY = 8
 
 SHARED_WORK = {1: 500_000, 2: 2_000_000}
 """The multiply-adds of a step of a direction from which threads share its channels, and wait for each other after it,
-by the number of directions: two of them may have a thread each instead. `python benchmarks/thresholds.py recurrent`
-measures these ways, and also gives `STEP_WORK`. From this number on, 2 MB, the weights of a direction do not fit into
-the L2 cache of a core, and one thread takes two to five times as long; below it a busy neighbour costs more than
-sharing saves."""
+by the number of directions: two of them may have a thread each instead. From this number on, 2 MB, the weights of a
+direction do not fit into the L2 cache of a core, and one thread takes two to five times as long; below it a busy
+neighbour costs more than sharing saves."""
 
 STEP_WORK = 2_000
 """The multiply-adds of a step of one direction from which directions are worth a thread each."""
@@ -59,14 +58,14 @@ def tiling_of(layer: Recurrence, cpu: Cpu, batch: Expr) -> Tiling:
     """Return the tiling for a batch, which may be open: then rows beyond whole tiles are taken one by one."""
     lanes = cpu.lanes if layer.dtype == "float32" else cpu.lanes // 2
     gates, in_all = len(max(layer.phases, key=len)), layer.channels // lanes
-    most = int(cpu.registers * MOST_ACCUMULATORS)
+    accumulators = int(cpu.registers * MAX_ACCUMULATORS)
     vectors = max(each for each in range(1, max(1, BUSY // gates) + 1) if in_all % each == 0)
-    rows = max(1, most // (gates * vectors))
+    rows = max(1, accumulators // (gates * vectors))
     if not isinstance(batch, tirx.IntImm) or int(batch) <= rows:
         return Tiling(lanes, vectors, min(rows, int(batch)) if isinstance(batch, tirx.IntImm) else rows, gates)
     # With many rows, a vector of the weight is loaded once for up to eight rows.
     rows = next(each for each in range(min(BUSY, int(batch)), 0, -1) if int(batch) % each == 0 or each <= BUSY // 2)
-    together = max(1, most // rows)
+    together = max(1, accumulators // rows)
     return Tiling(lanes, 1, rows, -(-gates // -(-gates // together)))
 
 
@@ -84,27 +83,27 @@ class _Loops:
     """The loops of a layer, for one direction or for two, by the index `direction`."""
 
     def __init__(self, layer: Recurrence, cpu: Cpu, buffers: Buffers) -> None:
-        self._layer, self._named = layer, dict(buffers)
+        self._layer, self._parameters = layer, dict(buffers)
         self._steps, self._batch, _ = buffers["gates"].ty.shape
         self._directions, self._hidden = len(layer.reverse), layer.hidden
         self._tiling = tiling_of(layer, cpu, self._batch)
         self._blocks = layer.channels // self._tiling.block
         state = [self._directions, self._batch, layer.channels]
-        made = {"state": [2, *state], **dict.fromkeys(layer.kept, state)}
+        shapes = {"state": [2, *state], **dict.fromkeys(layer.state_buffers, state)}
         if layer.quantized:
-            made |= {"rounded": state, "unit": [self._directions]}
-        self._made = {name: tirx.decl_buffer(shape, layer.dtype, name) for name, shape in made.items()}
+            shapes |= {"rounded": state, "unit": [self._directions]}
+        self._buffers = {name: tirx.decl_buffer(shape, layer.dtype, name) for name, shape in shapes.items()}
 
     def root(self) -> SBlockRealize:
         """Return the body of the function."""
         rows = int(self._batch) if isinstance(self._batch, tirx.IntImm) else 1
         work = len(self._layer.gates) * self._hidden * self._layer.channels * rows
-        parts = self._directions * self._blocks  # TVM makes no parallel loop of a single part
-        if work >= SHARED_WORK[self._directions] and parts > 1 and not self._layer.quantized:
+        tasks = self._directions * self._blocks  # TVM makes no parallel loop of a single part
+        if work >= SHARED_WORK[self._directions] and tasks > 1 and not self._layer.quantized:
             body = self._shared()
         else:
             body = self._apart(work >= STEP_WORK)
-        return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._made.values())))
+        return SBlockRealize([], True, SBlock([], [], [], "root", body, alloc_buffers=list(self._buffers.values())))
 
     def _apart(self, in_threads: bool) -> tirx.Stmt:
         """Return the statement that runs the directions one after the other, or in threads."""
@@ -115,7 +114,7 @@ class _Loops:
         if self._layer.quantized:
             phases.insert(0, self._rounded(direction, step))
         steps = serial(step, self._steps, sequence(phases))
-        body = sequence([self._begun(direction), steps, self._ended(direction)])
+        body = sequence([self._initial_states(direction), steps, self._final_states(direction)])
         kind = tirx.ForKind.PARALLEL if in_threads else tirx.ForKind.SERIAL
         return loop(direction, self._directions, body, kind)
 
@@ -136,31 +135,33 @@ class _Loops:
             waited(self._directions * self._blocks, self._phase(phase, direction, step, block))
             for phase in self._layer.phases
         ]
-        begun, ended = (waited(self._directions, of(part)) for of in (self._begun, self._ended))
+        begun, ended = (waited(self._directions, of(part)) for of in (self._initial_states, self._final_states))
         body = sequence([begun, serial(step, self._steps, sequence(phases)), ended])
         return tirx.AttrStmt(NOTHING, "pragma_parallel_launch_point", tirx.const(1), body)
 
-    def _begun(self, direction: Expr) -> tirx.Stmt:
+    def _initial_states(self, direction: Expr) -> tirx.Stmt:
         """Return the statement that fills a direction's state with the initial state, and with zeros after it."""
         row, channel = index_variable("row"), index_variable("channel")
-        targets = {"h": Element(self._made["state"], [0, direction, row, channel])}
-        if "c" in self._made:
-            targets["c"] = Element(self._made["c"], [direction, row, channel])
+        targets = {"h": Element(self._buffers["state"], [0, direction, row, channel])}
+        if "c" in self._buffers:
+            targets["c"] = Element(self._buffers["c"], [direction, row, channel])
         zero = tirx.const(0, self._layer.dtype)
         stores = [
-            target.store(tirx.if_then_else(channel < self._hidden, self._named[name][direction, row, channel], zero))
+            target.store(
+                tirx.if_then_else(channel < self._hidden, self._parameters[name][direction, row, channel], zero)
+            )
             for name, target in targets.items()
         ]
         return serial(row, self._batch, serial(channel, self._layer.channels, sequence(stores)))
 
-    def _ended(self, direction: Expr) -> tirx.Stmt:
+    def _final_states(self, direction: Expr) -> tirx.Stmt:
         """Return the statement that stores the last states of a direction."""
         row, channel = index_variable("row"), index_variable("channel")
         at = [direction, row, channel]
-        last = {"last_h": Element(self._made["state"], [tirx.floormod(self._steps, 2), *at])}
-        if "c" in self._made:
-            last["last_c"] = Element(self._made["c"], at)
-        stores = [Element(self._named[name], at).store(state.load()) for name, state in last.items()]
+        final = {"last_h": Element(self._buffers["state"], [tirx.floormod(self._steps, 2), *at])}
+        if "c" in self._buffers:
+            final["last_c"] = Element(self._buffers["c"], at)
+        stores = [Element(self._parameters[name], at).store(state.load()) for name, state in final.items()]
         return serial(row, self._batch, serial(channel, self._hidden, sequence(stores)))
 
     def _rounded(self, direction: Expr, step: Var) -> tirx.Stmt:
@@ -172,10 +173,10 @@ class _Loops:
         lanes, dtype = self._tiling.lanes, self._layer.dtype
         ends = tirx.decl_buffer([2, lanes], dtype, "ends", scope="local")
         channel = vector * lanes + lane
-        state = self._made["state"][tirx.floormod(step, 2), direction, row, channel]
+        state = self._buffers["state"][tirx.floormod(step, 2), direction, row, channel]
         value = tirx.Select(channel < self._layer.hidden, state, tirx.const(0, dtype))
 
-        def over_state(*statements: tirx.Stmt) -> tirx.Stmt:
+        def for_state_elements(*statements: tirx.Stmt) -> tirx.Stmt:
             body = loop(lane, lanes, sequence(list(statements)), tirx.ForKind.VECTORIZED)
             return serial(row, self._batch, serial(vector, self._layer.channels // lanes, body))
 
@@ -190,18 +191,18 @@ class _Loops:
             for number, join in enumerate(joins)
         ]
         low, high = end(0, 0).load(), end(1, 0).load()
-        unit = Element(self._made["unit"], [direction])
+        unit = Element(self._buffers["unit"], [direction])
         zero_point = tirx.min(tirx.nearbyint(-low / unit.load()), tirx.const(255, dtype))
         point = tirx.decl_buffer([1], dtype, "point", scope="local")
         rounded = tirx.nearbyint(state / unit.load())
         rounded = tirx.max(tirx.min(rounded, 255.0 - point[0]), -point[0])
         statements = [
             loop(lane, lanes, sequence(begun), tirx.ForKind.VECTORIZED),
-            over_state(*found),
+            for_state_elements(*found),
             serial(lane, lanes, sequence(joined)),
             unit.store(tirx.Select(low == high, tirx.const(1, dtype), (high - low) / 255.0)),
             Element(point, [0]).store(zero_point),
-            over_state(Element(self._made["rounded"], [direction, row, channel]).store(rounded)),
+            for_state_elements(Element(self._buffers["rounded"], [direction, row, channel]).store(rounded)),
         ]
         return SBlockRealize([], True, SBlock([], [], [], "rounded", sequence(statements), alloc_buffers=[ends, point]))
 
@@ -210,7 +211,7 @@ class _Loops:
         first, rows = index_variable("tile"), self._tiling.rows
         whole, rest = tirx.floordiv(self._batch, rows), tirx.floormod(self._batch, rows)
 
-        buffers = {**self._named, **self._made}
+        buffers = {**self._parameters, **self._buffers}
 
         def tile(first: Expr, rows: int) -> tirx.Stmt:
             return Tile(self._layer, self._tiling, buffers, phase, direction, step, block, first, rows).statement()
@@ -245,42 +246,42 @@ class Tile:
         row, k = index_variable("row"), index_variable("k")
 
         # Step 1. Sums begin with the products of the input
-        def begin(place: int, at: Expr) -> tirx.Stmt:
-            return Element(sums, [row, place, at]).store(self._begin(row, self.phase[place], at))
+        def begin(number: int, at: Expr) -> tirx.Stmt:
+            return Element(sums, [row, number, at]).store(self._begin(row, self.phase[number], at))
 
-        begun = [self._lanes(partial(begin, place)) for place in range(len(self.phase))]
+        begun = [self._lanes(partial(begin, number)) for number in range(len(self.phase))]
 
         # Step 2. Each element of the state is multiplied by a row of the weight
-        def added(row: int, place: int, at: Expr) -> tirx.Stmt:
-            total, gate = Element(sums, [row, place, at]), layer.gates.index(self.phase[place])
+        def added(row: int, number: int, at: Expr) -> tirx.Stmt:
+            total, gate = Element(sums, [row, number, at]), layer.gates.index(self.phase[number])
             weight = self.buffers["weight"][self.direction, self.block, k, gate, at]
             return total.store(total.load() + self._factor(row, k) * weight.astype(layer.dtype))
 
-        def multiplied(places: Sequence[int]) -> tirx.Stmt:
-            every = [self._lanes(partial(added, *each), unrolled=True) for each in product(range(rows), places)]
+        def multiplied(numbers: Sequence[int]) -> tirx.Stmt:
+            every = [self._lanes(partial(added, *each), unrolled=True) for each in product(range(rows), numbers)]
             return serial(k, layer.hidden, sequence(every))
 
-        places, together = range(len(self.phase)), self.tiling.gates
-        products = [multiplied(places[first : first + together]) for first in places[::together]]
+        numbers, together = range(len(self.phase)), self.tiling.gates
+        products = [multiplied(numbers[first : first + together]) for first in numbers[::together]]
 
         # Step 3. The next state, and the output
-        finished = serial(row, rows, sequence(self._finished(sums, row)))
-        statements = sequence([serial(row, rows, sequence(begun)), *products, finished])
+        next_states = serial(row, rows, sequence(self._next_states(sums, row)))
+        statements = sequence([serial(row, rows, sequence(begun)), *products, next_states])
         return SBlockRealize([], True, SBlock([], [], [], "tile", statements, alloc_buffers=[sums]))
 
-    def _finished(self, sums: Any, row: Expr) -> list[tirx.Stmt]:
+    def _next_states(self, sums: Any, row: Expr) -> list[tirx.Stmt]:
         layer, buffers, direction = self.layer, self.buffers, self.direction
-        before, after = tirx.floormod(self.step, 2), tirx.floormod(self.step + 1, 2)
+        parity, next_parity = tirx.floormod(self.step, 2), tirx.floormod(self.step + 1, 2)
         position, counts = self._position(row)
 
         def of_lane(at: Expr) -> tirx.Stmt:
             channel = self.block * self.tiling.block + at
             here = [direction, self.first + row, channel]
-            where = Channel(
+            channel_elements = Channel(
                 sums=lambda gate: Element(sums, [row, self.phase.index(gate), at]),
                 gates=lambda gate: self._product_of_input(row, gate, at),
-                before=Element(buffers["state"], [before, *here]),
-                after=Element(buffers["state"], [after, *here]),
+                state=Element(buffers["state"], [parity, *here]),
+                next_state=Element(buffers["state"], [next_parity, *here]),
                 named=lambda name: Element(buffers[name], here),
                 peepholes=lambda gate: Element(buffers["peepholes"], [direction, "iof".index(gate), channel]),
                 counts=counts,
@@ -288,16 +289,16 @@ class Tile:
             scaled = []
             if layer.quantized:
                 for gate in self.phase:
-                    total = where.sums(gate)
+                    total = channel_elements.sums(gate)
                     scale = buffers["scales"][direction, layer.gates.index(gate), channel] * buffers["unit"][direction]
-                    scaled.append(total.store(total.load() * scale + where.gates(gate).load()))
-            return sequence([*scaled, Cell.either(layer, direction, self.phase, where)])
+                    scaled.append(total.store(total.load() * scale + channel_elements.gates(gate).load()))
+            return sequence([*scaled, Cell.for_any_direction(layer, direction, self.phase, channel_elements)])
 
         statements = [self._lanes(of_lane)]
         if self.phase == layer.phases[-1]:
             lane = index_variable("lane")
             channel = self.block * self.tiling.block + lane
-            value = buffers["state"][after, direction, self.first + row, channel]
+            value = buffers["state"][next_parity, direction, self.first + row, channel]
             if counts is not None:
                 value = tirx.Select(counts, value, tirx.const(0, layer.dtype))
             store = Element(buffers["y"], [position, direction, self.first + row, channel]).store(value)
@@ -337,10 +338,10 @@ class Tile:
         """Return the position of a row's step in the input, and whether it counts; None where all do."""
         return position_of(self.layer, self.buffers, self.direction, self.step, self.first + row)
 
-    def _lanes(self, of: Callable[[Expr], tirx.Stmt], unrolled: bool = False) -> tirx.Stmt:
+    def _lanes(self, statement_of: Callable[[Expr], tirx.Stmt], unrolled: bool = False) -> tirx.Stmt:
         """Return a statement for all lanes of each vector of the block."""
         vector, lane, lanes = index_variable("vector"), index_variable("lane"), self.tiling.lanes
-        body = loop(lane, lanes, of(vector * lanes + lane), tirx.ForKind.VECTORIZED)
+        body = loop(lane, lanes, statement_of(vector * lanes + lane), tirx.ForKind.VECTORIZED)
         return loop(vector, self.tiling.vectors, body, tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL)
 
 

@@ -33,7 +33,7 @@ def grid_sample(node: Node) -> relax.Expr:
 class Tap(NamedTuple):
     """An element beside a coordinate along one axis, with its weight."""
 
-    place: Expr
+    index: Expr
     """The index of the element, an integer in floating point; it may be outside the axis."""
     weight: Expr
 
@@ -54,12 +54,15 @@ def _sample(
         def element(n: Expr, c: Expr, *at: Expr) -> Expr:
             taps = []
             for axis, size in enumerate(sizes):
-                place = grid(n, *at, len(sizes) - 1 - axis).astype("float32")
+                coordinate = grid(n, *at, len(sizes) - 1 - axis).astype("float32")
                 length = size.astype("float32")
-                place = (place + 1.0) / 2.0 * (length - 1.0) if align_corners else ((place + 1.0) * length - 1.0) / 2.0
+                if align_corners:
+                    coordinate = (coordinate + 1.0) / 2.0 * (length - 1.0)
+                else:
+                    coordinate = ((coordinate + 1.0) * length - 1.0) / 2.0
                 if padding != "zeros" and mode == "linear":
-                    place = _inside(place, length, padding, align_corners)
-                taps.append(_taps(place, mode))
+                    coordinate = _inside(coordinate, length, padding, align_corners)
+                taps.append(_taps(coordinate, mode))
             total = tirx.const(0.0, "float32")
             for chosen in product(*taps):
                 total = total + _element(x, (n, c), chosen, padding, align_corners) * prod(
@@ -72,13 +75,13 @@ def _sample(
     return builder.emit_te(compute, x, grid, primfunc_name_hint="grid_sample")
 
 
-def _taps(place: Expr, mode: str) -> list[Tap]:
+def _taps(coordinate: Expr, mode: str) -> list[Tap]:
     """Return the elements along an axis, with their weights, that make up the value at a coordinate."""
     one = tirx.const(1.0, "float32")
     if mode == "nearest":
-        return [Tap(tirx.nearbyint(place), one)]
-    left = tirx.floor(place)
-    ratio = place - left
+        return [Tap(tirx.nearbyint(coordinate), one)]
+    left = tirx.floor(coordinate)
+    ratio = coordinate - left
     if mode == "linear":
         return [Tap(left, one - ratio), Tap(left + one, ratio)]
     return [Tap(left + float(i - 1), weight) for i, weight in enumerate(cubic_weights(ratio, CUBIC))]
@@ -86,32 +89,32 @@ def _taps(place: Expr, mode: str) -> list[Tap]:
 
 def _element(x: te.Tensor, first: Sequence[Expr], taps: Sequence[Tap], padding: str, align_corners: bool) -> Expr:
     """Return an element of x, which may be outside, as float32."""
-    conditions, places = [], []
+    conditions, indices = [], []
     for tap, size in zip(taps, x.shape[2:], strict=True):
         length = size.astype("float32")
-        place = tap.place
+        index = tap.index
         if padding == "zeros":
-            conditions.append(te.all(place >= 0.0, place <= length - 1.0))
+            conditions.append(te.all(index >= 0.0, index <= length - 1.0))
         else:
-            place = _inside(place, length, padding, align_corners)
-        places.append(_clamped(place, length).astype("int32"))
-    value = x(*first, *places).astype("float32")
+            index = _inside(index, length, padding, align_corners)
+        indices.append(_clamped(index, length).astype("int32"))
+    value = x(*first, *indices).astype("float32")
     return tirx.Select(te.all(*conditions), value, tirx.const(0.0, "float32")) if conditions else value
 
 
-def _inside(place: Expr, length: Expr, padding: str, align_corners: bool) -> Expr:
+def _inside(coordinate: Expr, length: Expr, padding: str, align_corners: bool) -> Expr:
     """Return a coordinate moved into the axis: to its end, or reflected at its ends until it is inside."""
     if padding == "border":
-        return _clamped(place, length)
+        return _clamped(coordinate, length)
     low = tirx.const(0.0 if align_corners else -0.5, "float32")
     span = tirx.max(length - 1.0 if align_corners else length, tirx.const(1e-30, "float32"))
-    distance = tirx.abs(place - low)
+    distance = tirx.abs(coordinate - low)
     turns = tirx.floor(distance / span)
     rest = distance - turns * span
     is_even = tirx.floor(turns / 2.0) * 2.0 == turns
     return _clamped(tirx.Select(is_even, low + rest, low + span - rest), length)
 
 
-def _clamped(place: Expr, length: Expr) -> Expr:
+def _clamped(coordinate: Expr, length: Expr) -> Expr:
     """Return a coordinate clipped to the ends of the axis; the first end for NaN."""
-    return tirx.min(tirx.max(place, tirx.const(0.0, "float32")), length - 1.0)
+    return tirx.min(tirx.max(coordinate, tirx.const(0.0, "float32")), length - 1.0)

@@ -73,10 +73,10 @@ def top_k(node: Node) -> relax.Expr:
     Elements are sorted even where the node leaves that open.
     """
     x, sizes = node.operands[0], node.shape_of()
-    told = [node.attributes.get("k")] if node.opset < 10 else node.sizes(1, "k")
-    if told is None or len(told) != 1 or told[0] is None:
+    given = [node.attributes.get("k")] if node.opset < 10 else node.sizes(1, "k")
+    if given is None or len(given) != 1 or given[0] is None:
         raise Refused("its k is no single number", "a k of one element")
-    k, axis = node.facts.simplified(told[0]), node.axis(node.attributes.get("axis", -1), len(sizes))
+    k, axis = node.facts.simplified(given[0]), node.axis(node.attributes.get("axis", -1), len(sizes))
     size = sizes[axis]
     need = f"needs a k from 1 to the {python_text(size)} elements of its axis {axis}, not {python_text(k)}"
     node.require(tirx.all(as_expr(k) >= 1, as_expr(k) <= as_expr(size)), need)

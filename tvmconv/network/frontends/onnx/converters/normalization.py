@@ -51,10 +51,10 @@ def group_normalization(node: Node) -> relax.Expr:
         raise Refused(f"its num_groups is {groups}", "a number of at least 1")
     need = f"needs channels that are a multiple of its {groups} groups, not {python_text(channels)}"
     node.require(equal(channels % groups, 0), need)
-    for place, name in ((1, "scale"), (2, "bias")):
+    for index, name in ((1, "scale"), (2, "bias")):
         numbers = groups if node.opset < 21 else channels
-        need = f"needs a {name} of {python_text(numbers)} numbers, not {python_text(product(node.shape_of(place)))}"
-        node.require(equal(product(node.shape_of(place)), numbers), need)
+        need = f"needs a {name} of {python_text(numbers)} numbers, not {python_text(product(node.shape_of(index)))}"
+        node.require(equal(product(node.shape_of(index)), numbers), need)
     wide = _wide(node, x)
     scale, bias = (node.builder.cast(each, str(wide.ty.dtype)) for each in (scale, bias))
     if node.opset < 21:

@@ -44,12 +44,12 @@ def quantize_linear(node: Node) -> relax.Expr:
 def dynamic_quantize_linear(node: Node) -> relax.Expr:
     """Convert DynamicQuantizeLinear: integers, their scale, 1 for numbers that are all 0, and their zero point."""
     (x,) = node.operands
-    zero, most = relax.const(0.0, "float32"), relax.const(255.0, "float32")
+    zero, largest = relax.const(0.0, "float32"), relax.const(255.0, "float32")
     low = node.emit(relax.op.minimum(_extreme(node, x, relax.op.min), zero))
     high = node.emit(relax.op.maximum(_extreme(node, x, relax.op.max), zero))
     width = node.emit(relax.op.subtract(high, low))
     one = relax.const(1.0, "float32")
-    scale = node.emit(relax.op.where(relax.op.equal(width, zero), one, relax.op.divide(width, most)))
+    scale = node.emit(relax.op.where(relax.op.equal(width, zero), one, relax.op.divide(width, largest)))
     middle = relax.op.clip(relax.op.subtract(zero, relax.op.divide(low, scale)), 0, 255)
     zero_point = node.emit(relax.op.astype(relax.op.round(middle), "uint8"))
     return relax.Tuple([node.emit(relax.op.quantize(x, scale, zero_point, 0, "uint8")), scale, zero_point])

@@ -50,7 +50,10 @@ def recurrent(kind: Kind) -> Converter:
         _require(node, w, "W", (directions, gates, inputs))
         _require(node, r, "R", (directions, gates, hidden))
         numbers = Numbers(
-            _as(node, w, dtype), _as(node, r, dtype), _biases(node, directions, gates, dtype), _peepholes(node, layer)
+            _cast(node, w, dtype),
+            _cast(node, r, dtype),
+            _biases(node, directions, gates, dtype),
+            _peepholes(node, layer),
         )
         return _converted(node, layer, numbers)
 
@@ -68,10 +71,10 @@ def dynamic_quantize_lstm(node: Node) -> relax.Expr:
     directions, gates = len(layer.reverse), 4 * hidden
     inputs = (sizes_of(x.ty) or (None,))[-1]
     weights, scales = [], []
-    for place, name, rows in ((1, "W", inputs), (2, "R", hidden)):
-        _require(node, node.operands[place], name, (directions, rows, gates))
+    for index, name, rows in ((1, "W", inputs), (2, "R", hidden)):
+        _require(node, node.operands[index], name, (directions, rows, gates))
         first = 8 if name == "W" else 10
-        weight, scale = node.constant(place, name), node.constant(first, f"{name}_scale")
+        weight, scale = node.constant(index, name), node.constant(first, f"{name}_scale")
         zero_point = node.constant(first + 1, f"{name}_zero_point")
         if weight is None or scale is None:
             raise Refused(f"its {name if weight is None else f'{name}_scale'} is missing")
@@ -100,25 +103,25 @@ def _converted(node: Node, layer: Recurrence, numbers: Numbers) -> relax.Expr:
         steps, batch = batch, steps
         x = node.emit(relax.op.permute_dims(x, (1, 0, 2)))
 
-    def state(place: int, name: str) -> relax.Expr | None:
-        if (value := node.operand(place)) is None:
+    def state(index: int, name: str) -> relax.Expr | None:
+        if (value := node.operand(index)) is None:
             return None
         if batch_first:
             value = node.emit(relax.op.permute_dims(value, (1, 0, 2)))
         _require(node, value, name, (len(layer.reverse), None, layer.hidden))
-        return _as(node, value, layer.dtype)
+        return _cast(node, value, layer.dtype)
 
     lengths = node.operand(4)
     states = States(
         state(5, "initial_h"),
         state(6, "initial_c") if layer.kind == "lstm" else None,
-        None if lengths is None else _as(node, lengths, "int32"),
+        None if lengths is None else _cast(node, lengths, "int32"),
     )
-    results = recurrent_layer(node.builder, layer, _as(node, x, layer.dtype), numbers, states)
+    results = recurrent_layer(node.builder, layer, _cast(node, x, layer.dtype), numbers, states)
     if batch_first:
         axes = [(2, 0, 1, 3), (1, 0, 2), (1, 0, 2)]
         results = [node.emit(relax.op.permute_dims(*each)) for each in zip(results, axes, strict=False)]
-    results = [_as(node, each, dtype) for each in results[: node.outputs]]
+    results = [_cast(node, each, dtype) for each in results[: node.outputs]]
     return results[0] if node.outputs == 1 else relax.Tuple(results)
 
 
@@ -199,7 +202,7 @@ def _biases(node: Node, directions: int, gates: int, dtype: str) -> tuple[relax.
     if (bias := node.operand(3)) is None:
         return None
     _require(node, bias, "B", (directions, 2 * gates))
-    bias = _as(node, bias, dtype)
+    bias = _cast(node, bias, dtype)
     if (value := constant_value(bias)) is not None:
         return relax.const(value[:, :gates], dtype), relax.const(value[:, gates:], dtype)
     first, second = (node.emit(relax.op.strided_slice(bias, [1], [begin], [begin + gates])) for begin in (0, gates))
@@ -211,10 +214,10 @@ def _peepholes(node: Node, layer: Recurrence) -> relax.Expr | None:
         return None
     value = node.operand(7)
     _require(node, value, "P", (len(layer.reverse), 3 * layer.hidden))
-    return _as(node, value, layer.dtype)
+    return _cast(node, value, layer.dtype)
 
 
-def _as(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
+def _cast(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
     """Return a tensor in a type; a constant stays one."""
     if str(x.ty.dtype) == dtype:
         return x

@@ -25,14 +25,14 @@ def _square(x: relax.Expr) -> relax.Expr:
 
 @dataclass(frozen=True)
 class Reduction:
-    """The three steps of an operator: after(reduce(before(x)))."""
+    """The three steps of an operator: finish(reduce(prepare(x)))."""
 
     reduce: Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]
     """The function that reduces over axes and keeps them with a size of 1."""
     empty: float
     """The result of a reduction of no elements."""
-    before: Step = _same
-    after: Step = _same
+    prepare: Step = _same
+    finish: Step = _same
 
 
 def reduction(how: Reduction) -> Converter:
@@ -47,10 +47,10 @@ def reduction(how: Reduction) -> Converter:
         axes = [int(axis) % rank for axis in ([] if given is None else given)]
         if not axes and not node.attributes.get("noop_with_empty_axes", 0):
             axes = list(range(rank))
-        y = node.emit(how.before(x)) if how.before is not _same else x
+        y = node.emit(how.prepare(x)) if how.prepare is not _same else x
         if axes:
-            y = node.emit(_nothing(y, axes, how.empty) if _has_none(y, axes) else how.reduce(node, y, axes))
-        y = node.emit(how.after(y)) if how.after is not _same else y
+            y = node.emit(_of_no_elements(y, axes, how.empty) if _has_none(y, axes) else how.reduce(node, y, axes))
+        y = node.emit(how.finish(y)) if how.finish is not _same else y
         if axes and not node.attributes.get("keepdims", 1):
             y = relax.op.squeeze(y, axes)
         return y
@@ -63,7 +63,7 @@ def _has_none(x: relax.Expr, axes: Sequence[int]) -> bool:
     return any(isinstance(sizes[axis], tirx.IntImm) and int(sizes[axis]) == 0 for axis in axes)
 
 
-def _nothing(x: relax.Expr, axes: Sequence[int], value: float) -> relax.Expr:
+def _of_no_elements(x: relax.Expr, axes: Sequence[int], value: float) -> relax.Expr:
     """Return the result of reductions of no elements, which TVM leaves unwritten.
 
     For an infinity an integer has the last of its numbers.
@@ -85,7 +85,7 @@ def _full(x: relax.Expr, axes: Sequence[int], value: float) -> relax.Expr:
     return relax.op.full(shape, relax.const(value, x.ty.dtype))
 
 
-def _by(operator: Callable[..., relax.Expr]) -> Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]:
+def _reduction_by(operator: Callable[..., relax.Expr]) -> Callable[[Node, relax.Expr, Sequence[int]], relax.Expr]:
     """Return the function that reduces by an operator of Relax, which has no extremes of truth values."""
 
     def reduce(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
@@ -104,15 +104,15 @@ def _log_sum_exp(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
 
 
 REDUCTIONS = {
-    "ReduceL1": Reduction(_by(relax.op.sum), 0.0, before=relax.op.abs),
-    "ReduceL2": Reduction(_by(relax.op.sum), 0.0, before=_square, after=relax.op.sqrt),
-    "ReduceLogSum": Reduction(_by(relax.op.sum), 0.0, after=relax.op.log),
+    "ReduceL1": Reduction(_reduction_by(relax.op.sum), 0.0, prepare=relax.op.abs),
+    "ReduceL2": Reduction(_reduction_by(relax.op.sum), 0.0, prepare=_square, finish=relax.op.sqrt),
+    "ReduceLogSum": Reduction(_reduction_by(relax.op.sum), 0.0, finish=relax.op.log),
     "ReduceLogSumExp": Reduction(_log_sum_exp, -np.inf),
-    "ReduceMax": Reduction(_by(relax.op.max), -np.inf),
-    "ReduceMean": Reduction(_by(relax.op.mean), np.nan),
-    "ReduceMin": Reduction(_by(relax.op.min), np.inf),
-    "ReduceProd": Reduction(_by(relax.op.prod), 1.0),
-    "ReduceSum": Reduction(_by(relax.op.sum), 0.0),
-    "ReduceSumSquare": Reduction(_by(relax.op.sum), 0.0, before=_square),
+    "ReduceMax": Reduction(_reduction_by(relax.op.max), -np.inf),
+    "ReduceMean": Reduction(_reduction_by(relax.op.mean), np.nan),
+    "ReduceMin": Reduction(_reduction_by(relax.op.min), np.inf),
+    "ReduceProd": Reduction(_reduction_by(relax.op.prod), 1.0),
+    "ReduceSum": Reduction(_reduction_by(relax.op.sum), 0.0),
+    "ReduceSumSquare": Reduction(_reduction_by(relax.op.sum), 0.0, prepare=_square),
 }
 """The reduction of each operator. Over no axes the logarithm of a power is the number itself."""

@@ -19,7 +19,7 @@ from ...shared.resampling import Arithmetic, Formula, Resampling, of_tvm, resamp
 from ..node import OPEN_HINT, Node
 from ..sizes import Sizes
 
-MOST_PARTS = 1000
+MAX_PARTS = 1000
 """The largest denominator of a scale that is taken for a fraction: 0.7 is 7/10, of which float32 has no exact value."""
 
 TRANSFORMATIONS = (
@@ -41,7 +41,7 @@ TINY = 1e-30
 class Axis:
     """An axis that is resized, with the number of inputs and of outputs along it."""
 
-    place: int
+    index: int
     inputs: Size
     """The number of inputs, which may be open."""
     outputs: Size
@@ -74,41 +74,41 @@ def upsample(node: Node) -> relax.Expr:
     return _resized(node, _axes(node, scales, None, None), "asymmetric", "floor")
 
 
-def _scales(node: Node, place: int) -> list[float]:
+def _scales(node: Node, index: int) -> list[float]:
     """Return the scales of a node, which may not depend on open sizes; none for an operand that is left out."""
-    if isinstance(node.operand(place), Sizes):
+    if isinstance(node.operand(index), Sizes):
         raise Refused("its scales follow from open sizes", OPEN_HINT)
-    scales = node.constant(place, "scales")
+    scales = node.constant(index, "scales")
     return [] if scales is None else [float(scale) for scale in scales.reshape(-1)]
 
 
 def _axes(node: Node, scales: Sequence[float] | None, sizes: Sequence[Size] | None, roi: Array | None) -> list[Axis]:
     """Return the axes that are resized; raise `Refused` where the rank of the input is not known."""
     shape, facts = node.shape_of(), node.facts
-    places = [place % len(shape) for place in node.attributes.get("axes", range(len(shape)))]
+    indices = [index % len(shape) for index in node.attributes.get("axes", range(len(shape)))]
     numbers: Sequence[Any] = sizes or scales or ()
-    if len(numbers) != len(places) or any(facts.proves(as_expr(n) < 1 if sizes else n <= 0) is True for n in numbers):
-        raise Refused(f"it has neither scales nor sizes for {len(places)} axes")
-    crops = np.reshape(roi, (2, -1)).T.tolist() if roi is not None and roi.size else [[0, 1]] * len(places)
+    if len(numbers) != len(indices) or any(facts.proves(as_expr(n) < 1 if sizes else n <= 0) is True for n in numbers):
+        raise Refused(f"it has neither scales nor sizes for {len(indices)} axes")
+    crops = np.reshape(roi, (2, -1)).T.tolist() if roi is not None and roi.size else [[0, 1]] * len(indices)
     axes = []
-    for place, number, crop in zip(places, numbers, crops, strict=True):
-        inputs = facts.simplified(shape[place])
-        node.require(as_expr(inputs) >= 1, f"needs elements along axis {place}, which has {python_text(inputs)}")
+    for index, number, crop in zip(indices, numbers, crops, strict=True):
+        inputs = facts.simplified(shape[index])
+        node.require(as_expr(inputs) >= 1, f"needs elements along axis {index}, which has {python_text(inputs)}")
         if sizes:
             outputs = facts.simplified(number)
-            node.require(as_expr(outputs) >= 1, f"needs a size of at least 1 for axis {place}, not {outputs}")
+            node.require(as_expr(outputs) >= 1, f"needs a size of at least 1 for axis {index}, not {outputs}")
             scale = _quotient(node, inputs, outputs)
         else:
-            part = Fraction(number).limit_denominator(MOST_PARTS)
+            part = Fraction(number).limit_denominator(MAX_PARTS)
             part = part if np.float32(part) == np.float32(number) else Fraction(number)
             outputs = facts.simplified(inputs * part.numerator // part.denominator)
-            node.require(as_expr(outputs) >= 1, f"needs an axis {place} that its scale {number:.6g} leaves elements of")
+            node.require(as_expr(outputs) >= 1, f"needs an axis {index} that its scale {number:.6g} leaves elements of")
             scale = number
-        axes.append(Axis(place, inputs, outputs, scale, tuple(crop)))
+        axes.append(Axis(index, inputs, outputs, scale, tuple(crop)))
     policy = node.text("keep_aspect_ratio_policy", "stretch")
     if sizes and policy != "stretch":
         axes = _in_proportion(axes, policy)
-    return [axis for axis in axes if axis.scale != 1 or axis.crop != (0, 1)]
+    return [index for index in axes if index.scale != 1 or index.crop != (0, 1)]
 
 
 def _quotient(node: Node, inputs: Size, outputs: Size) -> float | None:
@@ -146,7 +146,7 @@ def _resampling(node: Node, axis: Axis, mode: str, coordinates: str, rounding: s
     if is_smoothed and axis.is_open:
         raise Refused("its antialias needs sizes that are known", OPEN_HINT)
     return Resampling(
-        axis.place,
+        axis.index,
         axis.outputs,
         mode,
         coordinate(axis, coordinates),
@@ -205,8 +205,8 @@ def extrapolated(builder: ImportBuilder, y: relax.Expr, axes: Sequence[Axis], va
         def element(*at: tirx.Expr) -> tirx.Expr:
             outside = []
             for axis, size in zip(axes, sizes, strict=True):
-                output = arithmetic.number(at[axis.place])
-                x = coordinate(axis, "tf_crop_and_resize")(arithmetic, output, as_expr(size), y.shape[axis.place])
+                output = arithmetic.number(at[axis.index])
+                x = coordinate(axis, "tf_crop_and_resize")(arithmetic, output, as_expr(size), y.shape[axis.index])
                 outside.append(tirx.any(x < 0, x > arithmetic.number(size - 1)))
             return tirx.Select(tirx.any(*outside), tirx.const(value, y.dtype), y(*at))
 

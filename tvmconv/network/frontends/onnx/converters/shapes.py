@@ -26,7 +26,7 @@ from tvmconv.network.sizes.facts import (
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...agreement import broadcastable
-from ...builder import moved, tiled
+from ...builder import gathered, tiled
 from ...shared.padding import Padding, padded
 from ..node import Node
 from ..sizes import Sizes
@@ -74,13 +74,13 @@ def squeeze(node: Node) -> relax.Expr:
 
 def unsqueeze(node: Node) -> relax.Expr:
     """Convert Unsqueeze: axes of one element, counted among those of the result."""
-    told = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
-    if not told:
+    given = node.attributes.get("axes") if node.opset < 13 else node.sizes(1, "axes")
+    if not given:
         raise Refused("it has no axes", "the axes to add")
-    rank = len(node.shape_of()) + len(told)
-    axes = sorted({node.axis(int(axis), rank) for axis in told})
-    if len(axes) < len(told):
-        raise Refused(f"it has an axis twice among {list(told)}", "each axis once")
+    rank = len(node.shape_of()) + len(given)
+    axes = sorted({node.axis(int(axis), rank) for axis in given})
+    if len(axes) < len(given):
+        raise Refused(f"it has an axis twice among {list(given)}", "each axis once")
     y = node.operands[0]
     for axis in axes:
         y = node.emit(relax.op.expand_dims(y, axis))
@@ -180,7 +180,7 @@ def slice_(node: Node) -> relax.Expr:
         if not isinstance(step, int) or step == 0:
             raise Refused(f"its step along axis {axis} is no number that is known, or 0")
         cuts.append(_cut(node, axis, sizes[axis], start, end, step))
-    return _taken(node, x, sizes, cuts)
+    return _elements_of_cuts(node, x, sizes, cuts)
 
 
 def split(node: Node) -> relax.Expr:
@@ -188,9 +188,9 @@ def split(node: Node) -> relax.Expr:
     x, sizes = node.operands[0], node.shape_of()
     axis = node.axis(node.attributes.get("axis", 0), len(sizes))
     size = sizes[axis]
-    told = node.attributes.get("split") if node.opset < 13 else node.sizes(1, "split")
-    parts = [] if told is None else list(told)
-    if told is None:
+    given = node.attributes.get("split") if node.opset < 13 else node.sizes(1, "split")
+    parts = [] if given is None else list(given)
+    if given is None:
         count = node.attributes.get("num_outputs", node.outputs)
         part = node.facts.quotient([size + count - 1], [count])
         if node.opset < 18:
@@ -207,7 +207,7 @@ def split(node: Node) -> relax.Expr:
     if isinstance(size, int) and isinstance(total, int):
         return relax.op.split(x, ends[1:-1], axis) if len(parts) > 1 else relax.Tuple([x])
     cuts = [_Cut(axis, start, end, 1, part, True) for (start, end), part in zip(pairwise(ends), parts, strict=True)]
-    return relax.Tuple([node.emit(_taken(node, x, sizes, [cut])) for cut in cuts])
+    return relax.Tuple([node.emit(_elements_of_cuts(node, x, sizes, [cut])) for cut in cuts])
 
 
 def _sums(node: Node, parts: Sequence[Size]) -> list[Size]:
@@ -238,13 +238,13 @@ def pad(node: Node) -> relax.Expr:
     else:
         widths = node.sizes(1, "pads") or []
         value = relax.const(0, x.ty.dtype) if node.operand(2) is None else node.operands[2]
-    told = node.constant(3, "axes")
-    axes = list(range(len(sizes))) if told is None else [int(axis) for axis in told.reshape(-1)]
+    given = node.constant(3, "axes")
+    axes = list(range(len(sizes))) if given is None else [int(axis) for axis in given.reshape(-1)]
     if len(widths) != 2 * len(axes) or not all(-len(sizes) <= axis < len(sizes) for axis in axes):
         raise Refused(f"it has {len(widths)} pads for the axes {axes} of {len(sizes)}", "two pads for each axis")
     paddings = [Padding(0, 0)] * len(sizes)
-    for place, axis in enumerate(axes):
-        before, after = (node.builder.facts.simplified(widths[each]) for each in (place, place + len(axes)))
+    for index, axis in enumerate(axes):
+        before, after = (node.builder.facts.simplified(widths[each]) for each in (index, index + len(axes)))
         paddings[axis] = Padding(before, after)
     return padded(node.builder, x, paddings, mode, value)
 
@@ -295,7 +295,7 @@ def _length(facts: SizeFacts, start: Size, end: Size, step: int) -> Size:
     return facts.larger(facts.simplified((distance + abs(step) - 1) // abs(step)), 0)
 
 
-def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut]) -> relax.Expr:
+def _elements_of_cuts(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut]) -> relax.Expr:
     """Return the elements of cuts of a tensor: by Relax where it has their sizes right, else by a function."""
     is_open = not all(isinstance(each, int) for cut in cuts for each in (sizes[cut.axis], cut.start, cut.end))
     if not is_open or all(cut.is_inside for cut in cuts):
@@ -313,4 +313,4 @@ def _taken(node: Node, x: relax.Expr, sizes: Sequence[Size], cuts: Sequence[_Cut
         return [start + i * step for i, start, step in zip(at, starts, strides, strict=True)]
 
     is_reversed = any(step < 0 for step in strides)
-    return moved(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)
+    return gathered(node.builder, x, wanted, source, "taken", *starts, is_fused=not is_reversed)

@@ -13,10 +13,10 @@ from tvmconv.lowering.signatures import itemsize
 from tvmconv.problem.layout import Layout, data_layout
 
 from ...graph.constants import same_sizes, static_shape
-from ...graph.graph import Block, blocks_of, call_of, calls, joined_by, operator_name
+from ...graph.graph import Block, blocks_of, call_of, calls, concat_of, operator_name
 from ...graph.interleaving import Interleaving, interleaving
 from ...sites import Site
-from ..context import Joint, Slice
+from ..context import ConcatSlice, Slice
 from .layouts import POOLING
 
 CHANNELS_LAST = 3
@@ -50,8 +50,8 @@ def slices_of(
             sums = {site.sums for site in layers}
             casts = {each for each in block.readers(var) if sums.issuperset(_readers_of_cast(each, block))}
             others = [each for each in block.readers(var) if each not in sums | casts]
-            place = Span(CHANNELS_LAST, shape[1], begin)
-            found[var] = Slice(cut.args[0], place, end, [site.output for site in layers], others)
+            position = Span(CHANNELS_LAST, shape[1], begin)
+            found[var] = Slice(cut.args[0], position, end, [site.output for site in layers], others)
     return found
 
 
@@ -60,62 +60,69 @@ def _readers_of_cast(var: relax.Var, block: Block) -> list[relax.Var]:
     return block.readers(var) if calls(block.values[var], "astype") and block.is_inner(var) else [var]
 
 
-def joints_of(
+def concat_slices_of(
     mod: tvm.IRModule,
     sites: Sequence[Site],
     values: Mapping[relax.Var, relax.Expr],
     slices: Mapping[relax.Var, Slice],
-) -> dict[relax.Var, Joint]:
+) -> dict[relax.Var, ConcatSlice]:
     """Return, for the outputs that kernels store in a concat buffer, their slices of it; only `sites` can do so.
 
     The parts of a concat buffer are outputs of those kernels that nothing else reads, directly or through an inner
     concatenation; any other concatenation stays. In NHWC, depth to space of an output may be a part, too. There the
     first part may be the leading channels of a tensor whose other channels have no readers any more. Or pooling may
-    read the first part, which `pooled_parts` then makes read the concat buffer.
+    read the first part, which `pooling_of_concat_buffers` then makes read the concat buffer.
 
     Before: `a = conv(x)`, `b = conv(x)`, `y = R.concat((a, b), axis=3)`.
     After: `a` of as many channels as `y` has, `y = conv(x, a)` that stores its own behind those of `a`.
     """
     layouts = {site.output: data_layout(site.described.out_layout) for site in sites if _can_be_part(site)}
-    last = {output for output, layout in layouts.items() if layout.channels == CHANNELS_LAST}
-    found: dict[relax.Var, Joint] = {}
+    in_nhwc = {output for output, layout in layouts.items() if layout.channels == CHANNELS_LAST}
+    found: dict[relax.Var, ConcatSlice] = {}
     for block in blocks_of(mod):
-        order = {var: place for place, var in enumerate(block.values)}
-        interleaved = _interleaved(block, values, last)
+        index_of = {var: index for index, var in enumerate(block.values)}
+        interleaved = _interleaved(block, values, in_nhwc)
         of_parts = layouts | {var: layouts[planes.source] for var, planes in interleaved.items()}
-        for whole in reversed(block.values):  # outermost first: that takes the parts of the concatenations in it
-            axis, parts = joined_by(values.get(whole, block.values[whole]))
-            base, first = None, 0
-            if parts and (begin := slices.get(parts[0])) is not None and not begin.place.first:
+        for concat in reversed(block.values):  # outermost first: that takes the parts of the concatenations in it
+            axis, parts = concat_of(values.get(concat, block.values[concat]))
+            buffer, first = None, 0
+            if parts and (begin := slices.get(parts[0])) is not None and not begin.position.first:
                 if begin.source not in layouts:  # it may be an input, whose memory is not the network's
                     continue
-                base, first, parts = begin.source, begin.end, parts[1:]
-            parts = [whole] if whole in interleaved else _parts(parts, axis, whole, block, values, of_parts, last)
-            made = [interleaved[part].source if part in interleaved else part for part in parts]
-            if len(set(made)) < max(1, len(made)) or not found.keys().isdisjoint(made):
+                buffer, first, parts = begin.source, begin.end, parts[1:]
+            parts = (
+                [concat]
+                if concat in interleaved
+                else _parts_of_concat(parts, axis, concat, block, values, of_parts, in_nhwc)
+            )
+            outputs = [interleaved[part].source if part in interleaved else part for part in parts]
+            if len(set(outputs)) < max(1, len(outputs)) or not found.keys().isdisjoint(outputs):
                 continue
             ends = list(accumulate((int(part.ty.shape[1]) for part in parts), initial=first))
-            ordered = sorted(made, key=order.__getitem__)
-            if base is not None and not (
-                ends[-1] == int(base.ty.shape[1]) and _is_over(base, whole, order[ordered[0]], block, slices)
+            ordered = sorted(outputs, key=index_of.__getitem__)
+            if buffer is not None and not (
+                ends[-1] == int(buffer.ty.shape[1])
+                and _is_last_reader(buffer, concat, index_of[ordered[0]], block, slices)
             ):
                 continue
-            later = [order[output] for output in ordered if order[output] > order[made[0]]]
-            pooled = [order[reader] for reader in block.readers(made[0]) if _pooling(values.get(reader)) is not None]
+            later = [index_of[output] for output in ordered if index_of[output] > index_of[outputs[0]]]
+            pooled = [
+                index_of[reader] for reader in block.readers(outputs[0]) if _pooling(values.get(reader)) is not None
+            ]
             if later and pooled and max(pooled) > min(later):
                 continue
-            places = {}
-            for part, output, begins in zip(parts, made, ends, strict=False):
+            positions = {}
+            for part, output, begins in zip(parts, outputs, ends, strict=False):
                 layout = layouts[output]
                 span = Span(layout.channels, ends[-1] // layout.block, begins // layout.block)
-                places[output] = _place(interleaved[part], span) if part in interleaved else span
-            for before, output in pairwise([base, *ordered]):
-                found[output] = Joint(places[output], before, whole, output.same_as(ordered[-1]))
+                positions[output] = _interleaved_position(interleaved[part], span) if part in interleaved else span
+            for partly_filled, output in pairwise([buffer, *ordered]):
+                found[output] = ConcatSlice(positions[output], partly_filled, concat, output.same_as(ordered[-1]))
     return found
 
 
-def pooled_parts(
-    mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr], joints: Mapping[relax.Var, Joint]
+def pooling_of_concat_buffers(
+    mod: tvm.IRModule, values: Mapping[relax.Var, relax.Expr], concat_slices: Mapping[relax.Var, ConcatSlice]
 ) -> dict[relax.Var, relax.Expr]:
     """Return new values for pooling of the first parts of concat buffers: it reads these channels of the buffer.
 
@@ -123,7 +130,7 @@ def pooled_parts(
     """
     found = {}
     for block in blocks_of(mod):
-        for part in joints.keys() & block.values.keys():
+        for part in concat_slices.keys() & block.values.keys():
             for reader in block.readers(part):
                 if (pool := _pooling(values.get(reader))) is not None:
                     channels = relax.op.strided_slice(part, [CHANNELS_LAST], [0], [int(part.ty.shape[1])], [1])
@@ -152,7 +159,7 @@ def _interleaved(
     return found
 
 
-def _place(planes: Interleaving, channels: Span) -> Interleaved:
+def _interleaved_position(planes: Interleaving, channels: Span) -> Interleaved:
     (height, width), (rows, across) = map(int, planes.planes), planes.phases
     return Interleaved((height, width), (rows, across), channels)
 
@@ -166,7 +173,7 @@ def _can_be_part(site: Site) -> bool:
     return workload.out_layout != "NHWC" or (size % STORED_BYTES == 0 and static_shape(output) is not None)
 
 
-def _parts(
+def _parts_of_concat(
     fields: Sequence[relax.Var],
     axis: int | None,
     reader: relax.Var,
@@ -185,8 +192,12 @@ def _parts(
         if (layout := layouts.get(field)) is not None:
             inner = [field] if layout.channels == axis else []
         else:
-            own, joined = joined_by(values.get(field, block.values.get(field)))
-            inner = _parts(joined, own, field, block, values, layouts, pooled) if own == axis else []
+            inner_axis, inner_fields = concat_of(values.get(field, block.values.get(field)))
+            inner = (
+                _parts_of_concat(inner_fields, inner_axis, field, block, values, layouts, pooled)
+                if inner_axis == axis
+                else []
+            )
         others = [each for each in block.readers(field) if not each.same_as(reader)]
         is_begun = field in pooled and not found and all(_pooling(values.get(each)) is not None for each in others)
         if not inner or not block.is_inner(field) or (others and not is_begun):
@@ -195,16 +206,18 @@ def _parts(
     return found
 
 
-def _is_over(base: relax.Var, whole: relax.Var, place: int, block: Block, slices: Mapping[relax.Var, Slice]) -> bool:
+def _is_last_reader(
+    buffer: relax.Var, concat: relax.Var, index: int, block: Block, slices: Mapping[relax.Var, Slice]
+) -> bool:
     """Return whether a concat buffer's readers are the concat, and slices that kernels read before an index.
 
     Only kernels read slices without a copy. TVM may fuse its operators with later ones, after the slice is overwritten.
     """
-    order = {var: number for number, var in enumerate(block.values)}
-    found = [slices.get(each) for each in block.readers(base)]
+    index_of = {var: number for number, var in enumerate(block.values)}
+    found = [slices.get(each) for each in block.readers(buffer)]
     return all(
         each is not None
-        and all(order[output] < place for output in each.layers)
-        and all(other.same_as(whole) for other in each.others)
+        and all(index_of[output] < index for output in each.layers)
+        and all(other.same_as(concat) for other in each.others)
         for each in found
     )

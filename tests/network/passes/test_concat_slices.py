@@ -1,4 +1,4 @@
-"""Concatenations of kernels' outputs on a CPU: those that are written in place, and their numbers."""
+"""Concatenations of kernels' outputs on a CPU: those that kernels store in a concat buffer, and their numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def in_blocks(g: Graph) -> str:
 
 
 def two_of_a_kind(g: Graph) -> str:
-    """Build kernels of one workload, at the same place in two tensors and at different ones in each."""
+    """Build kernels of one workload, at the same offset in two tensors and at different ones in each."""
     y = joined(g, pointwise(g), pointwise(g))
     return g.node("Add", y, joined(g, pointwise(g), pointwise(g)))
 
@@ -152,10 +152,10 @@ ALIKE = ("negative-axis", "other-order", "large-batch", "of-concatenations")
 """Cases whose graph becomes one of those that others have, too."""
 
 
-# Where nothing is in place there is less to get wrong.
+# Where no kernel stores in a concat buffer there is less to get wrong.
 @pytest.mark.parametrize(
     "case",
-    sparing(CASES, lambda place: CASES[place].in_place > 0 and CASES[place].id not in ALIKE),
+    sparing(CASES, lambda index: CASES[index].in_place > 0 and CASES[index].id not in ALIKE),
     ids=lambda case: case.id,
 )
 def test_numbers(case: Case) -> None:
@@ -166,7 +166,7 @@ def test_numbers(case: Case) -> None:
 
 @pytest.mark.parametrize("algorithm", ["direct", "im2win", "pointwise"])
 def test_templates(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every template can write in place; which one a workload gets by itself depends on the machine."""
+    """Every template can store in a concat buffer; the one that a workload gets alone depends on the machine."""
     monkeypatch.setattr("tvmconv.dispatch.ranges.select", partial(dispatch.select, algorithm=algorithm))
     case = Case("", lambda g: joined(g, pointwise(g), g.conv("x", (6, 8, 1, 1))), 1, x_shape=(2, 8, 9, 11))
     network = build(case.model("float32"))

@@ -30,7 +30,7 @@ X_SHAPE = (2, 16, 9, 10)
 
 @dataclass(frozen=True)
 class Case:
-    """A graph between two convolutions, the kernels in it that store in place, and what it has left of moves."""
+    """A graph between two convolutions, with the numbers of its kernels that store in a concat buffer, and of moves."""
 
     id: str
     body: Callable[[Graph, str], str]
@@ -82,7 +82,7 @@ def unit(g: Graph, x: str, begin: int = 8, end: int = 16, kept: int = 8) -> str:
 
 
 def read_later(g: Graph, x: str) -> str:
-    """Read channels of a tensor after others have been computed for their place."""
+    """Read channels of a tensor after others have been stored over them."""
     y = conv(g, x)
     z = conv(g, depthwise(g, part(g, y, 8, 16), 8), 8, 8)
     late = depthwise(g, part(g, y, 8, 16), 8)
@@ -185,8 +185,8 @@ def test_moves(case: Case) -> None:
     assert (names["relax.call_tir_inplace"], sum(names[each] for each in MOVES)) == (case.in_place, case.left)
 
 
-# Where nothing is in place there is less to get wrong.
-@pytest.mark.parametrize("case", sparing(CASES, lambda place: CASES[place].in_place > 0), ids=lambda case: case.id)
+# Where no kernel stores in a concat buffer there is less to get wrong.
+@pytest.mark.parametrize("case", sparing(CASES, lambda index: CASES[index].in_place > 0), ids=lambda case: case.id)
 def test_numbers_of_serial_twins(case: Case) -> None:
     check_numbers(case)
 

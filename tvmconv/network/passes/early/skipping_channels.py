@@ -9,22 +9,22 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...graph.constants import Array, constant_value, sizes_of
-from ...graph.graph import Block, call_of, calls, joined_by
+from ...graph.graph import Block, call_of, calls, concat_of
 from ...graph.shuffles import channels_of, is_split
 
 
-class Passing(NamedTuple):
+class SkippingChannels(NamedTuple):
     """Channels of a tensor that skip the layers on its other channels, and are concatenated with their result."""
 
-    aside: relax.Var
+    skipping: relax.Var
     """The slice with the channels that skip the layers."""
     carriers: list[relax.Var]
     """The variables of the first of these layers, a 1x1 convolution, and of its epilogue."""
-    joined: relax.Var
+    concat: relax.Var
     """The variable of the concatenation."""
 
 
-def passing_channels(block: Block) -> list[Passing]:
+def skipping_channels(block: Block) -> list[SkippingChannels]:
     """Return the channels of a block that skip layers and that the first of these layers could copy.
 
     With identity filters in its weight it copies them, as a ReLU keeps channels that are not negative.
@@ -33,19 +33,21 @@ def passing_channels(block: Block) -> list[Passing]:
     """
     found = []
     for var, value in block.values.items():
-        fields = parts_of_channels(value)
-        for aside, last in (fields, fields[::-1]) if len(fields) == 2 else ():
-            layers, x = _layers(last, var, block)
-            carriers = _first(layers, block)
-            if carriers and _whole(aside, block).same_as(_whole(x, block)) and _is_not_negative(aside, block):
-                found.append(Passing(aside, carriers, var))
+        fields = concatenated_channels(value)
+        for skipping, last in (fields, fields[::-1]) if len(fields) == 2 else ():
+            layers, x = _skipped_layers(last, var, block)
+            carriers = _first_layer(layers, block)
+            if not carriers or not _is_not_negative(skipping, block):
+                continue
+            if _source_of_channels(skipping, block).same_as(_source_of_channels(x, block)):
+                found.append(SkippingChannels(skipping, carriers, var))
                 break
     return found
 
 
-def parts_of_channels(value: relax.Expr | None) -> list[relax.Var]:
+def concatenated_channels(value: relax.Expr | None) -> list[relax.Var]:
     """Return the tensors (N, C, H, W) that a value concatenates along channels; none for any other value."""
-    axis, fields = joined_by(value)
+    axis, fields = concat_of(value)
     return fields if axis == 1 and fields[0].ty.ndim == 4 else []
 
 
@@ -58,8 +60,8 @@ def layer_of(value: relax.Expr | None) -> relax.Call | None:
     if layouts != ["NCHW", "OIHW", "NCHW"] or sizes_of(conv.args[0].ty) is None:
         return None
     groups, channels, outputs = int(conv.attrs.groups), conv.args[0].ty.shape[1], int(conv.args[1].ty.shape[0])
-    is_taken = isinstance(channels, tirx.IntImm) and groups in (1, int(channels)) and (groups == 1 or outputs == groups)
-    return conv if is_taken else None
+    is_supported = isinstance(channels, tirx.IntImm) and (groups == 1 or groups == outputs == int(channels))
+    return conv if is_supported else None
 
 
 def vector_of_channels(value: relax.Expr | None) -> Array | None:
@@ -87,7 +89,7 @@ def order_of(value: relax.Expr, block: Block) -> Array | None:
     return order
 
 
-def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[relax.Var], relax.Var]:
+def _skipped_layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[relax.Var], relax.Var]:
     """Return the variables of the layers before a reader, in order, and the tensor that the first of them reads.
 
     Each of them has the next one as its only reader.
@@ -102,29 +104,29 @@ def _layers(last: relax.Var, reader: relax.Var, block: Block) -> tuple[list[rela
     return layers, last
 
 
-def _first(layers: list[relax.Var], block: Block) -> list[relax.Var]:
+def _first_layer(layers: list[relax.Var], block: Block) -> list[relax.Var]:
     """Return the variables of the first layer and its epilogue if it is a dense 1x1 convolution, else none."""
-    places = [place for place, each in enumerate(layers) if layer_of(block.values[each]) is not None]
-    if not places or places[0] > 0:
+    indices = [index for index, each in enumerate(layers) if layer_of(block.values[each]) is not None]
+    if not indices or indices[0] > 0:
         return []
     conv = block.values[layers[0]]
     is_of_pixels = list(conv.args[1].ty.shape)[2:] == [1, 1] and not any(map(int, conv.attrs.padding))
     if not is_of_pixels or int(conv.attrs.groups) > 1 or any(int(step) > 1 for step in conv.attrs.strides):
         return []
-    return layers[: places[1] if len(places) > 1 else len(layers)]
+    return layers[: indices[1] if len(indices) > 1 else len(layers)]
 
 
-def _whole(var: relax.Var, block: Block) -> relax.Var:
+def _source_of_channels(var: relax.Var, block: Block) -> relax.Var:
     """Return the tensor from which a variable chooses channels, maybe in several choices, or the variable."""
     value = block.values.get(var)
     source = None if value is None or is_split(value) else channels_of(value, block.values)
-    return var if source is None else _whole(source, block)
+    return var if source is None else _source_of_channels(source, block)
 
 
 def _is_not_negative(var: relax.Var, block: Block) -> bool:
     """Return whether a tensor comes from ReLU by pooling, concatenation and choices of channels alone."""
-    value = block.values.get(_whole(var, block))
+    value = block.values.get(_source_of_channels(var, block))
     if (pool := call_of(value, "nn.max_pool2d")) is not None:
         return isinstance(pool.args[0], relax.Var) and _is_not_negative(pool.args[0], block)
-    fields = parts_of_channels(value)
+    fields = concatenated_channels(value)
     return calls(value, "nn.relu") or (bool(fields) and all(_is_not_negative(each, block) for each in fields))
