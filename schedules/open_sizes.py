@@ -41,16 +41,16 @@ def samples(problem: Problem) -> tuple[ConvWorkload, ...]:
     return tuple(msgspec.structs.replace(workload, **sizes) for sizes in planes)
 
 
-def few_rows(problem: Problem, rows: int, most: int) -> int:
-    """Return the number of times `rows` rows of a task: `most`, or fewer where planes are open and more waste much."""
+def tiles_of_open_rows(problem: Problem, rows: int, limit: int) -> int:
+    """Return the number of times `rows` rows of a task: `limit`, or fewer where planes are open and more waste much."""
     if not problem.has_open_planes:
-        return most
+        return limit
     heights = [workload.output_size[0] for workload in samples(problem)]
 
     def waste(tiles: int) -> float:
         return fmean(wasted(height, tiles * rows) for height in heights)
 
-    return max((tiles for tiles in range(1, most + 1) if waste(tiles) <= LITTLE_WASTE), default=1)
+    return max((tiles for tiles in range(1, limit + 1) if waste(tiles) <= LITTLE_WASTE), default=1)
 
 
 @lru_cache(maxsize=64)

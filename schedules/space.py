@@ -93,9 +93,9 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def evenly(count: int, most: int) -> int:
-    """Return the size of a part, if a count is cut into as few parts of at most `most` as possible, nearly equal."""
-    return ceil_div(count, ceil_div(count, most))
+def evenly(count: int, limit: int) -> int:
+    """Return the size of a part, if a count is cut into as few parts of at most `limit` as possible, nearly equal."""
+    return ceil_div(count, ceil_div(count, limit))
 
 
 def ceil_to(a: int, b: int) -> int:
@@ -158,7 +158,7 @@ def passing(
 def _search(default: C, knobs: Mapping[str, Sequence[Any]], tests: Sequence[Test[C]]) -> Iterator[dict[str, Any]]:
     """Yield the values of all knobs that pass the tests, the last knob varying fastest."""
     names, choices, count = [*knobs], [*knobs.values()], len(knobs)
-    place = {name: number for number, name in enumerate(names)}
+    number_of_knob = {name: number for number, name in enumerate(names)}
     trial, values, read = _recorder(default, knobs)
     values.update({name: several[0] for name, several in knobs.items()})
     chosen = [0] * count
@@ -168,11 +168,11 @@ def _search(default: C, knobs: Mapping[str, Sequence[Any]], tests: Sequence[Test
         for number, test in enumerate(tests):
             if passed[number] is None:
                 read.clear()
-                holds, last = test(trial), max(map(place.__getitem__, read), default=-1)
+                holds, last_knob = test(trial), max(map(number_of_knob.__getitem__, read), default=-1)
                 if not holds:
-                    change = last
+                    change = last_knob
                     break
-                passed[number] = last
+                passed[number] = last_knob
         else:
             yield {**values}
         while change >= 0 and chosen[change] + 1 == len(choices[change]):
@@ -182,7 +182,7 @@ def _search(default: C, knobs: Mapping[str, Sequence[Any]], tests: Sequence[Test
         chosen[change:] = [chosen[change] + 1, *[0] * (count - change - 1)]
         for number in range(change, count):
             values[names[number]] = choices[number][chosen[number]]
-        passed = [None if last is None or last >= change else last for last in passed]
+        passed = [None if last_knob is None or last_knob >= change else last_knob for last_knob in passed]
 
 
 def _reads_of(test: Test[C], config: C, knobs: Mapping[str, Sequence[Any]]) -> set[str]:

@@ -71,8 +71,8 @@ class Template(Protocol):
 
     The functions take problems without an obstacle, and configurations that are legal for the problem. A template may
     have `DIRECTIONS`, the directions of problems that it takes, of `tvmconv.problem.DIRECTIONS`; one without it takes
-    "forward" alone. It may have `takes_places(config)`, which returns whether kernels can read and store operands at a
-    `Place` in a larger tensor; kernels of one without it cannot.
+    "forward" alone. It may have `takes_strided_rows(config)`, which returns whether kernels can read and store
+    operands that are `StridedRows` of a larger tensor; kernels of one without it cannot.
     """
 
     VERSION: int
@@ -178,7 +178,7 @@ class Selection:
         return layouts
 
     @property
-    def takes_places(self) -> bool:
-        """Return whether the kernel can read and store operands at a `Place` in a larger tensor."""
-        test: Callable[[Any], bool] | None = getattr(self.template, "takes_places", None)
+    def takes_strided_rows(self) -> bool:
+        """Return whether the kernel can read and store operands that are `StridedRows` of a larger tensor."""
+        test: Callable[[Any], bool] | None = getattr(self.template, "takes_strided_rows", None)
         return test is not None and test(self.config)

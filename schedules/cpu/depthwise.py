@@ -28,7 +28,7 @@ from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ..open_sizes import few_rows
+from ..open_sizes import tiles_of_open_rows
 from ..space import ceil_div, divisors, evenly, named, tile_sizes, wasted
 from ..template import Layouts
 from .machine import PARALLEL_FLOPS, STACK_BYTES, staged_bytes
@@ -93,8 +93,8 @@ def _tiles_in_blocks(problem: Problem, block: int, target: tvm.target.Target) ->
     """Yield the configurations that a default is chosen from where channels are in blocks."""
     workload = problem.workload
     (height, width), taps = workload.output_size, prod(workload.kernel)
-    most = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
-    sums = max(1, min(most, 3 * cpu_of(target).registers // 4 // ceil_div(block, cpu_of(target).lanes)))
+    limit = (STACK_BYTES - 1) // (workload.sum_bytes * block)  # sums of more bytes are in memory
+    sums = max(1, min(limit, 3 * cpu_of(target).registers // 4 // ceil_div(block, cpu_of(target).lanes)))
     for rows, columns in product(range(1, min(height, 8) + 1), range(1, min(width, 8) + 1)):
         whole, tile = _stays_whole(rows, columns), rows * columns
         if tile <= sums and (whole or taps * tile <= UNROLLED):
@@ -137,7 +137,7 @@ def _tiles(problem: Problem, rows: int, channels: int) -> int:
     row_bytes = staged_bytes(workload) * workload.read_by((rows, width))[1] * channels
     tiles = max(1, (STAGED_BYTES // row_bytes - workload.window[0]) // (rows * workload.stride[0]))
     steps = ceil_div(height, rows)
-    return few_rows(problem, rows, evenly(steps, tiles))
+    return tiles_of_open_rows(problem, rows, evenly(steps, tiles))
 
 
 def surplus(workload: ConvWorkload, config: Config) -> tuple[float, float]:

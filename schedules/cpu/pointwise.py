@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
-from tvmconv.targets.devices import MOST_LANES, cpu_of
+from tvmconv.targets.devices import MAX_LANES, cpu_of
 
 from ..space import ceil_div, named, tile_sizes, wasted
 from ..template import Layouts
@@ -26,7 +26,7 @@ from .machine import PARALLEL_FLOPS, STACK_BYTES, staged_bytes
 from .model import Counts, Read, allocations, by_cache, operands, packed_weight, pieces, spilled, threads_of
 from .template import CpuTemplate, Tests, threads_for_work
 
-FEW_TILES = 4
+MAX_TILES = 4
 """The largest number of tiles of a task, where a plane is whole vectors."""
 
 
@@ -119,8 +119,8 @@ class Pointwise(CpuTemplate[Config]):
             return "is for dense convolutions"
         if not workload.kernel == workload.stride == (1, 1) or any(workload.padding):
             return "takes 1x1 kernels with a stride of 1 and without padding"
-        if (pixels := prod(workload.output_size)) < MOST_LANES:
-            return f"takes planes of {MOST_LANES} pixels or more, not {pixels}"
+        if (pixels := prod(workload.output_size)) < MAX_LANES:
+            return f"takes planes of {MAX_LANES} pixels or more, not {pixels}"
         return None
 
     def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
@@ -175,13 +175,13 @@ class Pointwise(CpuTemplate[Config]):
             # channel.
             tiles = ceil_div(plane, vectors * lanes)
             if problem.has_open_planes:
-                tiles = FEW_TILES
+                tiles = MAX_TILES
             elif plane % lanes == 0:
-                tiles = max(each for each in range(1, FEW_TILES + 1) if wasted(tiles, each) <= 1.02)
+                tiles = max(each for each in range(1, MAX_TILES + 1) if wasted(tiles, each) <= 1.02)
             return Config(vectors, lanes, block, tiles, parallel)
 
-        most = ceil_div(plane, lanes)
-        return (config(vectors) for vectors in {min(vectors, most) for vectors in (2, 3)})
+        limit = ceil_div(plane, lanes)
+        return (config(vectors) for vectors in {min(vectors, limit) for vectors in (2, 3)})
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, cpu = problem.workload, cpu_of(target)

@@ -46,8 +46,8 @@ class Config:
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"channels": "block_m"}
 
 
-FEW_TILES = 12
-"""The number of tiles of a band that are too few for the time that reading its code takes."""
+LEAST_TILES = 12
+"""The least number of tiles of a band that is worth the time that reading its code takes."""
 
 ROW_PIECE = 64
 """The largest number of pixels of a row that are stored at once: LLVM makes vectors of them."""
@@ -138,12 +138,12 @@ class Sparse(CpuTemplate[Config]):
 
         # Bands that stay in the second cache; several tiles each, or the code of all channels is read for a few pixels
         row_bytes = workload.sum_bytes * workload.in_channels * prod(workload.stride) * pitch
-        most = max(1, cpu_of(target).l2_bytes // row_bytes - workload.window[0] // workload.stride[0])
+        limit = max(1, cpu_of(target).l2_bytes // row_bytes - workload.window[0] // workload.stride[0])
         threads = int(target.attrs.get("num-cores", 1)) if parallel else 1
-        bands = max(ceil_div(height, most), 1)
+        bands = max(ceil_div(height, limit), 1)
         shares = 1
         if workload.batch * bands < threads:
-            if pitch * height >= threads * FEW_TILES * lanes:
+            if pitch * height >= threads * LEAST_TILES * lanes:
                 bands = ceil_div(threads, workload.batch)
             else:
                 shares = min(ceil_div(threads, workload.batch * bands), ceil_div(workload.out_channels, channels))

@@ -22,7 +22,7 @@ Element = Callable[..., tuple[Sequence[Any], "tirx.PrimExpr"]]
 def description(operands: Sequence[tirx.Buffer], extents: Sequence[int], kinds: str, element: Element) -> PrimFunc:
     """Return what an intrinsic computes, in loops of these extents; the last operand is its result.
 
-    A loop is over places of the result, "S" among the kinds, or over terms of its sums, "R". This is what the script
+    A loop is over elements of the result, "S" among the kinds, or over terms of its sums, "R". This is what the script
     `@T.prim_func` would be parsed to: its parser takes ten times as long, and reads the source of all its callers.
     """
     *read, written = operands
@@ -35,8 +35,8 @@ def description(operands: Sequence[tirx.Buffer], extents: Sequence[int], kinds: 
             T.reads(*map(_whole, read))
             T.writes(_whole(written))
             with T.grid(*extents) as loops, T.sblock("element"):
-                place, value = element(*T.axis.remap(kinds, loops))
-                T.buffer_store(written, value, place)
+                index, value = element(*T.axis.remap(kinds, loops))
+                T.buffer_store(written, value, index)
     return builder.get()
 
 

@@ -21,7 +21,7 @@ PRODUCTS = 16 * 8 * 16
 REGISTERS = 65536
 """The number of 32-bit registers of a multiprocessor, which its blocks share."""
 
-MOST_REGISTERS = 255
+MAX_REGISTERS = 255
 """The number of registers that a thread may have."""
 
 BLOCK_BYTES = 1024

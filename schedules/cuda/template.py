@@ -15,7 +15,7 @@ from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ..estimated import EstimatedTemplate
 from ..space import Space, ceil_div, ceil_to, named
-from .machine import BLOCK_BYTES, MOST_REGISTERS, QUARTERS, REGISTERS
+from .machine import BLOCK_BYTES, MAX_REGISTERS, QUARTERS, REGISTERS
 from .model import Counts, clocks
 from .model.rates import factors_of, rates_of
 
@@ -43,10 +43,10 @@ class GpuTemplate(EstimatedTemplate[C]):
     from these. A subclass whose estimate is by a model of its own overrides `estimate`.
     """
 
-    MOST_UNROLLED: float = inf
+    MAX_UNROLLED: float = inf
     """The most instructions of a thread that follow each other without a loop."""
 
-    MOST_THREADS_Z = 64
+    MAX_THREADS_Z = 64
     """The most threads of a block along z."""
 
     WORTH_A_TRIAL = 1.5
@@ -69,14 +69,14 @@ class GpuTemplate(EstimatedTemplate[C]):
         return 0
 
     def instructions(self, problem: Problem, config: C) -> float:
-        """Return the instructions of a thread that follow each other without a loop, at most `MOST_UNROLLED`."""
+        """Return the instructions of a thread that follow each other without a loop, at most `MAX_UNROLLED`."""
         return 0
 
-    def most_registers(self, problem: Problem, config: C) -> int:
+    def max_registers(self, problem: Problem, config: C) -> int:
         """Return the most registers of a thread with which a block has room, in whole fours of warps: one a quarter."""
-        return min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
+        return min(MAX_REGISTERS, REGISTERS // ceil_to(config.threads, QUARTERS * WARP))
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         """Return the most bytes of dynamic shared memory of a block.
 
         A template whose buffers are static, in the scope "shared", returns the target's `max_shared_memory_per_block`.
@@ -84,7 +84,7 @@ class GpuTemplate(EstimatedTemplate[C]):
         return gpu_of(target).shared_bytes - BLOCK_BYTES
 
     def threads_z(self, config: C) -> int:
-        """Return the threads of a block along z, at most `MOST_THREADS_Z`."""
+        """Return the threads of a block along z, at most `MAX_THREADS_Z`."""
         return 1
 
     def rules(self, problem: Problem) -> Tests[C]:
@@ -105,17 +105,17 @@ class GpuTemplate(EstimatedTemplate[C]):
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[C]:
         """Return the tests that a configuration must pass, by name."""
-        shared = self.most_shared_bytes(target)
-        most_threads = int(target.attrs["max_threads_per_block"])
+        shared = self.max_shared_bytes(target)
+        max_threads = int(target.attrs["max_threads_per_block"])
 
         def threads(config: C) -> bool:
-            return config.threads <= most_threads and self.threads_z(config) <= self.MOST_THREADS_Z
+            return config.threads <= max_threads and self.threads_z(config) <= self.MAX_THREADS_Z
 
         def registers(config: C) -> bool:
-            return self.registers(problem, config) <= self.most_registers(problem, config)
+            return self.registers(problem, config) <= self.max_registers(problem, config)
 
         def straight_line(config: C) -> bool:
-            return self.instructions(problem, config) <= self.MOST_UNROLLED
+            return self.instructions(problem, config) <= self.MAX_UNROLLED
 
         def shared_memory(config: C) -> bool:
             return self.shared_bytes(problem, config) <= shared
@@ -123,7 +123,7 @@ class GpuTemplate(EstimatedTemplate[C]):
         def grid(config: C) -> bool:
             return self.blocks(problem, config) < 2**31 and self.blocks_y(problem, config) < 2**16
 
-        unrolled = named(straight_line) if inf > self.MOST_UNROLLED else {}
+        unrolled = named(straight_line) if inf > self.MAX_UNROLLED else {}
         return {**self.rules(problem), **named(threads, registers, shared_memory, grid), **unrolled}
 
     def clocks(self, counts: Counts, target: tvm.target.Target) -> float:

@@ -188,7 +188,7 @@ def test_what_a_template_chooses_without_a_record() -> None:
 
 def test_the_values_of_a_template_that_runs_with_a_configuration_stay() -> None:
     config = space_of(3).get(5)
-    assert [axis.place for axis in config.define_split("tile", 6, num_outputs=2)] == [0, 1]
+    assert [axis.number for axis in config.define_split("tile", 6, num_outputs=2)] == [0, 1]
     assert config.define_knob("number", [7]) == []
     assert config["tile"].size == (-1, 2)
     config.raise_error("too much")

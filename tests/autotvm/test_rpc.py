@@ -32,7 +32,7 @@ from tvmconv.autotvm import rpc, task
 from tvmconv.autotvm.measure import MeasureInput, Status, measure_option
 from tvmconv.autotvm.measure.builder import LocalBuilder
 from tvmconv.autotvm.rpc import runner as rpc_runner
-from tvmconv.autotvm.rpc.runner import RPCRunner, alike, count_servers
+from tvmconv.autotvm.rpc.runner import RPCRunner, count_servers, equal_facts
 from tvmconv.autotvm.templates import create_task
 from tvmconv.cli import main
 from tvmconv.problem.errors import InvalidArgumentError, NoDeviceError
@@ -267,7 +267,7 @@ def test_an_error_that_repeats_is_told_once(monkeypatch: pytest.MonkeyPatch, cap
 
     runner = object.__new__(RPCRunner)
     runner.key, runner._closed, runner._free = KEY, False, SimpleQueue()
-    monkeypatch.setattr(runner, "_require_alike", lambda server, kind: None)
+    monkeypatch.setattr(runner, "_require_equal_facts", lambda server, kind: None)
     runner._begin_again(client := Client(), "llvm")  # type: ignore[arg-type]
     assert runner._free.get_nowait() is client
     (record,) = caplog.records
@@ -294,11 +294,11 @@ def test_servers_that_differ_are_refused() -> None:
         facts = rpc.ServerFacts(host, DeviceFacts(name), "sm_90", version, tvm.__version__)
         return msgspec.json.encode(facts).decode()
 
-    assert len(alike(KEY, [answer("a", "H100"), answer("b", "H100")])) == 2
+    assert len(equal_facts(KEY, [answer("a", "H100"), answer("b", "H100")])) == 2
     with pytest.raises(InvalidArgumentError, match=r"A100 with .* on b, H100 with .* on a"):
-        alike(KEY, [answer("a", "H100"), answer("b", "A100")])
+        equal_facts(KEY, [answer("a", "H100"), answer("b", "A100")])
     with pytest.raises(InvalidArgumentError, match="tvmconv 0.0.1"):
-        alike(KEY, [answer("a", "H100", "0.0.1")])
+        equal_facts(KEY, [answer("a", "H100", "0.0.1")])
 
 
 def test_who_is_missing_is_said(tracker: int, monkeypatch: pytest.MonkeyPatch) -> None:

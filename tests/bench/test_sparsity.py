@@ -84,7 +84,7 @@ def test_dense_suites_have_no_sparse_peers(tiny: None) -> None:
 
 def test_weight_that_is_too_much_code(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share of zeros that leaves too much to compile makes a row without a kernel; peers are measured."""
-    monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), most_products=200))
+    monkeypatch.setattr(kernels, "backend_of", lambda target: replace(backend_of(target), max_products=200))
     options = ["bench", "suite", "sparse-paper", "--rounds", 1, "--peers", "pytorch", "--sparsity"]
     dense, sparse = (tvmconv_json(*options, share)["rows"][0] for share in (0, 0.9))
     assert "multiply-adds of a thread; at most 200 are compiled in" in dense["skipped"]["tvmconv"]

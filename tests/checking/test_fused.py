@@ -28,8 +28,8 @@ def result_of(problem: FusedProblem, operands: dict[str, np.ndarray]) -> np.ndar
     """Return the result that float64 gives, rounded to its type."""
     result = random_operands(problem.workload)["output"]
     reference = fused_row(problem.workload).reference(problem, operands, np.random.default_rng(1), result.size)
-    for part in reference.parts:
-        result.reshape(-1)[part.indices] = part.result
+    for sample in reference.samples:
+        result.reshape(-1)[sample.indices] = sample.result
     return result
 
 

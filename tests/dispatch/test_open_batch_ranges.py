@@ -15,7 +15,7 @@ from tvmconv import ConvWorkload
 from tvmconv.compute.open_sizes import VARIABLES
 from tvmconv.dispatch import Selection, ranges, select, select_ranges
 from tvmconv.dispatch.ranges import ASSUMED_BATCHES
-from tvmconv.lowering import KERNEL_NAME, Part, as_scheduled, build, join, limited, lower
+from tvmconv.lowering import KERNEL_NAME, RangeFunction, as_scheduled, build, join, limited, lower
 from tvmconv.lowering.serial import TWIN_TARGET
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import Problem
@@ -79,13 +79,13 @@ def test_a_batch_that_no_workload_has_is_not_assumed() -> None:
     assert all(each.problem.workload.batch < 64 for each in select_ranges(large, SM_90))
 
 
-def parts() -> list[Part]:
+def parts() -> list[RangeFunction]:
     """Return kernels for batches from 1, 3 and 5 on, each with another activation."""
     found = []
     for least, high in ((1, None), (3, 6.0), (5, 1.0)):
         workload = msgspec.structs.replace(DEPTHWISE, epilogue=msgspec.structs.replace(DEPTHWISE.epilogue, high=high))
         problem = with_open_batch(workload)
-        found.append(Part(least, *take_out(lower(problem, select(problem, SM_90), SM_90, KERNEL_NAME), SM_90)))
+        found.append(RangeFunction(least, *take_out(lower(problem, select(problem, SM_90), SM_90, KERNEL_NAME), SM_90)))
     return found
 
 
@@ -104,7 +104,7 @@ def test_the_kernel_for_the_batch_runs() -> None:
 
 def test_a_batch_past_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image has 6 * 13 * 11 numbers of four bytes: two of them are not past the limit that is set, three are."""
-    monkeypatch.setattr("tvmconv.lowering.open_sizes.ranges.MOST_BYTES", 2 * 4 * 6 * 13 * 11)
+    monkeypatch.setattr("tvmconv.lowering.open_sizes.ranges.MAX_BYTES", 2 * 4 * 6 * 13 * 11)
     twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(*join(parts()), SM_90))}), CPU)
     for batch in (2, 3):
         tensors = [tvm.runtime.tensor(array) for array in random_operands(at(DEPTHWISE, batch)).values()]
@@ -122,7 +122,7 @@ def test_arrays_are_shared_and_no_larger_than_they_are_used() -> None:
         config = replace(select(with_open_batch(DENSE), SM_90, algorithm="direct").config, packed=True, split_k=split_k)
         selection = select(with_open_batch(DENSE), SM_90, config)
         func = lower(with_open_batch(DENSE), selection, SM_90, KERNEL_NAME)
-        found.append(Part(least, *take_out(func, SM_90)))
+        found.append(RangeFunction(least, *take_out(func, SM_90)))
     packed, sums = found[0].workspace.parameters
     _, workspace = join(found)
     assert sums == ((4, 1, 128, "batch * 784"), "float32")
@@ -138,12 +138,12 @@ def test_arrays_are_shared_and_no_larger_than_they_are_used() -> None:
 def test_arrays_that_are_alike_stay_apart_in_one_part() -> None:
     """The first part has two such arrays, and shares one with the second."""
 
-    def part(least: int, *factors: int) -> Part:
+    def part(least: int, *factors: int) -> RangeFunction:
         x = te.placeholder((VARIABLES["batch"], 4), name="x")
         stages = [topi.multiply(x, float(factor)) for factor in factors]
         output = te.compute(x.shape, lambda *index: sum(stage[index] for stage in stages), name="output")
         func = as_scheduled(te.create_prim_func([x, output]), KERNEL_NAME)
-        return Part(least, *take_out(func, SM_90))
+        return RangeFunction(least, *take_out(func, SM_90))
 
     func, workspace = join([part(1, 2, 10), part(3, 5)])
     assert [shape for shape, _ in workspace.parameters] == [("batch", 4), ("T.min(batch, 2)", 4)]

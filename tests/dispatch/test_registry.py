@@ -344,9 +344,11 @@ def test_a_function_that_comes_again_replaces_the_one_before() -> None:
         ("cpu/direct", {}, False),
     ],
 )
-def test_a_selection_says_whether_its_kernel_takes_places(name: str, changes: dict[str, int], expected: bool) -> None:
+def test_a_selection_says_whether_its_kernel_takes_strided_rows(
+    name: str, changes: dict[str, int], expected: bool
+) -> None:
     """The copy engine, which teams of warps wait for, takes none."""
     template = dispatch.TEMPLATES[name]
     selection = dispatch.Selection(template, replace(template.LEAST, **changes), "of this test", name)
-    assert selection.takes_places is expected
+    assert selection.takes_strided_rows is expected
     assert selection.layouts is template.LAYOUTS

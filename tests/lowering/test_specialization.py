@@ -19,7 +19,14 @@ from tests.schedules.cases.tensor import FIRST, LAST, Layouts, layer, mma, nothi
 from tvmconv.compute import to_logical
 from tvmconv.compute.annotations import BulkCopy
 from tvmconv.compute.substitution import evaluated
-from tvmconv.compute.tensor.chunks import STEP_BYTES, STEPS, chunks_of_tap, has_groups_apart, last_steps, row_bytes
+from tvmconv.compute.tensor.chunks import (
+    STEP_BYTES,
+    STEPS,
+    chunks_of_tap,
+    has_separate_groups,
+    last_chunk_steps,
+    row_bytes,
+)
 from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_kernel, lower
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
@@ -142,7 +149,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
         for turn, (tile, of_part) in enumerate(product(own, range(chunks))):
             maps, slots, (at_x, *at_weights) = zip(*copies[each * turn : each * (turn + 1)], strict=True)
             assert set(slots) == {turn % config.num_stages}
-            if has_groups_apart(workload):
+            if has_separate_groups(workload):
                 part, group, pt, kt = np.unravel_index(tile, (config.split_k, workload.groups, tiles, per_group))
             else:
                 extents = config.split_k, through, tiles, workload.groups, per_group // through
@@ -150,7 +157,7 @@ def test_chunks_are_those_of_the_convolution(name: str) -> None:
                 kt += way * extents[-1]
             chunk = int(part) * chunks + of_part
             is_last = chunk % chunks_of_tap(workload) == chunks_of_tap(workload) - 1
-            steps = last_steps(workload) if is_last else STEPS
+            steps = last_chunk_steps(workload) if is_last else STEPS
             used, lanes = (size // workload.itemsize for size in (steps * STEP_BYTES, row_bytes(steps)))
             assert all(name.endswith(f"_{lanes}") for name in maps)
             wanted = chunk_of_input(problem, x, pt, group, chunk, config.block_m)[: pixels - pt * config.block_m, :used]
@@ -186,7 +193,7 @@ def test_machine_code(name: str) -> None:
         assert (kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes) == (0, 0, 0)
     for instruction in ("cp.async.bulk.tensor.4d", "setmaxnreg.inc", "setmaxnreg.dec", "mbarrier.try_wait", "wgmma"):
         assert instruction in ptx, instruction
-    per_tap, left = chunks_of_tap(problem.workload), last_steps(problem.workload)
+    per_tap, left = chunks_of_tap(problem.workload), last_chunk_steps(problem.workload)
     steps = left if per_tap == 1 or left == STEPS else STEPS + left
     assert ptx.count("wgmma.mma_async") == config.tile.tiles_m * steps * max(1, tf32_products(problem))
     assert "cp.async.cg" not in ptx
@@ -307,8 +314,8 @@ def test_factors_of_two_types_keep_their_order() -> None:
     """Instructions tell the type of the first factor from that of the second: pixels of uint8 have weights of int8."""
     signed, unsigned = (layer((8, 64, 24, 24), (128, 64, 3, 3), dtype) for dtype in ("int8", "uint8"))
     config = wgmma(96, 128, 1, 2, 3, teams=1, channel_rows=True)
-    assert tensor.constraints(signed, SM_90)["turned"](config)
-    assert not tensor.constraints(unsigned, SM_90)["turned"](config)
+    assert tensor.constraints(signed, SM_90)["transposed"](config)
+    assert not tensor.constraints(unsigned, SM_90)["transposed"](config)
     assert not tensor.default_config(unsigned, SM_90).channel_rows
 
 

@@ -93,7 +93,7 @@ def test_lengths_share_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_rows_too_long_for_tiles_have_kernels_of_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator, "MOST_TILES", 150)
+    monkeypatch.setattr(operator, "MAX_TILES", 150)
     for length in (100, 151):
         check(Sequences((1, 2, length), 3, bias=False, activation=None))
 

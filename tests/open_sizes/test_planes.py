@@ -12,13 +12,13 @@ import tvmconv
 from tests.shared.huge_arrays import huge
 from tvmconv import ConvWorkload, load
 from tvmconv.dispatch import select
-from tvmconv.lowering import MOST_TILES
+from tvmconv.lowering import MAX_TILES
 from tvmconv.network import Network, build
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.errors import InvalidArgumentError, UnsupportedModelError
 from tvmconv.schedules.cpu import direct, pointwise
 from tvmconv.schedules.cpu.direct import im2win
-from tvmconv.schedules.open_sizes import LITTLE_WASTE, few_rows, samples
+from tvmconv.schedules.open_sizes import LITTLE_WASTE, samples, tiles_of_open_rows
 from tvmconv.schedules.space import wasted
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
@@ -118,9 +118,9 @@ def test_vectors_at_the_end_of_rows_of_known_width(algorithm: str) -> None:
 def test_more_tiles_than_a_kernel_counts() -> None:
     operator = tvmconv.compile(ConvWorkload.depthwise((1, 1, 1, 40), (1, 1, 1, 1)), open_sizes=("width",))
     w = np.ones((1, 1, 1, 1), "float32")
-    assert operator(np.ones((1, 1, 1, MOST_TILES), "float32"), w).sum() == MOST_TILES
-    with pytest.raises(InvalidArgumentError, match=f"x is .*; expected an output of at most {MOST_TILES} rows and col"):
-        operator(np.ones((1, 1, 1, MOST_TILES + 1), "float32"), w)
+    assert operator(np.ones((1, 1, 1, MAX_TILES), "float32"), w).sum() == MAX_TILES
+    with pytest.raises(InvalidArgumentError, match=f"x is .*; expected an output of at most {MAX_TILES} rows and col"):
+        operator(np.ones((1, 1, 1, MAX_TILES + 1), "float32"), w)
 
 
 def test_configurations_for_any_size_waste_little() -> None:
@@ -132,7 +132,7 @@ def test_configurations_for_any_size_waste_little() -> None:
     heights = [each.output_size[0] for each in samples(problem)]
     assert min(heights) < 55 < max(heights)
     assert sum(wasted(height, opened.config.rows * opened.config.tiles) for height in heights) / 5 <= LITTLE_WASTE
-    assert few_rows(problem, 1, 55) < 55
+    assert tiles_of_open_rows(problem, 1, 55) < 55
     assert samples(Problem(workload)) == (workload,)
 
 

@@ -138,8 +138,8 @@ def test_sizes_past_what_kernels_count_are_refused(monkeypatch: pytest.MonkeyPat
     problem = Problem(ConvWorkload.depthwise((1, 1, 8, 9), (1, 1, 1, 1)), open_sizes=OPEN_SIZES)
     func = lower(problem, select_ranges(problem, SM_90)[0].selection, SM_90, KERNEL_NAME)
     for limit, value, height, width, message in (
-        ("MOST_BYTES", 288, 9, 9, "batch, height, width: too large, an array of this call has over 288 bytes"),
-        ("MOST_BLOCKS", 1, 8, 99, "height or width: too large, a grid has over 1 tiles"),
+        ("MAX_BYTES", 288, 9, 9, "batch, height, width: too large, an array of this call has over 288 bytes"),
+        ("MAX_BLOCKS", 1, 8, 99, "height or width: too large, a grid has over 1 tiles"),
     ):
         monkeypatch.setattr(f"tvmconv.lowering.open_sizes.ranges.{limit}", value)
         twin = build(tvm.IRModule({KERNEL_NAME: serial_twin(limited(func, NO_WORKSPACE, SM_90))}), CPU)[KERNEL_NAME]

@@ -12,7 +12,7 @@ import pytest
 from tvmconv.lowering.workspace import Workspace
 from tvmconv.network.graph.sizes import Condition, Conditions
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.problem.expressions import MOST_CHARACTERS, Expression
+from tvmconv.problem.expressions import MAX_CHARACTERS, Expression
 
 FUNCTIONS = {"T.min": min, "ceil": ceil, "Cast": lambda dtype, value: float(value) if dtype == "float32" else value}
 
@@ -51,7 +51,7 @@ def test_arithmetic(text: str, values: Mapping[str, Any], expected: object) -> N
         "(lambda: 1)()",
         "n +",
         "",
-        "-" * (MOST_CHARACTERS + 1) + "1",
+        "-" * (MAX_CHARACTERS + 1) + "1",
         "(" * 5000 + "1" + ")" * 5000,
         "-" * 50000 + "1",
     ],

@@ -138,7 +138,7 @@ def test_layouts_are_inverse() -> None:
         stored = from_logical(array, layout)
         assert stored.shape == layout.shape(array.shape)
         np.testing.assert_array_equal(to_logical(stored, layout), array)
-        place = layout.place(1, 11, 2, 3)
+        place = layout.memory_index(1, 11, 2, 3)
         assert stored[place] == array[1, 11, 2, 3]
         assert layout.logical(*place) == (1, 11, 2, 3)
     np.testing.assert_array_equal(from_logical(array, weight_layout("KRSC")), array.transpose(0, 2, 3, 1))

@@ -42,7 +42,7 @@ def test_memory_is_used_again_when_no_view_is_left(view: Callable[[np.ndarray], 
 
 def test_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was given back last stays, as far as it fits; more than fits at all does not."""
-    monkeypatch.setattr(pool, "KEPT_BYTES", 100)
+    monkeypatch.setattr(pool, "MAX_FREE_BYTES", 100)
     memory = Pool()
     arrays = [memory.empty((40,), "uint8") for _ in range(3)]
     first, second, third = map(address, arrays)

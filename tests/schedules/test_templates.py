@@ -23,7 +23,7 @@ from tests.shared.records import record
 from tests.shared.sparing import every, sparing
 from tvmconv.autotvm.record import decode, encode
 from tvmconv.dispatch import select
-from tvmconv.dispatch.registry import TEMPLATES, algorithm_of, kept_space
+from tvmconv.dispatch.registry import TEMPLATES, algorithm_of, cached_space
 from tvmconv.targets import resolve_target
 from tvmconv.testing import conformance
 from tvmconv.testing.configs import legal_configs
@@ -88,7 +88,7 @@ def check(row: Row, operands: int) -> None:
 
 def in_random_configuration(row: Row) -> Row:
     require_instructions(row)
-    space = kept_space(TEMPLATES[row.name], row.problem, str(target_of(row.name)))
+    space = cached_space(TEMPLATES[row.name], row.problem, str(target_of(row.name)))
     return replace(row, config=next(legal_configs(space, row.id)))
 
 

@@ -25,12 +25,12 @@ from tvmconv.dispatch import algorithms_for, select, template_for
 from tvmconv.lowering import build, build_function, lower
 from tvmconv.problem import OPEN_SIZES, Problem
 from tvmconv.problem.errors import InvalidArgumentError
-from tvmconv.schedules.cpu.winograd import FEW_CHANNELS
+from tvmconv.schedules.cpu.winograd import LEAST_CHANNELS
 from tvmconv.schedules.cpu.winograd import template as winograd
 from tvmconv.schedules.cpu.winograd.tiles import (
-    MOST_ACROSS,
+    MAX_ROW_TILES,
     bands_of,
-    most_columns,
+    max_columns,
     tiles_across,
     weight_bytes,
 )
@@ -138,7 +138,7 @@ def test_space_begins_with_the_default_and_is_legal(name: str) -> None:
     space = winograd.space(problem, CPU)
     check_space(space, winograd.default_config(problem, CPU))
     assert "known_tiles" in space.violated(replace(space.default, outputs=3))
-    few = problem.workload.in_channels < FEW_CHANNELS
+    few = problem.workload.in_channels < LEAST_CHANNELS
     assert ("exact" in space.violated(replace(space.default, outputs=4))) is few
     assert "whole_images" in space.violated(replace(space.default, images=problem.workload.batch + 1))
 
@@ -282,7 +282,7 @@ def test_wide_rows_that_a_kernel_does_not_count(tmp_path: Path) -> None:
     problem = Problem(layer(64, (8, 8), 64, 16), open_sizes=("width",))
     config = winograd.Config(4, 1, 1, 4, 1, 16, shared=False, parallel=False)
     most = (2**31 - 1) // (36 * 64 * 4) * 4
-    assert most_columns(problem.workload, config) == most
+    assert max_columns(problem.workload, config) == most
     kernel = build_function(lower(problem, select(problem, CPU, config, "winograd"), CPU, "kernel"), CPU)
     x = tvm_ffi.from_dlpack(huge(tmp_path, (1, 4, 8, most + 4, 16)))
     with pytest.raises(ValueError, match=f"width: too large, an output has over {most} columns"):
@@ -293,7 +293,7 @@ def test_open_planes_save_multiplications() -> None:
     problem = Problem(layer(64, (112, 112), 64, 16), open_sizes=OPEN_SIZES)
     chosen = select(problem, AVX512)
     assert (chosen.name, chosen.reason) == ("cpu/winograd", "default configuration")
-    assert tiles_across(problem, chosen.config) <= MOST_ACROSS
+    assert tiles_across(problem, chosen.config) <= MAX_ROW_TILES
 
 
 def test_tiles_that_do_not_fill_a_band_are_summed_without_a_test() -> None:

@@ -63,7 +63,7 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
         self.until = until
         self._live: Any = None
         self._begun: tuple[float, int] | None = None
-        self._said = -inf
+        self._last_line = -inf
         self._figures = ""
         scale_of(si_prefix)
         console = Console(stderr=True)
@@ -105,8 +105,8 @@ class progress_bar:  # noqa: N801 (AutoTVM's name)
         if self._live is not None:
             self._live.start()
             self._live.update(self._drawn(trials, text), refresh=True)
-        elif time.monotonic() - self._said >= QUIET_SECONDS:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self._last_line = time.monotonic()
             self._say(text)
 
     def _time_left(self, trials: int, rate: float, now: float) -> list[str]:

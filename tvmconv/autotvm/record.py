@@ -8,7 +8,7 @@ from tvmconv.dispatch.record import Log, Record, append, decode, encode, load_fr
 from tvmconv.problem.errors import names_of
 
 from .gone import NAMES
-from .tidy import picked, readable, rewrite
+from .tidy import best_records, readable, rewrite
 
 __all__ = ["Log", "Record", "append", "decode", "encode", "load_from_file", "pick_best"]
 
@@ -28,4 +28,4 @@ def pick_best(in_file: str | PathLike[str], out_file: str | PathLike[str]) -> No
     True
     """
     given = readable(in_file)
-    rewrite(out_file, lambda there: picked([there, given]))
+    rewrite(out_file, lambda there: best_records([there, given]))

@@ -124,8 +124,10 @@ def tune_tasks(
         def ended(search: Tuner = search, share: int = share, ends: float = ends) -> bool:
             return stop() or (0 < search.trials < share and time.monotonic() >= ends)
 
-        with progress_bar(share, f"task {i + 1}/{len(tasks)} {task.problem}", later=sum(later), until=until) as shown:
-            each: tuple[Callback, ...] = (keep, shown, *callbacks)
+        with progress_bar(
+            share, f"task {i + 1}/{len(tasks)} {task.problem}", later=sum(later), until=until
+        ) as progress:
+            each: tuple[Callback, ...] = (keep, progress, *callbacks)
             search.tune(share, measure_option, early_stopping, each, ended)
             if ended():  # by time: what was found is still to be confirmed
                 search.tune(min(share, search.trials), measure_option, early_stopping, each, stop)
@@ -142,8 +144,8 @@ def shares(trials: int, sizes: Sequence[int]) -> list[int]:
     """
     given = [0] * len(sizes)
     smallest_first = sorted(range(len(sizes)), key=lambda i: sizes[i])
-    for taken, i in enumerate(smallest_first):
-        given[i] = min(sizes[i], trials // (len(sizes) - taken))
+    for number, i in enumerate(smallest_first):
+        given[i] = min(sizes[i], trials // (len(sizes) - number))
         trials -= given[i]
     return given
 

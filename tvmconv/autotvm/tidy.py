@@ -94,7 +94,7 @@ def compacted(log: Log) -> list[Record]:
     return kept
 
 
-def picked(logs: Iterable[Log]) -> list[Record]:
+def best_records(logs: Iterable[Log]) -> list[Record]:
     """Return the records of the best configurations of several logs, each once."""
     ended = merged(Log(log.records) for log in logs)
     kept: list[Record] = []

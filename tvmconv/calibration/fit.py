@@ -77,7 +77,7 @@ class Model:
     """The rates that a fit begins with."""
     modules: Mapping[str, str]
     """The modules of templates, by their algorithms."""
-    alike: Mapping[str, str]
+    factors_of_others: Mapping[str, str]
     """The modules of templates that have the factors of another one."""
     row_of: Callable[[Any], Any]
     """The function that returns the row of the device table for a target."""
@@ -119,7 +119,7 @@ ON_CPU = Model(
     cpu.model.clocks,
     CPU_START,
     cpu.MODULES,
-    cpu_rates.ALIKE,
+    cpu_rates.FACTORS_OF_OTHERS,
     cpu_of,
     cpu_rates.table,
     cpu_rates.shipped_rates,
@@ -136,7 +136,7 @@ OUTLIER = 0.03
 FEWEST = 4
 """The fewest configurations of a problem whose regret is told."""
 
-MOST = 64
+MAX_CONFIGURATIONS = 64
 """The most configurations of a problem in the fit."""
 
 
@@ -175,15 +175,15 @@ def counts_work(name: str) -> bool:
     folder, _, algorithm = name.partition("/")
     if folder not in MODELS or algorithm not in MODELS[folder].modules:
         return False
-    return _own(name).counts is not EstimatedTemplate.counts
+    return _template_class(name).counts is not EstimatedTemplate.counts
 
 
 def chooses_by_counts(name: str) -> bool:
     """Return whether a template is one whose configurations the model chooses, by its counts."""
-    return counts_work(name) and _own(name).estimate is EstimatedTemplate.estimate
+    return counts_work(name) and _template_class(name).estimate is EstimatedTemplate.estimate
 
 
-def _own(name: str) -> type[EstimatedTemplate[Any]]:
+def _template_class(name: str) -> type[EstimatedTemplate[Any]]:
     template = template_named(name)
     assert isinstance(template, EstimatedTemplate)
     return type(template)
@@ -202,7 +202,7 @@ def module_of(name: str) -> str:
 def counted_as(name: str) -> str:
     """Return the module of the factors of a template: of the template, or of one that shares its loops."""
     module = module_of(name)
-    return model_of(name).alike.get(module, module)
+    return model_of(name).factors_of_others.get(module, module)
 
 
 def _measured(name: str, given: str, device: str, problem: Problem, configs: dict[str, float]) -> Measured:
@@ -252,8 +252,10 @@ class Fit:
         columns = np.concatenate([each.counts for each in problems]).T
         rates, factors = self._split(np.exp(parameters))
         counts = self.model.counts(**dict(zip(self.model.names, columns, strict=True)))
-        told = self.model.clocks(counts, self.machine, type(self.model.start)(*rates), Factors(*factors[:, template]))
-        return np.log(told / self.machine.clock)
+        estimated = self.model.clocks(
+            counts, self.machine, type(self.model.start)(*rates), Factors(*factors[:, template])
+        )
+        return np.log(estimated / self.machine.clock)
 
     def _split(self, values: Any) -> tuple[Any, Any]:
         """Return the rates, and the factors as an array (2, templates)."""
@@ -263,7 +265,7 @@ class Fit:
 
     def fitted(self, problems: Sequence[Measured]) -> Any:
         """Return the parameters that are fitted to problems."""
-        some = [_at_most(each, MOST) for each in problems]
+        some = [_evenly_chosen(each, MAX_CONFIGURATIONS) for each in problems]
         sizes = np.array([len(each.seconds) for each in some])
         of_template = Counter(each.template for each in some)
         number = np.repeat(np.arange(len(some)), sizes)
@@ -271,14 +273,14 @@ class Fit:
         seconds = np.concatenate([each.seconds for each in some])
         fastest = np.repeat([each.seconds.min() for each in some], sizes)
         near = np.clip(fastest / seconds, 0.2, 1)
-        own = np.full(len(self.start), FACTOR_WEIGHT)
-        own[: len(self.model.rates)] = RATE_WEIGHT
+        weights = np.full(len(self.start), FACTOR_WEIGHT)
+        weights[: len(self.model.rates)] = RATE_WEIGHT
 
         def errors(parameters: Any) -> Any:
             error = self.logarithms(parameters, some) - np.log(seconds)
             mean = np.bincount(number, error * near) / np.bincount(number, near)
             within = WITHIN * near * (error - mean[number])
-            return np.concatenate([weight * error, weight * within, own * (parameters - self.start)])
+            return np.concatenate([weight * error, weight * within, weights * (parameters - self.start)])
 
         with np.errstate(over="ignore", invalid="ignore"):  # a step that is too long, which is taken back
             return least_squares(errors, self.start, loss="soft_l1", f_scale=OUTLIER, max_nfev=100, x_scale="jac").x
@@ -294,7 +296,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _at_most(each: Measured, count: int) -> Measured:
+def _evenly_chosen(each: Measured, count: int) -> Measured:
     if len(each.seconds) <= count:
         return each
     some = np.random.default_rng(0).choice(len(each.seconds), count, replace=False)

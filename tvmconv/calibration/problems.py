@@ -16,7 +16,7 @@ from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.fused.attention import Attention
 from tvmconv.problem.fused.gate import Gate
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import backend_of, computes_with
 
@@ -25,9 +25,9 @@ from tvmconv.targets import backend_of, computes_with
 class Size:
     """The limits of a problem's size."""
 
-    most_bytes: int
+    max_bytes: int
     """The most bytes of its operands."""
-    most_flops: int
+    max_flops: int
     """The most floating-point operations; a problem in float32 without TF32 has an eighth of them at most."""
 
 
@@ -37,7 +37,7 @@ LARGE, SMALL = Size(2**27, 2**36), Size(2**25, 2**32)
 LEAST_BYTES = 2**18
 """The least bytes of the operands of a problem."""
 
-MOST_NONZEROS = 2**15
+MAX_NONZEROS = 2**15
 """The most non-zeros of a weight that is compiled in: kernels with more take half a minute to compile."""
 
 TURNS = 20_000
@@ -68,12 +68,12 @@ ON_CPU = Usual(
 
 
 def convolution(
-    draw: Draw, usual: Usual, inputs: int, outputs: int, kernel: int, most_side: int, groups: int = 1
+    draw: Draw, usual: Usual, inputs: int, outputs: int, kernel: int, max_side: int, groups: int = 1
 ) -> ConvWorkload:
     """Return a convolution of a number of channels of each group, with random planes, stride, type and layouts."""
     dtype, (layout, out_layout) = draw.of(usual.dtypes), draw.of(usual.layouts)
-    height = draw.logarithmic(min(4, most_side), most_side)
-    width = height if draw.chance(2 / 3) else draw.logarithmic(min(4, most_side), most_side)
+    height = draw.logarithmic(min(4, max_side), max_side)
+    width = height if draw.chance(2 / 3) else draw.logarithmic(min(4, max_side), max_side)
     workload = ConvWorkload.conv2d(
         (draw.of(usual.batches), groups * inputs, height, width),
         (groups * outputs, inputs, kernel, kernel),
@@ -90,9 +90,9 @@ def convolution(
     return msgspec.structs.replace(workload, layout=layout, w_layout=w_layout, out_layout=out_layout)
 
 
-def two_channels(draw: Draw, least: int, most: int) -> tuple[int, int]:
-    """Return two numbers of channels, from 8 * `least` to 8 * `most`."""
-    return 8 * draw.logarithmic(least, most), 8 * draw.logarithmic(least, most)
+def two_channels(draw: Draw, least: int, limit: int) -> tuple[int, int]:
+    """Return two numbers of channels, from 8 * `least` to 8 * `limit`."""
+    return 8 * draw.logarithmic(least, limit), 8 * draw.logarithmic(least, limit)
 
 
 def dense(draw: Draw, usual: Usual) -> ConvWorkload:
@@ -144,7 +144,7 @@ def attention(draw: Draw, usual: Usual) -> Workload:
     matrices, depth, dtype = draw.of((8, 12, 16, 96, 384)), draw.of((32, 64, 64, 80, 128)), draw.of(usual.dtypes[:-1])
     queries, keys = (draw.of((49, 50, 64, 197, 256, 577, 1024, 2048)) for _ in range(2))
     keys = queries if draw.chance(3 / 4) else keys
-    q, k, v, output = (Place.alone(matrices, count, depth) for count in (queries, keys, keys, queries))
+    q, k, v, output = (StridedRows.whole_tensor(matrices, count, depth) for count in (queries, keys, keys, queries))
     return Attention(matrices, depth, depth, dtype, dtype, depth**-0.5, q, k, v, output)
 
 
@@ -198,12 +198,12 @@ def random_problem(draw: Draw, algorithm: str, target: tvm.target.Target, size: 
             if workload.dtype == "int8" or workload.layout == "NHWC":
                 continue
             workload = workload.without_scale()
-            if prod(workload.w_shape) * (1 - sparsity) > MOST_NONZEROS:
+            if prod(workload.w_shape) * (1 - sparsity) > MAX_NONZEROS:
                 continue
-        if workload.flops > size.most_flops / (8 if workload.dtype == "float32" and word != "tf32" else 1):
+        if workload.flops > size.max_flops / (8 if workload.dtype == "float32" and word != "tf32" else 1):
             continue
         moved = sum(prod(shape) * STORAGE_TYPES[dtype].itemsize for shape, dtype in workload.operands.values())
-        if not LEAST_BYTES <= moved <= size.most_bytes:
+        if not LEAST_BYTES <= moved <= size.max_bytes:
             continue
         problem = problem_of(workload, sparsity, word, direction)
         if problem.is_gradient:

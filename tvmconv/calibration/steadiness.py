@@ -123,9 +123,9 @@ def _times() -> tuple[float, float]:
         return 0, 0
     ticks = [int(word) for word in words[1:9]]
     idle, waiting_for_disk = ticks[3:5]
-    own = time.process_time()
+    process_seconds = time.process_time()
     second = os.sysconf("SC_CLK_TCK")
-    return (sum(ticks) - idle - waiting_for_disk) / second - own, sum(ticks) / second
+    return (sum(ticks) - idle - waiting_for_disk) / second - process_seconds, sum(ticks) / second
 
 
 def numbers(line: str) -> tuple[int, int, int]:

@@ -28,5 +28,5 @@ class FusedSample:
         stored[self._reference.stored] = True
         if (count := int((np.isnan(flat) & stored).sum())) or not np.isnan(flat[~stored]).all():
             raise AssertionError(f"{count} of {stored.sum()} elements are not written, or others are")
-        for part in self._reference.parts:
-            assert_close(flat[part.indices], part.result, part.magnitude, part.terms, evaluation=part.error)
+        for sample in self._reference.samples:
+            assert_close(flat[sample.indices], sample.result, sample.magnitude, sample.terms, evaluation=sample.error)

@@ -20,7 +20,7 @@ from tvmconv.compute import (
 )
 from tvmconv.compute.epilogue import rounded_reference
 from tvmconv.compute.functions import Float64
-from tvmconv.compute.reference import finished, sums_of_products
+from tvmconv.compute.reference import sums_of_products, with_epilogue
 from tvmconv.problem import FORWARD, Problem, Workload, problem_of
 from tvmconv.problem.dtypes import FLOAT32_UNIT, STORAGE_TYPES
 from tvmconv.problem.epilogue import Epilogue
@@ -138,14 +138,14 @@ class Expected:
             largest, nearby = _largest_nearby(workload, np.abs(x), np.abs(w), reach)
         else:
             largest, self._terms, reach = np.abs(sums), 1, 0
-        y = finished(plain, sums, **inputs)
+        y = with_epilogue(plain, sums, **inputs)
         with np.errstate(all="ignore"):
             self._reference = np.asarray(row.definition(Float64(), y, *values))
             magnitude_of_evaluation = np.maximum(np.abs(self._reference), steepest * np.minimum(np.abs(y), 1))
         magnitudes = {name: np.abs(each.astype(np.float64)) for name, each in inputs.items()}
-        self._magnitude = self._nearby = steepest * finished(plain, largest, **magnitudes)
+        self._magnitude = self._nearby = steepest * with_epilogue(plain, largest, **magnitudes)
         if reach:
-            self._nearby = steepest * finished(plain, nearby, **magnitudes)
+            self._nearby = steepest * with_epilogue(plain, nearby, **magnitudes)
         self._evaluation = row.roundings * FLOAT32_UNIT * magnitude_of_evaluation
         self._rounded = NOT_ROUNDED
         if unit := problem.promise.operand_unit:

@@ -13,7 +13,7 @@ CHANNELS_LAST = "tvmconv.channels_last"
 """The attribute of a function: the names of parameters in NHWC or KRSC that callers pass in the shape of NCHW or
 KCRS."""
 
-MOST_COLUMNS = "tvmconv.most_columns"
+MAX_COLUMNS = "tvmconv.max_columns"
 """The attribute of a function for outputs of any width: the largest width for which it counts bytes in 32 bits."""
 
 TO_THE_END = "tvmconv.to_the_end"
@@ -214,6 +214,6 @@ class BulkCopy(NamedTuple):
     """The number of pixels in such a group; it is `pixels` where tiles are of all pixels."""
     first_pixel: int = 0
     """The first pixel of the first tile."""
-    groups_apart: int = 0
+    separate_groups: int = 0
     """1 where there is one image, and the channels of each group are a separate array; 0 where a pixel has the channels
     of all groups."""

@@ -29,7 +29,7 @@ def epilogue_operands(workload: ConvWorkload, along_pixels: bool = False) -> dic
     }
 
 
-def in_a_row(workload: ConvWorkload) -> ConvWorkload:
+def with_flat_pixels(workload: ConvWorkload) -> ConvWorkload:
     """Return a workload with the same output, whose pixels are one row for each image; in NHWC one row for all images.
 
     It is for the epilogue, which does not depend on how an output was computed.
@@ -55,15 +55,15 @@ def in_a_row(workload: ConvWorkload) -> ConvWorkload:
 def epilogue(
     accumulated: te.Tensor, workload: ConvWorkload, operands: dict[str, te.Tensor], along_pixels: bool = False
 ) -> te.Tensor:
-    """Return the stage "output": `finished` of sums, (N, K, H, W) or (N, groups, K / groups, H, W).
+    """Return the stage "output": `epilogue_value` of sums, (N, K, H, W) or (N, groups, K / groups, H, W).
 
     Vectors are (K,), or with `along_pixels` have a number for each pixel of a row in NCHW.
     """
 
-    def value(y: tirx.PrimExpr, k: tirx.PrimExpr, place: Sequence[tirx.Var]) -> tirx.PrimExpr:
-        vector = place[-1] if along_pixels else k
-        places = {name: tuple(place) if name == "residual" else (vector,) for name in operands}
-        return finished(y, workload, {name: operands[name][places[name]] for name in operands})
+    def value(y: tirx.PrimExpr, k: tirx.PrimExpr, index: Sequence[tirx.Var]) -> tirx.PrimExpr:
+        vector = index[-1] if along_pixels else k
+        indices = {name: tuple(index) if name == "residual" else (vector,) for name in operands}
+        return epilogue_value(y, workload, {name: operands[name][indices[name]] for name in operands})
 
     return in_layout(accumulated, workload, value)
 
@@ -80,10 +80,10 @@ def in_layout(
     K, H, W) or (N, groups, K / groups, H, W).
     """
 
-    def element(*place: tirx.Var) -> tirx.PrimExpr:
-        n, k, h, w = workload.output_layout.logical(*place)
+    def element(*index: tirx.Var) -> tirx.PrimExpr:
+        n, k, h, w = workload.output_layout.logical(*index)
         channel = (k,) if len(planes.shape) == 4 else (k // workload.multiplier, k % workload.multiplier)
-        return value(planes(n, *channel, h, w), k, place)
+        return value(planes(n, *channel, h, w), k, index)
 
     sizes = zip(workload.output_size, planes.shape[-2:], strict=True)
     size = (rounded if exact is ROWS or exact is COLUMNS else exact for exact, rounded in sizes)
@@ -91,7 +91,7 @@ def in_layout(
     return te.compute(shape, element, name="output")
 
 
-def finished(y: tirx.PrimExpr, workload: ConvWorkload, given: Mapping[str, tirx.PrimExpr]) -> tirx.PrimExpr:
+def epilogue_value(y: tirx.PrimExpr, workload: ConvWorkload, operands: Mapping[str, tirx.PrimExpr]) -> tirx.PrimExpr:
     """Return a sum as it is stored: `activation(y * scale + shift + residual) * factor`, of operands that are given.
 
     It is computed in float32, then has the type of the workload's output. Sums in int32 that are the output are stored
@@ -101,12 +101,12 @@ def finished(y: tirx.PrimExpr, workload: ConvWorkload, given: Mapping[str, tirx.
     if output.name == workload.storage.sums == "int32":
         return y.astype("int32")
     y = y.astype("float32")
-    if "scale" in given:
-        y = y * given["scale"]
-    if "shift" in given:
-        y = y + given["shift"]
-    if "residual" in given:
-        y = y + given["residual"].astype("float32")
+    if "scale" in operands:
+        y = y * operands["scale"]
+    if "shift" in operands:
+        y = y + operands["shift"]
+    if "residual" in operands:
+        y = y + operands["residual"].astype("float32")
     y = activated(workload.epilogue, y, output.name in NARROW)
     if output.bounds is None:
         return y.astype(output.name)

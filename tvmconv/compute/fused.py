@@ -13,7 +13,7 @@ DEVIATIONS = 5.0
 """The largest error of a sum whose terms have independent errors, as a multiple of its root mean square."""
 
 
-class Part(NamedTuple):
+class Sample(NamedTuple):
     """Some results in float64, and the errors that those of a kernel may have."""
 
     indices: np.ndarray
@@ -32,7 +32,7 @@ class Reference(NamedTuple):
 
     stored: np.ndarray
     """The indices of all elements that the kernel stores in the output; it leaves others as they are."""
-    parts: Sequence[Part]
+    samples: Sequence[Sample]
     """The results that are compared, a sample of them or all."""
 
 

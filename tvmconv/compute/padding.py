@@ -29,7 +29,7 @@ def padded_input(
     """
     top, left, bottom, right = workload.padding
     stride = workload.stride[1]
-    is_exact = [given is own for given, own in zip(output_size, workload.output_size, strict=True)]
+    is_exact = [given is known for given, known in zip(output_size, workload.output_size, strict=True)]
     surplus = -left % lanes
     left += surplus
     height, width = (
@@ -40,8 +40,8 @@ def padded_input(
     layout = workload.x_layout
     row, column = layout.spatial
 
-    def value(*place: tirx.Var) -> tirx.PrimExpr:
-        h, w = place[row], place[column]
+    def value(*index: tirx.Var) -> tirx.PrimExpr:
+        h, w = index[row], index[column]
         tests = []
         if top:
             tests.append(h >= top)
@@ -52,8 +52,8 @@ def padded_input(
         # Only outputs read rows, but the stage "windows" reads columns in whole strides.
         if _reaches_beyond(vectors * lanes - left, workload.width, is_exact[1], right + stride - 1):
             tests.append(w - left // lanes < workload.width // lanes)
-        source = list(place[: len(x.shape)])
-        source[row], source[column] = h - top, (w * lanes + place[-1] if lanes > 1 else w) - left
+        source = list(index[: len(x.shape)])
+        source[row], source[column] = h - top, (w * lanes + index[-1] if lanes > 1 else w) - left
         element = x[tuple(source)]
         if dtype is not None:
             element = element.astype(dtype) - tirx.const(workload.zero_point, dtype)
@@ -75,27 +75,27 @@ def nearest_input(x: te.Tensor, workload: ConvWorkload, output_size: tuple[int, 
     top, left, bottom, right = workload.padding
     sums, layout = workload.storage.sums, workload.x_layout
     sizes = workload.read_by(output_size)
-    exact = [given is own for given, own in zip(output_size, workload.output_size, strict=True)]
+    exact = [given is known for given, known in zip(output_size, workload.output_size, strict=True)]
     height, width, (row, column) = workload.height, workload.width, layout.spatial
     edges = (
         (row, top, height, _reaches_beyond(sizes[0] - top, height, exact[0], bottom)),
         (column, left, width, _reaches_beyond(sizes[1] - left, width, exact[1], right)),
     )
 
-    def within(*place: tirx.Var) -> tirx.PrimExpr:
-        source = list(place)
-        for axis, before, size, is_beyond in edges:
-            index = place[axis] - before
-            index = tirx.max(index, 0) if before else index
+    def within(*indices: tirx.Var) -> tirx.PrimExpr:
+        source = list(indices)
+        for axis, padding, size, is_beyond in edges:
+            index = indices[axis] - padding
+            index = tirx.max(index, 0) if padding else index
             source[axis] = tirx.min(index, size - 1) if is_beyond else index
         return x[tuple(source)]
 
-    def selected(*place: tirx.Var) -> tirx.PrimExpr:
-        tests = [place[axis] >= before for axis, before, _, _ in edges if before]
-        tests += [place[axis] - before < size for axis, before, size, is_beyond in edges if is_beyond]
-        return tirx.Select(tirx.all(*tests), wide[place], tirx.const(0, sums)) if tests else wide[place]
+    def selected(*index: tirx.Var) -> tirx.PrimExpr:
+        tests = [index[axis] >= padding for axis, padding, _, _ in edges if padding]
+        tests += [index[axis] - padding < size for axis, padding, size, is_beyond in edges if is_beyond]
+        return tirx.Select(tirx.all(*tests), wide[index], tirx.const(0, sums)) if tests else wide[index]
 
     shape = layout.shape((workload.batch, workload.in_channels, *sizes))
     nearest = te.compute(shape, within, name="nearest")
-    wide = te.compute(shape, lambda *place: nearest[place].astype(sums), name="wide")
+    wide = te.compute(shape, lambda *index: nearest[index].astype(sums), name="wide")
     return te.compute(shape, selected, name="pad")

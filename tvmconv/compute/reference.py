@@ -26,7 +26,7 @@ def conv2d_reference(
     x is (N, C, H, W), w is `workload.w_shape`, scale and shift are (K,); residual and the result, in
     float64 and not rounded to the output's type, are (N, K, Ho, Wo); all of these in the workload's layouts.
     """
-    return finished(workload, sums_of_products(workload, x, w), scale, shift, residual)
+    return with_epilogue(workload, sums_of_products(workload, x, w), scale, shift, residual)
 
 
 def sums_of_products(workload: ConvWorkload, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -48,7 +48,7 @@ def sums_of_products(workload: ConvWorkload, x: np.ndarray, w: np.ndarray) -> np
     return np.ascontiguousarray(y.reshape(-1, images, ho, wo).swapaxes(0, 1))
 
 
-def finished(
+def with_epilogue(
     workload: ConvWorkload,
     sums: np.ndarray,
     scale: np.ndarray | None = None,

@@ -84,9 +84,9 @@ def halves(count: int) -> list[int]:
     return [1 << bit for bit in reversed(range(count.bit_length() - 1))]
 
 
-def exchange(register: Any, join: Callable[[Any, Any], Any], distance: int, place: Expr = ZERO) -> tirx.Stmt:
+def exchange(register: Any, join: Callable[[Any, Any], Any], distance: int, index: Expr = ZERO) -> tirx.Stmt:
     """Return the statement that joins an element of a register with that of the lane at `distance` (by XOR)."""
-    return tirx.BufferStore(register, join(register[place], shuffled_xor(register[place], distance)), [place])
+    return tirx.BufferStore(register, join(register[index], shuffled_xor(register[index], distance)), [index])
 
 
 def shuffled_xor(value: Expr, distance: int) -> Expr:

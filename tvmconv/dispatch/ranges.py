@@ -129,24 +129,24 @@ def _cycles(selection: Selection, problem: Problem, target: tvm.target.Target) -
     return selection.template.estimate(problem, selection.config, target)
 
 
-def _pays(selection: Selection, before: Selection, problem: Problem, target: tvm.target.Target) -> bool:
+def _pays(selection: Selection, previous: Selection, problem: Problem, target: tvm.target.Target) -> bool:
     """Return whether a kernel is worth its code for a problem: if it was measured, or should be much faster."""
-    if (selection.name, selection.config) == (before.name, before.config):
+    if (selection.name, selection.config) == (previous.name, previous.config):
         return False
     is_default = selection.config == default_config(selection.template, problem, str(target))
-    gain = _cycles(before, problem, target) / _cycles(selection, problem, target)
+    gain = _cycles(previous, problem, target) / _cycles(selection, problem, target)
     return not is_default or gain > LEAST_GAIN
 
 
 def _first_faster(
-    selection: Selection, before: Range, problem: Problem, steps: tuple[int, int], target: tvm.target.Target
+    selection: Selection, previous: Range, problem: Problem, steps: tuple[int, int], target: tvm.target.Target
 ) -> int:
     """Return the least `Range.least` for which a kernel should be faster than the one before, between two steps."""
     slow, fast = steps
     while fast - slow > 1:
         middle = (slow + fast) // 2
         between = _at(problem, middle)
-        if _cycles(selection, between, target) < _cycles(before.selection, between, target):
+        if _cycles(selection, between, target) < _cycles(previous.selection, between, target):
             fast = middle
         else:
             slow = middle

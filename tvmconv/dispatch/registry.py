@@ -162,9 +162,9 @@ def templates_for(problem: Problem, target: tvm.target.Target, algorithm: str = 
         in_direction = [each for each in templates if problem.direction in directions_of(templates[each])]
         has_layouts = [each for each in in_direction if templates[each].LAYOUTS.obstacle(problem.workload) is None]
         fitting = has_layouts or (in_direction if problem.workload.is_in_nchw else [])
-        raise _refused(problem, kind, [_told(templates[each], obstacles[each]) for each in fitting])
+        raise _refused(problem, kind, [_explained(templates[each], obstacles[each]) for each in fitting])
     if algorithm not in ("auto", *known):
-        why = f": {_told(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
+        why = f": {_explained(templates[algorithm], obstacles[algorithm])}" if algorithm in templates else ""
         expected = f"auto or {' or '.join(known)}, for {problem} on {kind}{why}"
         raise InvalidArgumentError("algorithm", algorithm, expected)
     return tuple(templates[each] for each in (known if algorithm == "auto" else [algorithm]))
@@ -180,7 +180,7 @@ def _refused(problem: Problem, kind: str, reasons: Sequence[str]) -> InvalidArgu
     return InvalidArgumentError("layout", problem.workload.layouts, f"{expected}: {why}" if why else expected)
 
 
-def _told(template: Template, obstacle: str | None) -> str:
+def _explained(template: Template, obstacle: str | None) -> str:
     return f"{template_name(template)} {obstacle}"
 
 
@@ -257,7 +257,7 @@ def template_from(text: str) -> Template:
 def default_config(template: Template, problem: Problem, target: str) -> Any:
     """Return a template's default configuration, made once: a model of a GPU tries thousands for it."""
     resolved = resolve_target(target)
-    return _kept("default", template, problem, resolved, template.Config, template.default_config)
+    return _stored_answer("default", template, problem, resolved, template.Config, template.default_config)
 
 
 @lru_cache(maxsize=1024)
@@ -267,10 +267,10 @@ def estimated_cycles(template: Template, problem: Problem, target: str) -> float
     def cycles(problem: Problem, resolved: tvm.target.Target) -> str:
         return float(template.estimate(problem, default_config(template, problem, target), resolved)).hex()
 
-    return float.fromhex(_kept("cycles", template, problem, resolve_target(target), str, cycles))
+    return float.fromhex(_stored_answer("cycles", template, problem, resolve_target(target), str, cycles))
 
 
-def _kept(
+def _stored_answer(
     what: str,
     template: Template,
     problem: Problem,
@@ -295,6 +295,6 @@ def _kept(
 
 
 @lru_cache(maxsize=64)
-def kept_space(template: Template, problem: Problem, target: str) -> Space[Any]:
+def cached_space(template: Template, problem: Problem, target: str) -> Space[Any]:
     """Return a template's space, kept for look-ups: that of a sparse kernel takes up to a second to make."""
     return template.space(problem, resolve_target(target))

@@ -18,7 +18,7 @@ from tvmconv.targets import DeviceFacts
 
 from .history import History, applied, device_here, shipped
 from .record import Record
-from .registry import default_config, estimated_cycles, kept_space, template_for, template_name, templates_for
+from .registry import cached_space, default_config, estimated_cycles, template_for, template_name, templates_for
 
 if TYPE_CHECKING:
     import tvm
@@ -31,7 +31,7 @@ It is more than a configuration gains by tuning, in most cases.
 """
 
 
-class Found(NamedTuple):
+class TunedSelection(NamedTuple):
     """A record of a log for a problem, with the selection made from it."""
 
     selection: Selection
@@ -68,15 +68,17 @@ def select(problem: Problem, target: tvm.target.Target, config: Any = None, algo
     return replace(selection, reason=f"{selection.reason}; precision {problem.precision}")
 
 
-def _untried(found: Found, problem: Problem, target: tvm.target.Target, algorithm: str) -> Selection | None:
+def _untried(
+    tuned_best: TunedSelection, problem: Problem, target: tvm.target.Target, algorithm: str
+) -> Selection | None:
     """Return the default of a template without records in tvmconv's own log, if that has the best, if much faster.
 
     What users have tuned themselves is theirs to choose.
     """
-    if found.history is not shipped():
+    if tuned_best.history is not shipped():
         return None
-    template, known = template_for(problem, target, algorithm), found.selection
-    if template in found.tried:
+    template, known = template_for(problem, target, algorithm), tuned_best.selection
+    if template in tuned_best.tried:
         return None
     cycles = known.template.estimate(problem, known.config, target)
     ratio = cycles / estimated_cycles(template, problem, str(target))
@@ -86,7 +88,7 @@ def _untried(found: Found, problem: Problem, target: tvm.target.Target, algorith
     return _selection(template, default_config(template, problem, str(target)), f"{reason}, {known.reason}")
 
 
-def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> Found | None:
+def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") -> TunedSelection | None:
     """Return the best configuration that the logs have for a problem by any of the templates, with the reason.
 
     Logs that are applied come first, then those that tvmconv ships for the device that is there. A workload without
@@ -102,7 +104,7 @@ def tuned(problem: Problem, target: tvm.target.Target, algorithm: str = "auto") 
     found = found or question.of_sibling()
     if found is None and (others := problem.in_other_words):
         question = _Question(problem, target, templates, device, others)
-        if any(question.places()):  # estimates are slow, and most workloads have no records
+        if any(question.candidates()):  # estimates are slow, and most workloads have no records
             question = replace(question, templates=(template_for(problem, target, algorithm),))
             found, more = question.of_device()
             found, complaints = found or question.of_sibling(), {**complaints, **more}
@@ -125,13 +127,13 @@ class _Question:
     measured: Sequence[Problem]
     """The problems whose records are used, the best first: the problem itself, or with other precisions."""
 
-    def of_device(self) -> tuple[Found | None, dict[History, str]]:
+    def of_device(self) -> tuple[TunedSelection | None, dict[History, str]]:
         """Return a log's best for the device itself, and complaints about applied logs before it that have none.
 
         A log is complained about where it has records of the workload, and all of them are left out.
         """
         complaints: dict[History, str] = {}
-        for history, problem, how in self.places():
+        for history, problem, how in self.candidates():
             answers = [history.best(problem, self.target, template, self.device) for template in self.templates]
             records = [record for record, _ in answers]
             if found := self._fastest(history, records, how):
@@ -142,11 +144,11 @@ class _Question:
                 complaints[history] = f"{history.source}: records of {problem.workload} are left out: {why}"
         return None, complaints
 
-    def of_sibling(self) -> Found | None:
+    def of_sibling(self) -> TunedSelection | None:
         """Return a log's best for a device like the one that is here."""
         if self.device is None:
             return None
-        for history, problem, how in self.places():
+        for history, problem, how in self.candidates():
             records = [
                 history.best_of_sibling(problem, self.target, template, self.device) for template in self.templates
             ]
@@ -154,7 +156,7 @@ class _Question:
                 return found
         return None
 
-    def places(self) -> Iterator[tuple[History, Problem, str]]:
+    def candidates(self) -> Iterator[tuple[History, Problem, str]]:
         """Yield the logs with records that may serve, the problems of these, and the reason's words, in order."""
         described: dict[Problem, str] = {}
         for problem in self.measured:
@@ -165,16 +167,20 @@ class _Question:
         for history in (*applied.get(), *((shipped(),) if self.device is not None else ())):
             yield from ((history, same, how) for same, how in described.items() if history.knows(same))
 
-    def _fastest(self, history: History, records: Sequence[Record | None], how: str, whose: str = "") -> Found | None:
+    def _fastest(
+        self, history: History, records: Sequence[Record | None], how: str, whose: str = ""
+    ) -> TunedSelection | None:
         """Return the fastest of the records, one for each template, whose configuration is legal for the workload."""
         pairs = [(record, template) for record, template in zip(records, self.templates, strict=True) if record]
         for record, template in sorted(pairs, key=lambda pair: pair[0].cost):
             config = msgspec.convert(record.knobs, template.Config)
-            if not kept_space(template, self.problem, str(self.target)).violated(config):
+            if not cached_space(template, self.problem, str(self.target)).violated(config):
                 zeros = "" if (share := record.sparsity) is None else f" for {100 * share:.4g}% zeros"
                 cost = f"{1e6 * record.cost:.2f} µs on {record.device}"
                 reason = f"{how}{zeros}{whose}: {cost} ({history.source})"
-                return Found(_selection(template, config, reason), record, history, tuple(each for _, each in pairs))
+                return TunedSelection(
+                    _selection(template, config, reason), record, history, tuple(each for _, each in pairs)
+                )
         return None
 
 
@@ -184,7 +190,7 @@ def _given(config: Any, problem: Problem, target: tvm.target.Target, templates: 
         raise InvalidArgumentError(
             "config", config, " or ".join(f"a Config of {template_name(each)}" for each in templates)
         )
-    if broken := kept_space(template, problem, str(target)).violated(config):
+    if broken := cached_space(template, problem, str(target)).violated(config):
         raise InvalidArgumentError("config", config, f"one that meets the constraints {', '.join(broken)}")
     return _selection(template, config, "configuration given by the caller")
 

@@ -1,6 +1,6 @@
 """Lowering: from a selected schedule to machine code."""
 
-from .kept import bitcode, declare, found, from_bitcode, name_for
+from .kept import bitcode, declare, from_bitcode, kept_function, name_for
 from .kernels import (
     KERNEL_NAME,
     Folded,
@@ -15,22 +15,22 @@ from .kernels import (
 from .launches import machine_code
 from .modules import build
 from .open_sizes.divisions import with_nonnegative_dividends
-from .open_sizes.planes import MOST_TILES
-from .open_sizes.ranges import MOST_BYTES, Part, join, limited
-from .places import AnyPlace, Interleaved, Span, with_places
+from .open_sizes.planes import MAX_TILES
+from .open_sizes.ranges import MAX_BYTES, RangeFunction, join, limited
 from .signatures import OPAQUE, as_scheduled, given_in_channels_last, is_scheduled, with_alignment, with_launch_bounds
+from .subtensors import Interleaved, Span, Subtensor, with_subtensors
 
 __all__ = [
     "KERNEL_NAME",
-    "MOST_BYTES",
-    "MOST_TILES",
+    "MAX_BYTES",
+    "MAX_TILES",
     "OPAQUE",
-    "AnyPlace",
     "Folded",
     "Interleaved",
     "Kernel",
-    "Part",
+    "RangeFunction",
     "Span",
+    "Subtensor",
     "as_scheduled",
     "bitcode",
     "build",
@@ -40,11 +40,11 @@ __all__ = [
     "build_twin_function",
     "declare",
     "fold",
-    "found",
     "from_bitcode",
     "given_in_channels_last",
     "is_scheduled",
     "join",
+    "kept_function",
     "limited",
     "lower",
     "machine_code",
@@ -52,5 +52,5 @@ __all__ = [
     "with_alignment",
     "with_launch_bounds",
     "with_nonnegative_dividends",
-    "with_places",
+    "with_subtensors",
 ]

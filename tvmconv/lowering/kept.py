@@ -92,7 +92,7 @@ def declare(name: str, func: tirx.PrimFunc, workspace: Workspace, packings: Sequ
     return func.with_attr(KEEP, name)
 
 
-def found(name: str) -> Declared | None:
+def kept_function(name: str) -> Declared | None:
     """Return the function that was kept under a name; None where there is none, or only a part of it."""
     signature, code = (store.get(f"{name}.{part}") for part in ("signature", "code"))
     if signature is None or code is None:

@@ -27,7 +27,7 @@ from .folding.folding import bind, expanded, output_blocks
 from .folding.skeleton import Skeleton, make_skeleton
 from .launches import build_launches
 from .modules import build
-from .open_sizes.pixels import in_planes, with_vectors_in_rows
+from .open_sizes.pixels import with_open_planes, with_vectors_in_rows
 from .open_sizes.planes import within_output
 from .open_sizes.ranges import limited
 from .serial import TWIN_TARGET, of_sizes, serial_twin
@@ -124,7 +124,7 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
     It is marked as scheduled, so that TVM's own passes leave it alone inside a larger module. Tensor intrinsics are
     still plain loops in it, which compute the same: `build` puts them in.
     """
-    func = in_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
+    func = with_open_planes(selection.template.schedule(problem, selection.config, target).mod, problem)
     func = _with_mirrored_taps(func, problem)
     if not backend_of(target).on_gpu or problem.sparsity is not None:
         func = without_approximations(func)
@@ -143,10 +143,12 @@ def lower(problem: Problem, selection: Selection, target: tvm.target.Target, nam
 def fold(problem: Problem, selection: Selection, target: tvm.target.Target, constants: Constants) -> Folded:
     """Return the lowered function of a sparse problem, with its constants in it."""
     shared = msgspec.structs.replace(problem, sparsity=0.0)
-    skeleton = kept_skeleton(shared, replace(selection, reason="what is common to all weights"), str(target))
-    products, most = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).most_products
-    if products > most:
-        raise CodeSizeError(f"{problem.workload}: {products} multiply-adds of a thread; at most {most} are compiled in")
+    skeleton = cached_skeleton(shared, replace(selection, reason="what is common to all weights"), str(target))
+    products, limit = skeleton.pixels * int(np.count_nonzero(constants["w"])), backend_of(target).max_products
+    if products > limit:
+        raise CodeSizeError(
+            f"{problem.workload}: {products} multiply-adds of a thread; at most {limit} are compiled in"
+        )
     return _bound(skeleton, problem, selection, constants)
 
 
@@ -157,7 +159,7 @@ def _bound(skeleton: Skeleton, problem: Problem, selection: Selection, constants
 
 
 @lru_cache(maxsize=64)
-def kept_skeleton(problem: Problem, selection: Selection, target: str) -> Skeleton:
+def cached_skeleton(problem: Problem, selection: Selection, target: str) -> Skeleton:
     """Return the lowered function that kernels of a problem share, whatever their weights; it is cached."""
     resolved = resolve_target(target)
     return make_skeleton(lower(problem, selection, resolved, KERNEL_NAME), resolved)
@@ -180,14 +182,16 @@ def _with_mirrored_taps(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
             return tvm.ir.Range.from_min_extent(size - index.extent - index.min, index.extent)
         return size - 1 - index
 
-    def place(indices: Sequence[Any]) -> list[Any]:
+    def mirrored_index(indices: Sequence[Any]) -> list[Any]:
         *filters, r, s = indices
         return [*filters, from_end(rows, r), from_end(columns, s)]
 
     def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        return weight[tuple(place(load.indices))] if load.source.same_as(weight) else load
+        return weight[tuple(mirrored_index(load.indices))] if load.source.same_as(weight) else load
 
     def covered(region: TensorRegion) -> TensorRegion:
-        return TensorRegion(weight, place(region.region), region.ty) if region.source.same_as(weight) else region
+        return (
+            TensorRegion(weight, mirrored_index(region.region), region.ty) if region.source.same_as(weight) else region
+        )
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(TensorLoad, loaded), (TensorRegion, covered)]))

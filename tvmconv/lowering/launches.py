@@ -11,7 +11,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, kernel_cache, llvm
 
-from .gpu.side_by_side import finished, import_kernels
+from .gpu.side_by_side import finalized, import_kernels
 
 AS_WRITTEN = "-disable-machine-licm:bool=true"
 """LLVM's option against moving constants out of loops: it would read thousands of weights ahead, and put them, a whole
@@ -44,7 +44,7 @@ def build_launches(func: tirx.PrimFunc, target: tvm.target.Target, name: str) ->
     else:
         module = codegen_build(lowered, target.host)
     launches = [
-        (finished(tvm.IRModule({launch: kernel}), target), device)
+        (finalized(tvm.IRModule({launch: kernel}), target), device)
         for device, kernels in devices.items()
         for launch, kernel in kernels.functions.items()
     ]

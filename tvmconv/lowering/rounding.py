@@ -20,7 +20,7 @@ from tvmconv.targets import ROUNDING_INSTRUCTION, backend_of, has_rounding
 NAN = 0x7FC0
 """The bits of a NaN of bfloat16."""
 
-FEW = 3
+LEAST_ROUNDINGS = 3
 """The number of roundings inside a value from which each is stored separately: TVM builds three in 50 ms, eight in 25
 s.
 
@@ -54,16 +54,16 @@ def with_rounding(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFu
     if _computes_in_bfloat16(body):  # never a kernel of a template, whose vectors TVM's pass could not make float32
         bound = func.with_body(body).with_attr("target", target)
         body = tirx.transform.BF16ComputeLegalize()(tvm.IRModule({"main": bound}))["main"].body
-    if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _found(tirx.For, body)):
-        body = tvm_ffi.structural_map(body, (SBlock, _in_steps))
+    if not any(loop.kind == tirx.ForKind.VECTORIZED for loop in _nodes_of(tirx.For, body)):
+        body = tvm_ffi.structural_map(body, (SBlock, _with_stored_roundings))
     return func.with_body(tvm_ffi.structural_map(body, (tirx.Cast, rounded)))
 
 
 def _computes_in_bfloat16(body: tirx.Stmt) -> bool:
     """Return whether a number that is rounded depends on sums, comparisons or functions of numbers of bfloat16."""
-    rounded = [cast.value for cast in _found(tirx.Cast, body) if _types(cast) == ("float32", "bfloat16")]
-    numbers = [each for value in rounded for node in _found(ARITHMETIC, value) for each in (node.a, node.b)]
-    calls = [call for value in rounded for call in _found(tvm.ir.Call, value) if not _is_choice(call)]
+    rounded = [cast.value for cast in _nodes_of(tirx.Cast, body) if _types(cast) == ("float32", "bfloat16")]
+    numbers = [each for value in rounded for node in _nodes_of(ARITHMETIC, value) for each in (node.a, node.b)]
+    calls = [call for value in rounded for call in _nodes_of(tvm.ir.Call, value) if not _is_choice(call)]
     numbers += [each for call in calls for each in call.args]
     return any(str(getattr(each.ty, "dtype", "")) == "bfloat16" for each in numbers)
 
@@ -103,7 +103,7 @@ def _with_wide_buffers(body: tirx.Stmt) -> tirx.Stmt:
     return substitute(tvm_ffi.structural_map(body, accesses), wide)  # in the regions of blocks
 
 
-def _in_steps(block: SBlock) -> SBlock:
+def _with_stored_roundings(block: SBlock) -> SBlock:
     """Return a block that stores each rounded number in an array of one element before it is used further.
 
     Where roundings are nested, TVM's simplifier takes some five times as long for each further level: 25 s for eight.
@@ -126,14 +126,14 @@ def _in_steps(block: SBlock) -> SBlock:
             return buffers[-1][0]
 
         value = store.value
-        if sum(map(_is_rounded, _found(tirx.Cast, value))) < FEW or _found(tirx.Let, value):
+        if sum(map(_is_rounded, _nodes_of(tirx.Cast, value))) < LEAST_ROUNDINGS or _nodes_of(tirx.Let, value):
             return store
         if _is_choice(value):
             test, *choices = value.args
             return tirx.IfThenElse(
                 test, *(stored(tirx.BufferStore(store.buffer, choice, store.indices)) for choice in choices)
             )
-        if any(map(_is_choice, _found(tvm.ir.Call, value))):  # a branch that is not taken must not be computed
+        if any(map(_is_choice, _nodes_of(tvm.ir.Call, value))):  # a branch that is not taken must not be computed
             return store
         value = tvm_ffi.structural_map(value, (tirx.Cast, step))
         return tirx.SeqStmt([*steps, tirx.BufferStore(store.buffer, value, store.indices)])
@@ -167,12 +167,12 @@ def _is_choice(value: tirx.PrimExpr) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op.same_as(CHOICE)
 
 
-def _found(kinds: type | Sequence[type], value: Any) -> list[Any]:
+def _nodes_of(kinds: type | Sequence[type], value: Any) -> list[Any]:
     """Return the nodes of a class, or of several, in an expression or a statement."""
-    found: list[Any] = []
+    nodes: list[Any] = []
     each = kinds if isinstance(kinds, Sequence) else [kinds]
-    tvm_ffi.structural_walk(value, [(kind, found.append) for kind in each])
-    return found
+    tvm_ffi.structural_walk(value, [(kind, nodes.append) for kind in each])
+    return nodes
 
 
 def _rounded(cast: tirx.Cast, by_instruction: bool) -> tirx.PrimExpr:

@@ -61,17 +61,17 @@ def _is_one_image(old: tvm.ir.Var, new: tvm.ir.Var) -> bool:
 def _with_images(func: tirx.PrimFunc, images: Mapping[tvm.ir.Var, tvm.ir.Var]) -> tirx.PrimFunc:
     """Return the function with operands of one-pixel images instead of parameters with the pixels of one NHWC image."""
 
-    def place(indices: Sequence[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+    def permuted(indices: Sequence[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
         image, row, column, channel = indices
         return [row, channel, image, column]
 
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
         new = images.get(store.buffer)
-        return store if new is None else tirx.BufferStore(new, store.value, place(store.indices))
+        return store if new is None else tirx.BufferStore(new, store.value, permuted(store.indices))
 
     def loaded(load: TensorLoad) -> tirx.PrimExpr:
         new = images.get(load.source)
-        return load if new is None else new[tuple(place(load.indices))]
+        return load if new is None else new[tuple(permuted(load.indices))]
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.BufferStore, stored), (TensorLoad, loaded)]))
 

@@ -82,13 +82,13 @@ def take_out(func: tirx.PrimFunc, target: tvm.target.Target) -> tuple[tirx.PrimF
     After: `def kernel(x, w, output, packed): for ...: packed[...] = ...; for ...: output[...] = ...`.
     """
     root = func.body.block
-    taken = left_to_others(root)
-    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in taken]
+    passed = passed_between_statements(root)
+    arrays = [(tuple(buffer.ty.shape), str(buffer.ty.dtype)) for buffer in passed]
     if not backend_of(target).workspace_is_passed:
         return func, Workspace(_bytes_of_an_image(arrays), ())
-    kept = [buffer for buffer in root.alloc_buffers if buffer not in taken]
+    kept = [buffer for buffer in root.alloc_buffers if buffer not in passed]
     body = SBlockRealize([], True, SBlock([], [], [], root.name_hint, root.body, alloc_buffers=kept))
-    return tirx.PrimFunc([*func.params, *taken], body, func.ret_type, attrs=func.attrs), Workspace.passed(arrays)
+    return tirx.PrimFunc([*func.params, *passed], body, func.ret_type, attrs=func.attrs), Workspace.passed(arrays)
 
 
 def _parameter(size: Any) -> int | str:
@@ -117,24 +117,26 @@ def has_workspace(func: tirx.PrimFunc) -> bool:
     if not isinstance(func.body, SBlockRealize):
         return True
     root = func.body.block
-    return bool(left_to_others(root)) or any(isinstance(step, tirx.AllocBuffer) for step in steps(root))
+    return bool(passed_between_statements(root)) or any(
+        isinstance(step, tirx.AllocBuffer) for step in statements_of(root)
+    )
 
 
-def steps(root: SBlock) -> list[tirx.Stmt]:
+def statements_of(root: SBlock) -> list[tirx.Stmt]:
     """Return the statements that a scheduled function runs one after the other; on a GPU each is a kernel."""
     return list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
 
 
-def left_to_others(root: SBlock) -> list[tvm.ir.Var]:
+def passed_between_statements(root: SBlock) -> list[tvm.ir.Var]:
     """Return the buffers that more than one step uses.
 
     Those of a single step are registers, shared memory, or a task's.
     """
-    users = [_variables(step) for step in steps(root)]
+    users = [_variables(step) for step in statements_of(root)]
     return [buffer for buffer in root.alloc_buffers if sum(buffer in used for used in users) > 1]
 
 
 def _variables(step: tirx.Stmt) -> set[tvm.ir.Var]:
-    found: set[tvm.ir.Var] = set()
-    tvm_ffi.structural_walk(step, [(tvm.ir.Var, found.add)])
-    return found
+    variables: set[tvm.ir.Var] = set()
+    tvm_ffi.structural_walk(step, [(tvm.ir.Var, variables.add)])
+    return variables

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tvmconv.problem.errors import TensorError
-from tvmconv.runtime.arrays import TAKERS, Operand, described
-from tvmconv.runtime.calls import KEPT, Launch
+from tvmconv.runtime.arrays import ARGUMENT_FUNCTIONS, Operand, described
+from tvmconv.runtime.calls import MAX_CACHED_CALLS, Launch
 from tvmconv.support.cache import Cache
 from tvmconv.targets import GPU_ALIGNMENT
 
@@ -48,7 +48,7 @@ def launched(
     arguments = [*tensors]
     if known is None or known.copies or pointers % GPU_ALIGNMENT:
         pairs = zip(names, tensors, strict=False)
-        arguments = [TAKERS[Tensor](name, tensor.detach())[0] for name, tensor in pairs]
+        arguments = [ARGUMENT_FUNCTIONS[Tensor](name, tensor.detach())[0] for name, tensor in pairs]
     if known is None:
         operands = [described(name, *pair) for name, *pair in zip(names, tensors, arguments, strict=False)]
         run = prepare(operands)
@@ -76,5 +76,5 @@ class Known(NamedTuple):
     """True if tensors are copied first, as one is neither contiguous nor in channels_last."""
 
 
-_known: Cache[tuple[Hashable, ...], Known] = Cache(KEPT)
+_known: Cache[tuple[Hashable, ...], Known] = Cache(MAX_CACHED_CALLS)
 """The functions that have been prepared, by what the tensors are and what else decides on them."""

@@ -67,7 +67,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     open_sizes: tuple[str, ...] = ()
     """The names of the sizes that are known only when the kernel runs, of `OPEN_SIZES`.
 
-    In their place the workload has the sizes that the configuration is chosen for.
+    Instead of them the workload has the sizes that the configuration is chosen for.
     """
 
     mirrored: bool = False
@@ -176,7 +176,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         return [msgspec.structs.replace(self, precision=word) for word in words if word != self.precision]
 
     @property
-    def given(self) -> ConvWorkload:
+    def caller_workload(self) -> ConvWorkload:
         """The workload with operands in the shapes in which callers pass them."""
         return self.workload.in_nchw() if self.channels_last else self.workload
 
@@ -233,9 +233,9 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
         word = "" if self.precision == DEFAULT else f", precision {self.precision}"
         sizes = "".join(f", any {name}" for name in self.open_sizes)
         order = ", taps mirrored" if self.mirrored else ""
-        given = ", given in channels_last" if self.channels_last else ""
+        memory = ", given in channels_last" if self.channels_last else ""
         direction = f", {self.direction.replace('_', ' ')}" if self.is_gradient else ""
-        return f"{self.workload}{direction}{zeros}{word}{sizes}{order}{given}"
+        return f"{self.workload}{direction}{zeros}{word}{sizes}{order}{memory}"
 
     def to_json(self) -> str:
         """Return one line of JSON, for another process."""

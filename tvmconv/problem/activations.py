@@ -96,12 +96,12 @@ class Activation:
                 "activation", (self.name, *given), f"{self._signature()}, with no more than its parameters"
             )
         values: list[float | None] = []
-        for place, (name, default) in enumerate(self.parameters.items()):
-            if place >= len(given) and default is None:
+        for index, (name, default) in enumerate(self.parameters.items()):
+            if index >= len(given) and default is None:
                 raise InvalidArgumentError("activation", (self.name, *given), f"{self._signature()}, with {name}")
-            value = given[place] if place < len(given) else default
+            value = given[index] if index < len(given) else default
             is_bound = self.definition is clip
-            if is_bound and (value is None or value == (-inf, inf)[place]):
+            if is_bound and (value is None or value == (-inf, inf)[index]):
                 values.append(None)
             elif isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) <= MAX_FLOAT32:
                 values.append(float(value))

@@ -27,7 +27,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 """The operators of expressions, besides `and` and `or`."""
 
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 """The longest text of an expression that is read."""
 
 Computed = Callable[[Mapping[str, Any]], Any]
@@ -45,7 +45,7 @@ class Expression:
         self._functions, self.names = functions, set[str]()
         """The names whose values `__call__` needs."""
         try:
-            if len(text) > MOST_CHARACTERS:
+            if len(text) > MAX_CHARACTERS:
                 raise ValueError(f"{len(text)} characters")
             self._value = self._parsed(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

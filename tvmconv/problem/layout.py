@@ -1,6 +1,6 @@
 """The order of a tensor's dimensions in memory, as a value: NCHW, NHWC, or NCHW in blocks of channels.
 
-Rows of matrices that lie in a larger tensor are a `Place`, which has their strides.
+`StridedRows` says where the rows of matrices lie in a larger tensor.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class Layout:
 
     def shape(self, logical: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape in memory of a tensor of a logical shape."""
-        extents = self.place(*logical)
+        extents = self.memory_index(*logical)
         return extents if self.block == 1 else (*extents[:-1], self.block)
 
-    def place(self, *logical: Any) -> tuple[Any, ...]:
+    def memory_index(self, *logical: Any) -> tuple[Any, ...]:
         """Return the indices in memory for logical indices, which may be expressions of TVM."""
         if self.block == 1:
             return tuple(logical[axis] for axis in self.order)
         n, c, *rest = logical
         return (n, c // self.block, *rest, c % self.block)
 
-    def logical(self, *place: Any) -> tuple[Any, Any, Any, Any]:
+    def logical(self, *memory: Any) -> tuple[Any, Any, Any, Any]:
         """Return the logical indices for indices in memory."""
         if self.block == 1:
-            n, c, h, w = (place[self.order.index(axis)] for axis in range(4))
+            n, c, h, w = (memory[self.order.index(axis)] for axis in range(4))
             return n, c, h, w
-        n, c, h, w, inner = place
+        n, c, h, w, inner = memory
         return n, c * self.block + inner, h, w
 
 
@@ -104,7 +104,7 @@ def require_layout(name: str, layout: str, channels: int) -> None:
         raise InvalidArgumentError(name, layout, expected)
 
 
-class Place(NamedTuple):
+class StridedRows(NamedTuple):
     """The position of the rows of matrices in a tensor, a row's elements being contiguous.
 
     Matrices are (1, G, M, 1, K) or (G * M, 1, 1, K), for G of them.
@@ -117,34 +117,34 @@ class Place(NamedTuple):
     batch: tuple[tuple[int, int], ...]
     """The axes that count the matrices, the outermost first: for each its extent, and the elements from one index to
     the next."""
-    step: int
+    row_stride: int
     """The elements from the beginning of a row to that of the next one."""
     rows: int
     """The number of rows of a matrix that exist: further rows are zeros."""
 
     @classmethod
-    def alone(cls, matrices: int, rows: int, columns: int) -> Place:
-        """Return the `Place` of the rows of matrices that are a whole tensor."""
+    def whole_tensor(cls, matrices: int, rows: int, columns: int) -> StridedRows:
+        """Return the rows of matrices that are a whole tensor."""
         return cls(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
 
     def at(self, matrix: Any, row: Any, element: Any) -> Any:
         """Return the index of an element in the tensor, as an expression."""
-        found = self.first + row * self.step + element
+        index = self.first + row * self.row_stride + element
         for count, step in reversed(self.batch[1:]):
-            found, matrix = found + matrix % count * step, matrix // count
-        return found + matrix * self.batch[0][1]
+            index, matrix = index + matrix % count * step, matrix // count
+        return index + matrix * self.batch[0][1]
 
     def shape(self, smaller: Sequence[Any]) -> tuple[int]:
-        """Return the shape of the tensor."""
+        """Return the shape of the larger tensor, given that of the matrices."""
         return (self.elements,)
 
-    def indices_in_larger(self, smaller: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Return the index of an element of matrices of shape `smaller`, and the test that its row exists, or None."""
+    def indices_in_larger(self, shape: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Return the index in the larger tensor of an element of matrices of `shape`, and its row's test or None."""
         if len(indices) == 5:
             _, matrix, row, column, element = indices  # some templates take all rows of an image as one
-            row, matrix_rows = row + column, int(smaller[2])
+            row, limit = row + column, int(shape[2])
         else:
             number, *_, element = indices
-            matrix_rows = int(smaller[0]) // prod(count for count, _ in self.batch)
-            matrix, row = number // matrix_rows, number % matrix_rows
-        return [self.at(matrix, row, element)], None if matrix_rows <= self.rows else row < self.rows
+            limit = int(shape[0]) // prod(count for count, _ in self.batch)
+            matrix, row = number // limit, number % limit
+        return [self.at(matrix, row, element)], None if limit <= self.rows else row < self.rows

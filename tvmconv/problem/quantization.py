@@ -22,9 +22,9 @@ def resolve_quantization(
     """
     if dtype not in DTYPES:
         raise InvalidArgumentError("dtype", dtype, KNOWN)
-    own = (msgspec.UNSET, dtype)
+    unwidened = (msgspec.UNSET, dtype)
     wider = (STORAGE_TYPES[dtype].sums,) if dtype in NARROW else ()
-    if dtype not in QUANTIZED and out_dtype not in (*own, *wider):
+    if dtype not in QUANTIZED and out_dtype not in (*unwidened, *wider):
         others = "".join(f"{name}, " for name in wider)
         raise InvalidArgumentError("out_dtype", out_dtype, f"{dtype}, as x is, {others}or x in {one_of(QUANTIZED)}")
     zero_point = _resolve_zero_point("x_zero_point", x_zero_point, dtype)
@@ -32,7 +32,7 @@ def resolve_quantization(
         raise InvalidArgumentError("factor", epilogue.factor, f"1, for an output that is not in {one_of(QUANTIZED)}")
     if dtype not in QUANTIZED:
         _resolve_zero_point("out_zero_point", epilogue.zero_point, dtype)
-        return msgspec.UNSET if out_dtype in own else out_dtype, zero_point
+        return msgspec.UNSET if out_dtype in unwidened else out_dtype, zero_point
     out_dtype = "int32" if out_dtype is msgspec.UNSET else out_dtype
     if out_dtype not in tuple(STORAGE_TYPES):
         raise InvalidArgumentError("out_dtype", out_dtype, one_of([*STORAGE_TYPES]))
@@ -40,9 +40,9 @@ def resolve_quantization(
         others = one_of([name for name in STORAGE_TYPES if name != "int32"])
         raise InvalidArgumentError("out_dtype", out_dtype, f"{others}, for the epilogue {epilogue}")
     _resolve_zero_point("out_zero_point", epilogue.zero_point, out_dtype)
-    most = _most_terms(dtype, 0 if zero_point is msgspec.UNSET else zero_point)
-    if terms > most:
-        expected = f"at most {most} terms of a sum, kernel elements times channels of a group, for sums in int32"
+    limit = _max_terms(dtype, 0 if zero_point is msgspec.UNSET else zero_point)
+    if terms > limit:
+        expected = f"at most {limit} terms of a sum, kernel elements times channels of a group, for sums in int32"
         raise InvalidArgumentError("w", f"{terms} terms", expected)
     return out_dtype, zero_point
 
@@ -59,7 +59,7 @@ def _resolve_zero_point(name: str, zero_point: object, dtype: str) -> ZeroPoint:
     return int(zero_point)
 
 
-def _most_terms(dtype: str, zero_point: int) -> int:
+def _max_terms(dtype: str, zero_point: int) -> int:
     """Return the number of products that int32 has room for, of any numbers of x, with their zero point or without."""
     (low, high), (_, largest) = (STORAGE_TYPES[name].bounds or (0, 0) for name in (dtype, "int32"))
     weight = -(STORAGE_TYPES[STORAGE_TYPES[dtype].weight].bounds or (0, 0))[0]

@@ -177,17 +177,19 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """
         if layout not in ("NCHW", "NHWC"):
             raise InvalidArgumentError("layout", layout, "'NCHW' or 'NHWC'")
-        last = layout == "NHWC"
-        meaning = "(K, R, S, C / groups)" if last else "(K, C / groups, R, S)"
-        require_rank("x", x_shape, 4, "(N, H, W, C)" if last else "(N, C, H, W)")
+        is_nhwc = layout == "NHWC"
+        meaning = "(K, R, S, C / groups)" if is_nhwc else "(K, C / groups, R, S)"
+        require_rank("x", x_shape, 4, "(N, H, W, C)" if is_nhwc else "(N, C, H, W)")
         require_rank("w", w_shape, 4, meaning)
         batch, channels, height, width = (int(n) for n in data_layout(layout).logical(*x_shape))
-        out_channels, w_channels, r, s = (int(n) for n in weight_layout("KRSC" if last else "KCRS").logical(*w_shape))
+        out_channels, w_channels, r, s = (
+            int(n) for n in weight_layout("KRSC" if is_nhwc else "KCRS").logical(*w_shape)
+        )
         if not is_integer(groups) or w_channels * groups != channels:
             raise InvalidArgumentError(
                 "w", tuple(w_shape), f"{meaning} where x {tuple(x_shape)} has C, and groups is {groups!r}"
             )
-        if last and groups == channels:
+        if is_nhwc and groups == channels:
             raise InvalidArgumentError("layout", layout, "'NCHW' for a convolution of each channel by itself")
         strides, dilations = pair("stride", stride), pair("dilation", dilation)
         workload = cls(
@@ -209,7 +211,7 @@ class ConvWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             out_dtype=msgspec.UNSET if out_dtype is None else out_dtype,
             x_zero_point=x_zero_point,
         )
-        return workload.in_nhwc() if last else workload
+        return workload.in_nhwc() if is_nhwc else workload
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ConvWorkload:

@@ -68,12 +68,12 @@ DEVICE_TYPES = frozenset(backend.device_type for backend in BACKENDS.values())
 
 def operand(name: str, array: Any) -> Operand:
     """Return the array as an operand; copied only if it is not contiguous, read-only, or not aligned for its device."""
-    argument, _ = TAKERS[type(array)](name, array)
+    argument, _ = ARGUMENT_FUNCTIONS[type(array)](name, array)
     return described(name, array, contiguous(argument))
 
 
 def described(name: str, array: Any, argument: Any) -> Operand:
-    """Return the operand for the argument that `TAKERS` gave for an array."""
+    """Return the operand for the argument that `ARGUMENT_FUNCTIONS` gave for an array."""
     if is_torch(argument):
         _require_dense(name, argument)
         device = _device(argument.device.type, argument.device.index or 0)
@@ -99,21 +99,21 @@ def _refused(name: str, array: Any) -> tuple[Any, Hashable]:
     raise NoDataError(name, array)
 
 
-class _Takers(dict[type, Taker]):
+class _ArgumentFunctions(dict[type, Taker]):
     def __missing__(self, kind: type) -> Taker:
         torch = sys.modules.get("torch")
         if issubclass(kind, np.ndarray):
-            self[kind] = _taken_from_numpy
+            self[kind] = _argument_of_numpy
         elif torch is not None and issubclass(kind, torch.Tensor) and not _stands_for_others(kind):
-            self[kind] = _taken_from_torch
+            self[kind] = _argument_of_torch
         elif torch is not None and hasattr(kind, "__torch_function__"):
             self[kind] = _refused
         else:
-            self[kind] = _taken_by_dlpack
+            self[kind] = _argument_by_dlpack
         return self[kind]
 
 
-TAKERS = _Takers()
+ARGUMENT_FUNCTIONS = _ArgumentFunctions()
 """The functions, by the type of arrays, that return an array's argument and a key.
 
 The argument is what is passed to a kernel, a tensor of torch in channels_last as it is; arrays for which the same call
@@ -122,27 +122,27 @@ works have equal keys. The functions look only at what may differ between such a
 """
 
 
-def taken_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
+def argument_to_write(name: str, array: Any) -> tuple[Any, Hashable]:
     """Return argument and key for an array that a kernel writes to; raise `InvalidArgumentError` rather than copy.
 
     A tensor of torch is passed as it is, any other array as another object. `require_order` follows where the key is
     new.
     """
-    take = TAKERS[type(array)]
-    if take is _taken_from_numpy and not array.flags.carray:
+    take = ARGUMENT_FUNCTIONS[type(array)]
+    if take is _argument_of_numpy and not array.flags.carray:
         flags = array.flags
         what = "not contiguous" if not flags.c_contiguous else "not aligned" if not flags.aligned else "read-only"
         raise InvalidArgumentError(name, f"an array that is {what}", "one in C order, aligned and writable")
-    if take is _taken_by_dlpack and not isinstance(array, tvm_ffi.Tensor):
+    if take is _argument_by_dlpack and not isinstance(array, tvm_ffi.Tensor):
         raise InvalidArgumentError(name, type(array).__name__, "an array of NumPy, a tensor of torch or one of TVM")
     argument, facts = take(name, array)
-    if take is _taken_from_torch and argument is not array and (array.numel() or not array.is_contiguous()):
+    if take is _argument_of_torch and argument is not array and (array.numel() or not array.is_contiguous()):
         raise _not_in_order(name, array, "contiguous")
     return argument, facts
 
 
 def require_order(out: Operand, channels_last: bool) -> None:
-    """Raise `InvalidArgumentError` unless an operand of `taken_to_write` is in channels_last, or else contiguous."""
+    """Raise `InvalidArgumentError` unless an operand of `argument_to_write` is in channels_last, or else contiguous."""
     if not channels_last:
         if out.is_channels_last:
             raise _not_in_order(out.name, out.argument, "contiguous")
@@ -157,7 +157,7 @@ def _not_in_order(name: str, tensor: Any, order: str) -> InvalidArgumentError:
     return InvalidArgumentError(name, f"a tensor with strides {tensor.stride()}", expected)
 
 
-def _taken_from_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
+def _argument_of_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
     facts = name, array.shape, array.dtype
     if not array.flags.carray:  # contiguous, aligned and writable
         array = np.array(array, order="C")
@@ -167,7 +167,7 @@ def _taken_from_numpy(name: str, array: Any) -> tuple[Any, Hashable]:
         raise _not_shared(name, array, error) from None
 
 
-def _taken_from_torch(name: str, array: Any) -> tuple[Any, Hashable]:
+def _argument_of_torch(name: str, array: Any) -> tuple[Any, Hashable]:
     if array.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise wanting_gradients(name)
     try:
@@ -210,7 +210,7 @@ def _require_dense(name: str, array: Any) -> None:
         raise InvalidArgumentError(name, f"{array.layout} on {array.device}", "a dense tensor on a CPU or a GPU")
 
 
-def _taken_by_dlpack(name: str, array: Any) -> tuple[Any, Hashable]:
+def _argument_by_dlpack(name: str, array: Any) -> tuple[Any, Hashable]:
     if not hasattr(array, "__dlpack__"):
         raise InvalidArgumentError(name, type(array).__name__, "an array: NumPy, torch, or one with __dlpack__")
     try:
@@ -270,7 +270,7 @@ def to_torch(array: np.ndarray) -> Any:
 
 
 def contiguous(argument: Any) -> Any:
-    """Return an argument that `TAKERS` gave with its elements in order: a copy of a tensor in channels_last."""
+    """Return an argument of `ARGUMENT_FUNCTIONS` with its elements in order: a copy of a tensor in channels_last."""
     return argument.contiguous() if is_torch(argument) else argument
 
 
@@ -282,12 +282,12 @@ def in_channels_last(argument: Any) -> Any:
 
 
 def reshaped(argument: Any, shape: tuple[int, ...]) -> Any:
-    """Return an argument of `TAKERS` in another shape."""
+    """Return an argument of `ARGUMENT_FUNCTIONS` in another shape."""
     return argument.reshape(shape) if is_torch(argument) else argument._create_view(shape)
 
 
 def in_float32(argument: Any) -> Any:
-    """Return an argument of `TAKERS` in float32; an array that TVM has on a GPU is returned as it is."""
+    """Return an argument of `ARGUMENT_FUNCTIONS` in float32; an array that TVM has on a GPU is returned as it is."""
     if is_torch(argument):
         return argument.float()
     return from_numpy(to_numpy(argument).astype("float32")) if is_cpu(argument.device) else argument

@@ -15,10 +15,11 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.support.cache import Cache
 
 from .arrays import (
-    TAKERS,
+    ARGUMENT_FUNCTIONS,
     Operand,
     allocator,
     argument_maker,
+    argument_to_write,
     channels_last_allocator,
     contiguous,
     described,
@@ -26,10 +27,9 @@ from .arrays import (
     require_order,
     result_type,
     same_kind,
-    taken_to_write,
 )
 
-KEPT = 4096
+MAX_CACHED_CALLS = 4096
 """The number of kinds of calls that are remembered at once, and of kernels, of some 100 kB each, that calls keep."""
 
 PLAIN = frozenset({int, str, type(None)})
@@ -78,12 +78,12 @@ class Launch:
         `channels_last` has the names of the operands that the kernel takes as tensors of torch in channels_last, and
         "output" if that is one.
         """
-        writes_last = "output" in channels_last
-        new_output = (channels_last_allocator if writes_last else allocator)(x, *output)
+        writes_channels_last = "output" in channels_last
+        new_output = (channels_last_allocator if writes_channels_last else allocator)(x, *output)
         extents = tuple((name, _nbytes(spec)) for name, spec in inputs.items())
         conversions = tuple(
-            (place, in_channels_last if item.name in channels_last else contiguous)
-            for place, item in enumerate(operands)
+            (index, in_channels_last if item.name in channels_last else contiguous)
+            for index, item in enumerate(operands)
             if (item.needs_channels_last if item.name in channels_last else item.is_channels_last)
         )
         return cls(
@@ -97,36 +97,36 @@ class Launch:
             result_type(x),
             conversions,
             as_argument=argument_maker(x, output[1]),
-            channels_last=writes_last,
+            channels_last=writes_channels_last,
         )
 
     def to_write(self, out: Operand) -> Launch:
         """Return the launch that writes to arrays like `out`; raise `InvalidArgumentError` if it cannot."""
         out.check(*self.output, self.device)
         require_order(out, self.channels_last)
-        return replace(self, as_argument=None)  # `taken_to_write` has already made the argument
+        return replace(self, as_argument=None)  # `argument_to_write` has already made the argument
 
     def run(self, arguments: list[Any], target: Any = None) -> Any:
-        """Call the kernel with arguments of `TAKERS`, a list that is changed, and return the output.
+        """Call the kernel with arguments of `ARGUMENT_FUNCTIONS`, a list that is changed, and return the output.
 
-        That is a new array, or a `target` that `taken_to_write` returned.
+        That is a new array, or a `target` that `argument_to_write` returned.
         """
-        for place, convert in self.conversions:
-            arguments[place] = convert(arguments[place])
+        for index, convert in self.conversions:
+            arguments[index] = convert(arguments[index])
         if target is None:
             target = self.new_output()
             if self.result is not None and type(target) is not self.result:
                 expected = "a tensor with data: call outside of FakeTensorMode"
                 raise InvalidArgumentError("output", "a tensor without data", expected)
         else:
-            self.require_apart(target, arguments)
+            self.require_no_overlap(target, arguments)
         arguments.append(target if self.as_argument is None else self.as_argument(target))
         for new in self.new_workspace:
             arguments.append(new())
         self.kernel(*arguments)
         return target
 
-    def require_apart(self, target: Any, arguments: list[Any]) -> None:
+    def require_no_overlap(self, target: Any, arguments: list[Any]) -> None:
         """Raise `InvalidArgumentError` if an argument shares memory with the output."""
         first = target.data_ptr()
         last = first + self.output_bytes
@@ -144,7 +144,7 @@ class Calls:
     """Makes calls; calls that differ only in the contents of their arrays are prepared once."""
 
     def __init__(self) -> None:
-        self.known: Cache[tuple[Hashable, ...], Launch] = Cache(KEPT)
+        self.known: Cache[tuple[Hashable, ...], Launch] = Cache(MAX_CACHED_CALLS)
 
     def __call__(self, prepare: Prepare, about: Hashable, arrays: dict[str, Any], out: Any) -> Any:
         """Return the result for the operands as an array of the kind of the first, or in `out` if it is given.
@@ -154,11 +154,11 @@ class Calls:
         arguments: list[Any] = []
         key: list[Hashable] = [about]
         for name, array in arrays.items():
-            argument, facts = TAKERS[type(array)](name, array)
+            argument, facts = ARGUMENT_FUNCTIONS[type(array)](name, array)
             arguments.append(argument)
             key.append(facts)
         if out is not None:
-            target, facts = taken_to_write("out", out)
+            target, facts = argument_to_write("out", out)
             key.append(facts)
         launch = self.known.get(tuple(key))
         if launch is None:
@@ -187,7 +187,7 @@ class Calls:
         return launch
 
 
-def given(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, Any]:
+def present(x: Any, w: Any, scale: Any, shift: Any, residual: Any) -> dict[str, Any]:
     """Return the operands of a convolution that are not None, in order."""
     arrays = {"x": x, "w": w}
     if scale is not None:

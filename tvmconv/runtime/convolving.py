@@ -13,7 +13,7 @@ from tvmconv.problem.parameters import Activation, Padding, PlainLayout
 from tvmconv.problem.precision import DEFAULT, Word
 
 from .arrays import NoDataError
-from .calls import given
+from .calls import present
 from .operators import call
 
 __all__ = ["conv2d", "depthwise"]
@@ -53,7 +53,7 @@ def depthwise(
     options = stride, padding, dilation, activation
     if type(x) is ndarray or not is_traced():
         try:
-            return call("depthwise", options, "auto", precision, target, given(x, w, scale, shift, None), out)
+            return call("depthwise", options, "auto", precision, target, present(x, w, scale, shift, None), out)
         except NoDataError:  # for tensors of torch.vmap and of the device "meta"
             pass
     return _by_torch("depthwise", depthwise, (x, w, scale, shift, None), options, "auto", precision, target, out)
@@ -110,7 +110,7 @@ def conv2d(
     options = stride, padding, dilation, activation, groups, layout, out_dtype, x_zero_point, out_zero_point
     if type(x) is ndarray or not is_traced():
         try:
-            return call("conv2d", options, algorithm, precision, target, given(x, w, scale, shift, residual), out)
+            return call("conv2d", options, algorithm, precision, target, present(x, w, scale, shift, residual), out)
         except NoDataError:
             pass
     return _by_torch("conv2d", conv2d, (x, w, scale, shift, residual), options, algorithm, precision, target, out)

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.runtime import Executable, Module
 
 from tvmconv.dispatch import Selection, registry, select, template_named
-from tvmconv.lowering import KERNEL_NAME, MOST_BYTES, MOST_TILES, build_kernel, lower
+from tvmconv.lowering import KERNEL_NAME, MAX_BYTES, MAX_TILES, build_kernel, lower
 from tvmconv.lowering.workspace import Workspace, take_out
 from tvmconv.problem import FORWARD, OpenAxis, Problem
 from tvmconv.problem.errors import InvalidArgumentError
@@ -27,7 +27,7 @@ from tvmconv.targets import backend_of, cross_triple, cuda, cuda_arch, device_of
 
 from . import storage
 from .arrays import Operand
-from .calls import Calls, Launch, given
+from .calls import Calls, Launch, present
 from .profiling import Profile, profile_of, timed_calls
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Operator:
         operand is. Raises `InvalidArgumentError` for an array that is not what the workload says, `NoDeviceError`
         where the target's device is missing.
         """
-        return self._calls(self.launch, (), given(x, w, scale, shift, residual), out)
+        return self._calls(self.launch, (), present(x, w, scale, shift, residual), out)
 
     def launch(self, x: Any, operands: Sequence[Operand]) -> Launch:
         """Return the launch of the kernel for arrays like these, which are checked; x decides the result's kind."""
@@ -93,7 +93,7 @@ class Operator:
             raise InvalidArgumentError("operands", ", ".join(names), f"the workload's: {', '.join(self._inputs)}")
         device = tvm.runtime.device(self._device_type, operands[0].device.index)
         workload = self._workload_of(operands[0])
-        specs = self.problem.operands_of(msgspec.structs.replace(self.problem, workload=workload).given)
+        specs = self.problem.operands_of(msgspec.structs.replace(self.problem, workload=workload).caller_workload)
         workspace = self._workspace.sized(workload)
         for item in operands:
             item.check(*specs[item.name], device)
@@ -105,25 +105,25 @@ class Operator:
         """Return the workload with the open sizes of an image; raise `InvalidArgumentError` for what kernels refuse."""
         if not self.problem.open_sizes or len(x.shape) != len(self.problem.operands[x.name][0]):
             return self.workload
-        row, column = self.problem.given.x_layout.spatial
-        places = {"batch": 0, "height": row, "width": column}
-        sizes = {name: x.shape[places[name]] for name in self.problem.open_sizes}
+        row, column = self.problem.caller_workload.x_layout.spatial
+        axes = {"batch": 0, "height": row, "width": column}
+        sizes = {name: x.shape[axes[name]] for name in self.problem.open_sizes}
         workload = msgspec.structs.replace(self.workload, **sizes)
-        if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
-            raise InvalidArgumentError("x", x.shape, f"an output of at most {MOST_TILES} rows and columns")
+        if self.problem.has_open_planes and max(workload.output_size) > MAX_TILES:
+            raise InvalidArgumentError("x", x.shape, f"an output of at most {MAX_TILES} rows and columns")
         if not self.takes(workload):
-            expected = f"sizes with which no array has over {MOST_BYTES} bytes; without open sizes it may have more"
+            expected = f"sizes with which no array has over {MAX_BYTES} bytes; without open sizes it may have more"
             raise InvalidArgumentError("x", x.shape, expected)
         return workload
 
     def takes(self, workload: ConvWorkload) -> bool:
         """Return whether the operator's kernel can compute a workload of other open sizes, which may be too large."""
-        if self.problem.has_open_planes and max(workload.output_size) > MOST_TILES:
+        if self.problem.has_open_planes and max(workload.output_size) > MAX_TILES:
             return False
         if not self.problem.open_sizes or not backend_of(self.target).limits_open_arrays:
             return True
         arrays = (*self.problem.operands_of(workload).values(), *self._workspace.sized(workload))
-        return all(prod(shape) * np.dtype(dtype).itemsize <= MOST_BYTES for shape, dtype in arrays)
+        return all(prod(shape) * np.dtype(dtype).itemsize <= MAX_BYTES for shape, dtype in arrays)
 
     @property
     def workspace_bytes(self) -> int:

@@ -26,7 +26,7 @@ from tvmconv.dispatch import (
     tuned,
 )
 from tvmconv.dispatch.history import History, applied
-from tvmconv.lowering import MOST_BYTES
+from tvmconv.lowering import MAX_BYTES
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import DTYPES, KNOWN, NARROW
 from tvmconv.problem.errors import InvalidArgumentError
@@ -35,7 +35,7 @@ from tvmconv.support.cache import Cache
 from tvmconv.targets import backend_of, backend_on, resolve_target, threads
 
 from .arrays import Operand, in_float32, operand, reshaped
-from .calls import KEPT, PLAIN, Calls, Launch, hashable, types_of
+from .calls import MAX_CACHED_CALLS, PLAIN, Calls, Launch, hashable, types_of
 from .operator import Operator, compile, compile_problem  # noqa: A004
 
 __all__ = ["Operator", "call", "compile"]
@@ -87,7 +87,7 @@ def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
     if target is None:
         target = backend_on(image.device.type).kind
     conversions: dict[int, Callable[[Any], Any]]
-    conversions = {place: in_float32 for place, item in enumerate(operands) if _is_narrow(item, image.dtype)}
+    conversions = {index: in_float32 for index, item in enumerate(operands) if _is_narrow(item, image.dtype)}
     channels_last = image.is_channels_last and takes_channels_last(
         Problem(workload, precision=precision), algorithm, target
     )
@@ -97,8 +97,8 @@ def prepare(about: tuple[Any, ...], x: Any, operands: list[Operand]) -> Launch:
         conversions[1] = partial(reshaped, shape=workload.w_shape)
     problem = Problem(workload, precision=precision, channels_last=channels_last)
     operator = operator_for(problem, algorithm, target, state)
-    for place, convert in conversions.items():
-        operands[place] = operand(operands[place].name, convert(operands[place].argument))
+    for index, convert in conversions.items():
+        operands[index] = operand(operands[index].name, convert(operands[index].argument))
     launch = operator.launch(x, operands)
     return replace(launch, conversions=(*conversions.items(), *launch.conversions))
 
@@ -141,15 +141,15 @@ def present_state() -> State:
 Key = tuple[Problem, str, str, State]
 """A problem, the algorithm asked for, the target, and the state."""
 
-_selections: Cache[Key, Selection] = Cache(KEPT)
-_operators: Cache[tuple[Hashable, ...], Operator] = Cache(KEPT)
+_selections: Cache[Key, Selection] = Cache(MAX_CACHED_CALLS)
+_operators: Cache[tuple[Hashable, ...], Operator] = Cache(MAX_CACHED_CALLS)
 """Operators by problem, template, configuration and target: logs that choose the same ones share them."""
 
-_first_sizes: Cache[Key, tuple[int, int]] = Cache(KEPT)
+_first_sizes: Cache[Key, tuple[int, int]] = Cache(MAX_CACHED_CALLS)
 """The batch and width of the first call on a GPU, for each convolution as one of open sizes."""
 
 
-def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
+def _cached_operator(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
     """Return the operator for a problem, compiled the first time that its configuration is selected."""
     resolved = resolve_target(target)
 
@@ -166,8 +166,8 @@ def _kept(problem: Problem, algorithm: str, target: str, state: State) -> Operat
 
 def operator_for(problem: Problem, algorithm: str, target: str, state: State) -> Operator:
     """Return the operator for a call's problem: for any batch, and any length of rows, where that serves."""
-    operator = _kept(_with_open_sizes(problem, algorithm, target, state), algorithm, target, state)
-    return operator if operator.takes(problem.workload) else _kept(problem, algorithm, target, state)
+    operator = _cached_operator(_with_open_sizes(problem, algorithm, target, state), algorithm, target, state)
+    return operator if operator.takes(problem.workload) else _cached_operator(problem, algorithm, target, state)
 
 
 def _with_open_sizes(problem: Problem, algorithm: str, target: str, state: State) -> Problem:
@@ -203,7 +203,7 @@ def with_any_batch(problem: Problem, target: tvm.target.Target) -> Problem:
     if not backend_of(target).kernels_by_batch:
         return problem.with_any_batch()
     workload = problem.workload
-    if workload.itemsize * max(map(prod, (workload.x_shape, workload.output_shape))) > MOST_BYTES:
+    if workload.itemsize * max(map(prod, (workload.x_shape, workload.output_shape))) > MAX_BYTES:
         return problem
     batch = 1 << (workload.batch.bit_length() - 1)
     return msgspec.structs.replace(

@@ -17,7 +17,7 @@ LEAST_BYTES = 2**22
 A store to a new small page costs more than the convolution of its content.
 """
 
-KEPT_BYTES = 2**28
+MAX_FREE_BYTES = 2**28
 """The most bytes that are kept while no array is in them."""
 
 
@@ -45,9 +45,9 @@ class Pool:
         """Return a new array of a type of NumPy, in a block of equal size that was given back, if there is one."""
         kind = np.dtype(dtype)
         nbytes = prod(shape) * kind.itemsize
-        of_size = [place for place, memory in self._free.copy().items() if memory.nbytes == nbytes]
-        taken = (self._free.pop(place, None) for place in reversed(of_size))
-        memory = next((each for each in taken if each is not None), None)
+        of_size = [address for address, memory in self._free.copy().items() if memory.nbytes == nbytes]
+        popped = (self._free.pop(address, None) for address in reversed(of_size))
+        memory = next((each for each in popped if each is not None), None)
         block = Block(np.empty(nbytes, np.uint8) if memory is None else memory, self._give_back)
         array: np.ndarray = np.asarray(block).view(kind).reshape(shape)
         return array
@@ -55,9 +55,9 @@ class Pool:
     def _give_back(self, memory: np.ndarray) -> None:
         self._free[memory.__array_interface__["data"][0]] = memory
         kept = self._free.copy()
-        surplus = sum(each.nbytes for each in kept.values()) - KEPT_BYTES
-        for place, each in kept.items():
-            if surplus > 0 and self._free.pop(place, None) is not None:
+        surplus = sum(each.nbytes for each in kept.values()) - MAX_FREE_BYTES
+        for address, each in kept.items():
+            if surplus > 0 and self._free.pop(address, None) is not None:
                 surplus -= each.nbytes
 
 

@@ -101,12 +101,12 @@ def profile_of(
     for timed, cost in zip(runs[0], seconds, strict=True):
         named = waiting.get(timed.function, [])
         # A call computes several layers where these are equal and computed once, or are products of one attention.
-        taken = named[: max(1, len(named) // calls[timed.function])]
+        launched = named[: max(1, len(named) // calls[timed.function])]
         calls[timed.function] -= 1
-        del named[: len(taken)]
-        name = ", ".join(name for name, _ in taken) or timed.function
+        del named[: len(launched)]
+        name = ", ".join(name for name, _ in launched) or timed.function
         theirs = "tvmconv" if timed.function.startswith("tvmconv_") else "TVM"
-        rows.append(ProfileRow(name, taken[0][1] if taken else theirs, timed.function, cost, cost / total))
+        rows.append(ProfileRow(name, launched[0][1] if launched else theirs, timed.function, cost, cost / total))
     return Profile(tuple(rows))
 
 

@@ -199,8 +199,8 @@ def read(path: str | PathLike[str]) -> tuple[Module, Description]:
     try:
         return tvm_ffi.load_module(spelled), description  # TVM's own would spell the path as it always does
     except RuntimeError as error:
-        said = str(error).replace(spelled, str(resolved))
-        raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({said})") from None
+        message = str(error).replace(spelled, str(resolved))
+        raise InvalidArgumentError("path", str(path), f"a library that can be loaded ({message})") from None
 
 
 class Content:

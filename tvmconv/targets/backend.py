@@ -66,7 +66,7 @@ class Backend(ABC):
     """Kernels of all templates can store their output as channels of a larger tensor; else `Layouts` says which can."""
     channels_in_blocks: bool
     """Tensors between the convolutions of a network may be in blocks of channels."""
-    most_products: int
+    max_products: int
     """The most multiply-adds of a thread in a sparse kernel: they take two cores about a minute to compile."""
     gemm_size: int | None
     """Rows of square matrices whose product tells the peak rate; None where multiply-adds in registers tell it."""

@@ -26,7 +26,7 @@ KERNEL = 4000.0
 TURNS = 32
 """The least number of tasks that the threads of a CPU share: with enough of them threads end together."""
 
-MOST_LANES = 16
+MAX_LANES = 16
 """The number of float32 elements in the widest vector of any CPU: AVX-512's."""
 
 

@@ -30,7 +30,7 @@ def compile_all(sources: Sequence[str], arch: str) -> list[bytes]:
 
 def compiled(source: str, arch: str) -> bytes:
     """Return one source as machine code."""
-    image = known(source, arch)
+    image = cached_code(source, arch)
     if image is None:
         image = cuda.compile_source(source, arch)
         _compiled[_name(source, arch)] = image
@@ -38,7 +38,7 @@ def compiled(source: str, arch: str) -> bytes:
     return image
 
 
-def known(source: str, arch: str) -> bytes | None:
+def cached_code(source: str, arch: str) -> bytes | None:
     """Return the machine code of a source that was compiled before, in this process or in another."""
     name = _name(source, arch)
     image = _compiled.get(name)
@@ -63,7 +63,7 @@ def use_fast_compiler(kernels: Path | None = None) -> None:
 
     TVM does so on the GPU's own machine, when a module is built there or loaded as source, through a function that it
     finds by this name. A machine's GPUs are taken to be alike. Sources that `precompile` compiled into the folder
-    `kernels`, or that are `known`, are not compiled again.
+    `kernels`, or that are `cached_code`, are not compiled again.
     """
     import tvm
 

@@ -118,7 +118,7 @@ CUDA = CudaBackend(
     workspace_is_passed=True,
     any_strided_output=False,
     channels_in_blocks=False,
-    most_products=200_000,
+    max_products=200_000,
     gemm_size=8192,
     missing="an NVIDIA GPU and its driver",
 )

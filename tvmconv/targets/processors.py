@@ -127,7 +127,7 @@ CPU = CpuBackend(
     workspace_is_passed=False,
     any_strided_output=True,
     channels_in_blocks=True,
-    most_products=60_000,
+    max_products=60_000,
     gemm_size=None,
     missing="a CPU",
 )

@@ -69,10 +69,10 @@ def choose(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> Ch
     quota = cpu_quota(root)
     if quota is not None and quota < threads:
         threads, reason = max(1, int(quota)), f"the container's quota of {quota:g} CPUs"
-    own = _chosen(environment)
+    of_process = _chosen(environment)
     for name in NUMBERS_OF_USERS:
         text = environment.get(name)
-        if text is None or own.get(name) == text:
+        if text is None or of_process.get(name) == text:
             continue
         # OpenMP takes a number for each level of nesting, of which the first is meant.
         given = re.match(r"\s*0*([1-9]\d*)\s*(,|$)", text)
@@ -119,10 +119,10 @@ def set_num_threads(threads: int) -> None:
     if held == threads:
         return
     configure_pool(MODE_BIG, threads)
-    if (most := get_num_threads()) != threads:
+    if (actual := get_num_threads()) != threads:
         configure_pool(MODE_BIG, held)
         os.environ.update({name: before[name] for name in (NUMBER, BINDING, CHOSEN) if name in before})
-        expected = f"at most {most} in this thread, which has called kernels: TVM's pool of threads cannot grow"
+        expected = f"at most {actual} in this thread, which has called kernels: TVM's pool of threads cannot grow"
         raise InvalidArgumentError("threads", threads, expected)
 
 

@@ -162,7 +162,7 @@ class Amx(CpuTemplate[Config]):
         if rows_of is not None:
             sch.compute_inline(sch.get_sblock("filter_rows"))
 
-        # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
+        # Step 1. Tasks and tiles; the weight, packed; the input, read directly or copied
         tasks = split_tasks(sch, workload, config, has_zero)
         loops = [tasks.task, pack_weight(sch, config, instruction.terms, has_zero)]
         if config.staged:

@@ -148,15 +148,15 @@ def tile_code(instruction: DotInstruction, tiles: int, vectors: int, pixels: int
     weights = range(sums + tiles, TILES)
 
     zero = [_call("tilezero", each) for each in range(sums)]
-    multiply = [*_places("a", tiles, "%a_tile"), *_places("b", vectors, LINE_BYTES)]
+    multiply = [*_addresses("a", tiles, "%a_tile"), *_addresses("b", vectors, LINE_BYTES)]
     multiply += [_call("tileloadd64", sums + tile, f"ptr %a{tile}", "i64 %a_pixel") for tile in range(tiles)]
     for vector in range(vectors):
         weight = weights[vector % len(weights)]
         multiply.append(_call("tileloadd64", weight, f"ptr %b{vector}", f"i64 {vectors * LINE_BYTES}"))
         multiply += [_call(instruction.name, tile * vectors + vector, sums + tile, weight) for tile in range(tiles)]
-    store = _places("c", tiles, "%c_tile")
+    store = _addresses("c", tiles, "%c_tile")
     for tile in range(tiles):
-        store += [f"%s{tile}_0 = getelementptr i8, ptr %c{tile}, i64 0", *_places(f"s{tile}_", vectors, LINE_BYTES)]
+        store += [f"%s{tile}_0 = getelementptr i8, ptr %c{tile}, i64 0", *_addresses(f"s{tile}_", vectors, LINE_BYTES)]
         for vector in range(vectors):
             store.append(_call("tilestored64", tile * vectors + vector, f"ptr %s{tile}_{vector}", "i64 %c_pixel"))
 
@@ -177,7 +177,7 @@ def _call(name: str, first: int, *others: int | str) -> str:
     return f"call void @llvm.x86.{name}({operands})"
 
 
-def _places(name: str, count: int, step: int | str) -> list[str]:
+def _addresses(name: str, count: int, step: int | str) -> list[str]:
     """Return the code of addresses %name1, ... behind %name0, each `step` bytes after the preceding one."""
     return [f"%{name}{each} = getelementptr i8, ptr %{name}{each - 1}, i64 {step}" for each in range(1, count)]
 

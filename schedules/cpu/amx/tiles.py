@@ -76,25 +76,25 @@ def computed(problem: Problem, target: tvm.target.Target) -> Problem:
     stay as they are: their plane would be taken for a single row.
     """
     workload = problem.workload
-    few = workload.in_channels * workload.kernel[1] <= most_channels(instruction_of(problem, target))
-    if workload.layout != "NCHW" or workload.kernel[1] == 1 or not few:
+    has_few_channels = workload.in_channels * workload.kernel[1] <= max_channels(instruction_of(problem, target))
+    if workload.layout != "NCHW" or workload.kernel[1] == 1 or not has_few_channels:
         return problem
     by_rows = with_rows_as_channels(workload)
     return problem if is_row(by_rows) else msgspec.structs.replace(problem, workload=by_rows)
 
 
-def most_channels(instruction: DotInstruction) -> int:
+def max_channels(instruction: DotInstruction) -> int:
     """Return the input channels that a row of a tile holds."""
     return LINE_BYTES // 4 * instruction.terms
 
 
 def step_channels(workload: ConvWorkload, instruction: DotInstruction) -> int:
     """Return the input channels of a step: those of the fewest steps, alike in all of them, in whole vectors."""
-    most, block, vector = most_channels(instruction), channel_block(workload.layout), 4 * instruction.terms
-    unit = lcm(block, vector) if most % lcm(block, vector) == 0 else vector
+    limit, block, vector = max_channels(instruction), channel_block(workload.layout), 4 * instruction.terms
+    unit = lcm(block, vector) if limit % lcm(block, vector) == 0 else vector
     if workload.in_channels < unit:
         unit = instruction.terms
-    return ceil_to(evenly(workload.in_channels, most), unit)
+    return ceil_to(evenly(workload.in_channels, limit), unit)
 
 
 def depth(workload: ConvWorkload, config: TileConfig) -> int:
@@ -140,7 +140,7 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         return config.vector == instruction.lanes
 
     def whole_channels(config: TileConfig) -> bool:
-        return config.channels % instruction.terms == 0 and config.channels <= most_channels(instruction)
+        return config.channels % instruction.terms == 0 and config.channels <= max_channels(instruction)
 
     def registers(config: TileConfig) -> bool:
         return config.columns <= TILE_ROWS and fits(config.rows, config.vectors)
@@ -149,10 +149,10 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         surplus = max(map(wasted, plane(workload), band_of(workload, config)))
         return surplus <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
-    def places(config: TileConfig) -> bool:
+    def staging(config: TileConfig) -> bool:
         return bool(must_stage(workload, config)) <= config.staged <= 2
 
-    return named(one_vector, whole_channels, registers, waste, places)
+    return named(one_vector, whole_channels, registers, waste, staging)
 
 
 def heuristics(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
@@ -184,8 +184,8 @@ def tiles(problem: Problem, target: tvm.target.Target) -> Iterator[TileConfig]:
     channels, parallel = step_channels(workload, instruction), workload.flops >= PARALLEL_FLOPS
     for vectors in range(1, min(6, ceil_div(workload.out_channels, instruction.lanes)) + 1):
         for columns in columns_of(width):
-            most = height if height > 1 else ceil_div(width, columns)
-            for rows in range(1, min(3, most) + 1):
+            limit = height if height > 1 else ceil_div(width, columns)
+            for rows in range(1, min(3, limit) + 1):
                 if fits(rows, vectors):
                     yield TileConfig(vectors, instruction.lanes, rows, columns, channels, 1, 0, parallel)
 
@@ -243,9 +243,9 @@ def cycles(problem: Problem, config: TileConfig, target: tvm.target.Target) -> f
 
     count = workload.batch * tasks_of(workload, config)
     if config.staged:
-        own = config.staged == 1
-        copied = bytes_staged(problem, config, target) * (tasks_of(workload, config) if own else 1)
-        working += copied / LINE_BYTES * (OWN_CYCLES if own else SHARED_CYCLES)
+        is_private = config.staged == 1
+        copied = bytes_staged(problem, config, target) * (tasks_of(workload, config) if is_private else 1)
+        working += copied / LINE_BYTES * (OWN_CYCLES if is_private else SHARED_CYCLES)
         if workload.layout == "NCHW":
             working += copied / workload.itemsize * GATHER_CYCLES
     working += TASK_CYCLES * tasks_of(workload, config)

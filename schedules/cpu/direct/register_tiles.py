@@ -20,7 +20,7 @@ from tvmconv.problem.layout import channel_block, has_channels_last
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import TURNS, cpu_of
 
-from ...open_sizes import few_rows
+from ...open_sizes import tiles_of_open_rows
 from ...space import ceil_div, divisors, named, tile_sizes, wasted
 from ..machine import LINE_BYTES, PARALLEL_FLOPS, staged_bytes
 from ..template import threads_for_work
@@ -37,10 +37,10 @@ unroll, which would keep inputs for the next taps in registers that there are no
 rows of one channel at a time. Channels that are in blocks lie side by side: there it goes over a block.
 """
 
-MOST_VECTORS = 6
+MAX_VECTORS = 6
 """The most vectors of output channels of a tile."""
 
-MOST_ROWS = 8
+MAX_ROWS = 8
 """The most rows of a tile: each is a separate stream of memory, which in NHWC may be in a separate page."""
 
 SPARE = {16: 4, 32: 1}
@@ -58,9 +58,9 @@ def tile_knobs(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, t
     height, width = workload.output_size
     block = channel_block(workload.layout)
     return {
-        "vectors": tuple(range(1, MOST_VECTORS + 1)),
+        "vectors": tuple(range(1, MAX_VECTORS + 1)),
         "vector": (lanes_of(workload, target),),
-        "rows": tuple(range(1, min(height, MOST_ROWS) + 1)),
+        "rows": tuple(range(1, min(height, MAX_ROWS) + 1)),
         "columns": tuple(range(1, min(width, 28) + 1)),
         "channels": divisors(workload.w_shape[1], 64) if block == 1 else divisors(block, block),
         "tiles": tile_sizes(height),
@@ -82,13 +82,13 @@ def constraints(workload: ConvWorkload, target: tvm.target.Target) -> dict[str, 
     def waste(config: TileConfig) -> bool:
         return max(surplus(workload, config)) <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
-    def places(config: TileConfig) -> bool:
+    def staging(config: TileConfig) -> bool:
         return config.staged <= 2
 
     def stored_blocks(config: TileConfig) -> bool:
         return channel_block(workload.out_layout) in (1, config.vector)
 
-    return named(whole_channels, registers, waste, places, stored_blocks)
+    return named(whole_channels, registers, waste, staging, stored_blocks)
 
 
 def heuristics(
@@ -142,7 +142,7 @@ def tiles_to_stage(problem: Problem, config: TileConfig, row_bytes: int) -> int:
     rows = max(STAGED_BYTES // row_bytes - window, window - stride, 1) // stride
     turns = ceil_div(TURNS, blocks(workload, config) * workload.batch)
     steps = ceil_div(workload.output_size[0], config.rows)
-    return few_rows(problem, config.rows, max(1, min(rows // config.rows, steps // turns)))
+    return tiles_of_open_rows(problem, config.rows, max(1, min(rows // config.rows, steps // turns)))
 
 
 def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, name: str, staged: str) -> None:
@@ -187,7 +187,7 @@ def schedule_tiles(sch: Schedule, workload: ConvWorkload, config: TileConfig, na
     sch.vectorize(vector)
     loops = [task, sch.fuse(b, ki)]
 
-    # Step 3. The input: read in place, or copied
+    # Step 3. The input: read directly, or copied
     for tile in tiles:
         sch.compute_at(tile, xo, preserve_unit_loops=True)
     if config.staged == 0:
@@ -255,11 +255,11 @@ def register_tiles(workload: ConvWorkload, target: tvm.target.Target) -> Iterato
     lanes, registers = lanes_of(workload, target), cpu_of(target).registers
     each = ceil_div(lanes, cpu_of(target).lanes)  # registers of a vector
     parallel = workload.flops >= PARALLEL_FLOPS
-    for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
+    for vectors in range(1, min(MAX_VECTORS, ceil_div(workload.multiplier, lanes)) + 1):
         sums = min(registers - 1 - each * vectors, registers - SPARE[registers])
-        most = max(vectors == 1, sums // (each * vectors))
-        for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, MOST_ROWS, most // columns if columns == width else 1) + 1):
+        limit = max(vectors == 1, sums // (each * vectors))
+        for columns in range(1, min(width, limit) + 1):
+            for rows in range(1, min(height, MAX_ROWS, limit // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, lanes, rows, columns, channels, tiles=1, staged=0, parallel=parallel)
 
 

@@ -57,9 +57,9 @@ def _transposed(vectors: list[tirx.Var], bind: Bind) -> list[tirx.Var]:
             if low & distance:
                 continue
             a, b = vectors[low], vectors[low + distance]
-            for place, start in ((low, 0), (low + distance, distance)):
+            for index, start in ((low, 0), (low + distance, distance)):
                 # Lanes of a, then those of b, which Shuffle counts on from a's.
                 chosen = [start + (lane & ~distance) + (lanes if lane & distance else 0) for lane in range(lanes)]
-                vectors[place] = bind(tirx.Shuffle([a, b], chosen))
+                vectors[index] = bind(tirx.Shuffle([a, b], chosen))
         distance //= 2
     return vectors

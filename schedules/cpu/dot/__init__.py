@@ -123,7 +123,7 @@ class Dot(CpuTemplate[Config]):
         tile = (block, *band_of(workload, config))
         sch = Schedule(te.create_prim_func(compute.dot(workload, instruction, tile, depth(workload, terms), layout)))
 
-        # Step 1. Tasks and tiles; the weight, packed; the input, read in place or copied
+        # Step 1. Tasks and tiles; the weight, packed; the input, read directly or copied
         tasks = split_tasks(sch, workload, config, has_zero)
         loops = [tasks.task, pack_weight(sch, config, terms, has_zero)]
         if config.staged:

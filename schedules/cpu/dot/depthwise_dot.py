@@ -17,7 +17,7 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tvmconv import compute
-from tvmconv.compute.depthwise.dot import neighbours, steps_of
+from tvmconv.compute.depthwise.dot import neighbours, row_instructions
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.layout import channel_block
@@ -33,7 +33,7 @@ from ..template import CpuTemplate, Tests, threads_for_work
 from .intrinsics import columns_intrinsic
 from .tiles import instruction_of
 
-MOST_UNROLLED = 512
+MAX_UNROLLED = 512
 """The most instructions of a tile, which follow each other without a loop: LLVM takes seconds for more."""
 
 
@@ -58,7 +58,7 @@ def sum_bytes(instruction: DotInstruction, config: Config) -> int:
 
 def unrolled(workload: ConvWorkload, instruction: DotInstruction, config: Config) -> int:
     """Return the instructions of a tile."""
-    return config.rows * config.columns * workload.kernel[0] * steps_of(workload, instruction.terms)
+    return config.rows * config.columns * workload.kernel[0] * row_instructions(workload, instruction.terms)
 
 
 class DepthwiseDot(CpuTemplate[Config]):
@@ -97,7 +97,7 @@ class DepthwiseDot(CpuTemplate[Config]):
         if workload.dilation[1] > 1:
             return f"takes windows of neighbouring columns, not {workload.dilation[1]} apart"
         side_by_side = neighbours(workload, instruction.terms)
-        if unrolled(workload, instruction, replace(self.LEAST, columns=side_by_side)) > MOST_UNROLLED:
+        if unrolled(workload, instruction, replace(self.LEAST, columns=side_by_side)) > MAX_UNROLLED:
             return f"takes kernels that it can unroll, not of {workload.kernel[0]}x{workload.kernel[1]}"
         return None
 
@@ -127,7 +127,7 @@ class DepthwiseDot(CpuTemplate[Config]):
             return sum_bytes(instruction, config) <= STACK_BYTES
 
         def straight_line(config: Config) -> bool:
-            return unrolled(workload, instruction, config) <= MOST_UNROLLED
+            return unrolled(workload, instruction, config) <= MAX_UNROLLED
 
         return named(whole_neighbours, waste, few_sums, straight_line)
 
@@ -146,15 +146,15 @@ class DepthwiseDot(CpuTemplate[Config]):
         side_by_side = neighbours(workload, instruction.terms)
         staged_rows = STAGED_BYTES // (workload.padded_input[1] * instruction.lanes) - workload.window[0]
         for rows in range(1, min(height, 16) + 1):
-            most = max(1, staged_rows // (rows * workload.stride[0]))
+            limit = max(1, staged_rows // (rows * workload.stride[0]))
             for columns in range(1, ceil_div(min(width, 16), side_by_side) + 1):
-                for tiles in dict.fromkeys((evenly(ceil_div(height, rows), most), 1)):
+                for tiles in dict.fromkeys((evenly(ceil_div(height, rows), limit), 1)):
                     yield Config(tiles, rows, columns * side_by_side, workload.flops >= PARALLEL_FLOPS)
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         workload, instruction, cpu = problem.workload, instruction_of(problem, target), cpu_of(target)
         (height, width), rows = workload.output_size, config.rows * config.tiles
-        steps, side_by_side = steps_of(workload, instruction.terms), neighbours(workload, instruction.terms)
+        steps, side_by_side = row_instructions(workload, instruction.terms), neighbours(workload, instruction.terms)
         tasks = workload.batch * (workload.in_channels // instruction.lanes) * ceil_div(height, rows)
         tiles, sums = tasks * config.tiles * ceil_div(width, config.columns), config.rows * config.columns
         wide = pieces(instruction.lanes, cpu)

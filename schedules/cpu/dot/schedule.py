@@ -113,8 +113,8 @@ def stage_input(sch: Schedule, workload: ConvWorkload, config: TileConfig, task:
     *_, column, channel = sch.get_loops(pad)
     if workload.layout != "NCHW":
         sch.annotate(column, "pragma_loop_partition_hint", True)  # only the ends of a row are tested
-        beside = channel_block(workload.layout) if workload.layout != "NHWC" else workload.in_channels
-        run = gcd(int(sch.get(channel).extent), beside)  # of channels side by side that are all there, or none
+        adjacent = channel_block(workload.layout) if workload.layout != "NHWC" else workload.in_channels
+        run = gcd(int(sch.get(channel).extent), adjacent)  # of channels side by side that are all there, or none
         sch.vectorize(sch.split(channel, [None, divisors(run, LINE_BYTES)[-1]])[1])
     return loops
 

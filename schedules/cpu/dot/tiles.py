@@ -81,25 +81,25 @@ def knobs(problem: Problem, target: tvm.target.Target) -> dict[str, tuple[Any, .
     }
 
 
-def channel_steps(workload: ConvWorkload, instruction: DotInstruction, most: int) -> tuple[int, ...]:
+def channel_steps(workload: ConvWorkload, instruction: DotInstruction, limit: int) -> tuple[int, ...]:
     """Return the numbers of input channels that the innermost loop may run over."""
     terms = instruction.terms
     whole = depth(workload, terms)
     block = channel_block(workload.layout)
-    return tuple(terms * each for each in divisors((whole if block == 1 else block) // terms, max(1, most // terms)))
+    return tuple(terms * each for each in divisors((whole if block == 1 else block) // terms, max(1, limit // terms)))
 
 
 def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callable[[TileConfig], bool]]:
     """Return the tests that a configuration must pass, by name."""
     workload, instruction = problem.workload, instruction_of(problem, target)
     height, width = plane(workload)
-    most_channels = channel_steps(workload, instruction, depth(workload, instruction.terms))
+    channel_choices = channel_steps(workload, instruction, depth(workload, instruction.terms))
 
     def one_vector(config: TileConfig) -> bool:
         return config.vector == instruction.lanes
 
     def whole_channels(config: TileConfig) -> bool:
-        return config.channels in most_channels
+        return config.channels in channel_choices
 
     def registers(config: TileConfig) -> bool:
         return config.vectors * config.outputs <= cpu_of(target).registers
@@ -108,13 +108,13 @@ def constraints(problem: Problem, target: tvm.target.Target) -> dict[str, Callab
         surplus = max(map(wasted, (height, width), band_of(workload, config)))
         return surplus <= 2 and config.block <= max(64, 2 * workload.multiplier)
 
-    def places(config: TileConfig) -> bool:
+    def staging(config: TileConfig) -> bool:
         return bool(must_stage(workload, instruction)) <= config.staged <= 2
 
     def one_row(config: TileConfig) -> bool:
         return config.rows == 1 or not is_row(workload)
 
-    return named(one_vector, whole_channels, registers, waste, places, one_row)
+    return named(one_vector, whole_channels, registers, waste, staging, one_row)
 
 
 def heuristics(
@@ -145,9 +145,9 @@ def register_tiles(problem: Problem, target: tvm.target.Target) -> Iterator[Tile
     parallel = workload.flops >= PARALLEL_FLOPS
     registers = min(cpu_of(target).registers - 2, STACK_BYTES // (4 * instruction.lanes))
     for vectors in range(1, min(6, ceil_div(workload.multiplier, instruction.lanes)) + 1):
-        most = max(1, min(registers, cpu_of(target).registers - 2 - vectors) // vectors)
-        for columns in range(1, min(width, most) + 1):
-            for rows in range(1, min(height, most // columns if columns == width else 1) + 1):
+        limit = max(1, min(registers, cpu_of(target).registers - 2 - vectors) // vectors)
+        for columns in range(1, min(width, limit) + 1):
+            for rows in range(1, min(height, limit // columns if columns == width else 1) + 1):
                 yield TileConfig(vectors, instruction.lanes, rows, columns, instruction.terms, 1, staged, parallel)
 
 
@@ -161,11 +161,11 @@ def with_tasks(problem: Problem, tile: TileConfig, target: tvm.target.Target) ->
         return replace(config, tiles=max(1, min(steps, ceil_div(steps * workload.batch, TURNS))))
     row_bytes = 4 // instruction.terms * workload.in_channels * workload.padded_input[1]
     if not config.staged or row_bytes * workload.padded_input[0] <= STAGED_BYTES:
-        staged, most = 2 * config.staged, height
+        staged, limit = 2 * config.staged, height
     else:
         staged = 1
-        most = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
-    rows = max(1, min(most, ceil_div(height * workload.batch, TURNS)))
+        limit = max(1, STAGED_BYTES // row_bytes - workload.window[0]) // workload.stride[0]
+    rows = max(1, min(limit, ceil_div(height * workload.batch, TURNS)))
     return replace(config, staged=staged, tiles=max(1, rows // config.rows))
 
 
@@ -185,7 +185,7 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
     if config.staged:
         again = workload.read_by((band_rows, 1))[0] / (band_rows * workload.stride[0]) if config.staged == 1 else 1.0
         staged = again * workload.batch * workload.in_channels * prod(workload.padded_input)
-    in_planes, transposes = workload.layout == "NCHW", workload.out_layout == "NCHW"
+    is_nchw, transposes = workload.layout == "NCHW", workload.out_layout == "NCHW"
     signed = not config.staged and instruction.terms == 4 and workload.dtype != instruction.first
     return Counts(
         tasks=tasks if config.parallel else 1,
@@ -200,8 +200,8 @@ def counts(problem: Problem, config: TileConfig, target: tvm.target.Target) -> C
         stored=tiles * (row_pieces(config, cpu) if transposes else sums),
         transposed=tiles * sums * transposes,
         paired=tiles * sums**2,
-        copied=0.0 if in_planes else staged * 4 / instruction.terms / cpu.unit_bytes,
-        moved=staged * in_planes,
+        copied=0.0 if is_nchw else staged * 4 / instruction.terms / cpu.unit_bytes,
+        moved=staged * is_nchw,
         packed=packed_weight(problem),
         **by_cache(cpu, *operands(problem), Read(tiles * block_bytes, block_bytes)),
     )

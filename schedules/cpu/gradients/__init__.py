@@ -18,7 +18,7 @@ LANES = (4, 8, 16)
 SUM_BYTES = 4
 """The bytes of a staged element and of a sum, which are float32 numbers."""
 
-MOST_UNROLLED = 2048
+MAX_UNROLLED = 2048
 """The most multiply-adds that follow each other without a loop: LLVM takes seconds for more."""
 
 

@@ -25,12 +25,12 @@ from ...template import Layouts
 from ..depthwise import STAGED_BYTES, lanes_for
 from ..model import Counts, Read, by_cache, converted, operands, pieces, spilled, threads_of
 from ..template import CpuTemplate, Tests, threads_for_work
-from . import MOST_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
+from . import MAX_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
 
 UNROLLED = 128
 """The most multiply-adds of a default configuration that follow each other without a loop."""
 
-MOST_SUMS = 24
+MAX_SUMS = 24
 """The most vectors of sums."""
 
 
@@ -65,8 +65,8 @@ def _with_bands(problem: Problem, rows: int, lanes: int) -> Config:
     """Return the configuration of a tile of `rows` rows of each phase, in vectors of `lanes` lanes."""
     workload = problem.workload
     (row_taps, columns), (height, width) = compute.phases(workload), compute.phase_sizes(workload)
-    most = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - row_taps.window(0))
-    bands = max(ceil_div(height, most), min(ceil_div(height, rows), least_tasks(problem, workload.in_channels)))
+    limit = max(1, STAGED_BYTES // (SUM_BYTES * columns.window(ceil_to(width, lanes))) - row_taps.window(0))
+    bands = max(ceil_div(height, limit), min(ceil_div(height, rows), least_tasks(problem, workload.in_channels)))
     config = Config(ceil_div(ceil_div(height, bands), rows), rows, lanes, 3, is_parallel(problem))
     return next(
         each
@@ -112,10 +112,10 @@ class InputGradient(CpuTemplate[Config]):
 
         def registers(config: Config) -> bool:
             sums = config.rows * prod(workload.stride) * config.vector
-            return config.rows == 1 or sums <= MOST_SUMS * native
+            return config.rows == 1 or sums <= MAX_SUMS * native
 
         def straight_line(config: Config) -> bool:
-            return config.unroll <= 3 and unrolled(workload, config) <= MOST_UNROLLED
+            return config.unroll <= 3 and unrolled(workload, config) <= MAX_UNROLLED
 
         return named(tiles_in_planes, registers, straight_line)
 

@@ -26,7 +26,7 @@ from ...template import Layouts
 from ..depthwise import STAGED_BYTES, lanes_for
 from ..model import Counts, Read, by_cache, converted, operands, pieces, spilled, threads_of
 from ..template import CpuTemplate, Tests, threads_for_work
-from . import MOST_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
+from . import MAX_UNROLLED, SUM_BYTES, is_parallel, lanes_tried, least_tasks, obstacle
 
 BESIDE = 8
 """The instructions of a step beside its sums: of its loop, of addresses and of masks."""
@@ -101,7 +101,7 @@ class WeightGradient(CpuTemplate[Config]):
             return config.block_r == 1 or sums <= cpu_of(target).registers
 
         def straight_line(config: Config) -> bool:
-            return config.block_r * kernel_x * config.rows <= max(MOST_UNROLLED, BUSY * kernel_x)
+            return config.block_r * kernel_x * config.rows <= max(MAX_UNROLLED, BUSY * kernel_x)
 
         return named(bands_in_planes, taps_in_kernel, registers, straight_line)
 
@@ -127,12 +127,12 @@ class WeightGradient(CpuTemplate[Config]):
         height, width = workload.output_size
         rows = min(BUSY, height)
         row_bytes = SUM_BYTES * (workload.read_by((1, width))[1] * workload.stride[0] + width)
-        most = max(2, (STAGED_BYTES - row_bytes * workload.window[0]) // (row_bytes * rows))
+        limit = max(2, (STAGED_BYTES - row_bytes * workload.window[0]) // (row_bytes * rows))
         steps = ceil_div(height, rows)
         parts = min(steps, least_tasks(problem, workload.out_channels))
         config = Config(
             parts=parts,
-            bands=ceil_div(ceil_div(steps, parts), most),
+            bands=ceil_div(ceil_div(steps, parts), limit),
             rows=rows,
             block_r=_rows_of_taps(workload, target),
             vector=lanes_for(width, cpu_of(target).lanes),
@@ -245,9 +245,9 @@ class WeightGradient(CpuTemplate[Config]):
 def _rows_of_taps(workload: ConvWorkload, target: tvm.target.Target) -> int:
     """Return the rows of the kernel whose sums, in registers, are made together."""
     rows, columns = workload.kernel
-    most = max(1, 25 * cpu_of(target).registers // (32 * columns))
+    limit = max(1, 25 * cpu_of(target).registers // (32 * columns))
     # With few sums there are few vectors of x that several taps share.
-    return min(range(1, min(rows, most) + 1), key=lambda block: wasted(rows, block) * (1 + 0.4 / block))
+    return min(range(1, min(rows, limit) + 1), key=lambda block: wasted(rows, block) * (1 + 0.4 / block))
 
 
 def _by_phases(sch: Schedule, pad: SBlockRV, stride: int) -> None:

@@ -136,11 +136,11 @@ class Read(NamedTuple):
 
 def by_cache(cpu: Cpu, *reads: Read) -> dict[str, float]:
     """Return the bytes that come from each cache and from memory, by the names of counts; the first cache has none."""
-    found = {"second": 0.0, "last": 0.0, "memory": 0.0}
+    bytes_by_level = {"second": 0.0, "last": 0.0, "memory": 0.0}
     for nbytes, held in reads:
         if held > cpu.l1_bytes:
-            found["second" if held <= cpu.l2_bytes else "last" if held <= cpu.l3_bytes else "memory"] += nbytes
-    return found
+            bytes_by_level["second" if held <= cpu.l2_bytes else "last" if held <= cpu.l3_bytes else "memory"] += nbytes
+    return bytes_by_level
 
 
 def operands(problem: Problem, weight_bytes: int | None = None) -> tuple[Read, Read]:

@@ -18,7 +18,7 @@ from tvmconv.targets.sources import CPU_RATES
 from ...calibrated import Origin, UserRates
 from ...fitted import UNFITTED, Factors, Positive, Table
 
-ALIKE = {"direct.im2win": "direct"}
+FACTORS_OF_OTHERS = {"direct.im2win": "direct"}
 """The modules of templates that have the factors of another one, whose loops they share."""
 
 
@@ -77,8 +77,8 @@ def table() -> Table[Rates]:
 
 def rates_of(cpu: Cpu) -> Rates:
     """Return the rates of a CPU: the user's, else those that the package has."""
-    own = USER.rows().get(cpu.model)
-    return shipped_rates(cpu) if own is None else own.rates
+    user_row = USER.rows().get(cpu.model)
+    return shipped_rates(cpu) if user_row is None else user_row.rates
 
 
 def shipped_rates(cpu: Cpu) -> Rates:
@@ -97,4 +97,4 @@ def origin_of(cpu: Cpu) -> Origin:
 def factors_of(module: str) -> Factors:
     """Return the factors of the template in a module, such as "tvmconv.schedules.cpu.dot.depthwise_dot"."""
     name = module.rpartition("schedules.cpu.")[2]
-    return table().templates.get(ALIKE.get(name, name), UNFITTED)
+    return table().templates.get(FACTORS_OF_OTHERS.get(name, name), UNFITTED)

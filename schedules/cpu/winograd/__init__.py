@@ -17,7 +17,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvmconv import compute
 from tvmconv.compute import WinogradTile
-from tvmconv.compute.annotations import MOST_COLUMNS
+from tvmconv.compute.annotations import MAX_COLUMNS
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.layout import channel_block
@@ -32,12 +32,12 @@ from ..model import Counts
 from ..template import CpuTemplate, Tests
 from .tiles import (
     INPUT_INSTRUCTIONS,
-    MOST_VECTORS,
+    MAX_VECTORS,
     Config,
     band_bytes,
     candidates,
     counts,
-    most_columns,
+    max_columns,
     outputs_computed,
     tasks_of,
     tiles_across,
@@ -49,16 +49,16 @@ from .tiles import (
 )
 from .transforms import input_transform, output_transform, weight_transform
 
-MOST_SET_BYTES = 3 * 1024 * 1024
+MAX_SET_BYTES = 3 * 1024 * 1024
 """The most bytes of a band's input and sums, unless it is of one row: several times what a second cache holds.
 
 On two cores of Zen 5 a band of 3.6 MB took 2.6 ms in one run and 4.6 in another, two bands of 2.1 MB 3.0 in both."""
 
-FEW_CHANNELS = 8
+LEAST_CHANNELS = 8
 """The least input channels for tiles of 4x4 outputs: sums of fewer products are promised to be more exact than these,
 whose transforms round more (one wrong element in 380 random convolutions of any number of channels)."""
 
-MOST_CHANNELS = 64
+MAX_CHANNELS = 64
 """The most channels of a block that a tensor is in."""
 
 COPIED_COLUMNS = 64
@@ -123,8 +123,8 @@ class Winograd(CpuTemplate[Config]):
         blocks = {channel_block(layout) for layout in (workload.layout, workload.out_layout)} - {1}
         if len(blocks) == 2:
             return f"takes x and output in blocks of as many channels, not {workload.layouts}"
-        if max(blocks, default=1) > MOST_CHANNELS:
-            return f"takes blocks of at most {MOST_CHANNELS} channels, not {max(blocks)}"
+        if max(blocks, default=1) > MAX_CHANNELS:
+            return f"takes blocks of at most {MAX_CHANNELS} channels, not {max(blocks)}"
         return None
 
     def knobs(self, problem: Problem, target: tvm.target.Target) -> Mapping[str, tuple[Any, ...]]:
@@ -135,7 +135,7 @@ class Winograd(CpuTemplate[Config]):
             "rows": tile_sizes(height),
             "images": divisors(workload.batch, 16),
             "tiles": tuple(range(1, 29)),
-            "vectors": tuple(range(1, MOST_VECTORS + 1)),
+            "vectors": tuple(range(1, MAX_VECTORS + 1)),
             "vector": (lanes_of(workload, target),),
             "shared": (False, True),
             "parallel": (True, False),
@@ -148,14 +148,14 @@ class Winograd(CpuTemplate[Config]):
             return config.outputs in INPUT_INSTRUCTIONS
 
         def exact(config: Config) -> bool:
-            return config.outputs == 2 or workload.in_channels >= FEW_CHANNELS
+            return config.outputs == 2 or workload.in_channels >= LEAST_CHANNELS
 
         def stored_blocks(config: Config) -> bool:
             return {channel_block(layout) for layout in (workload.layout, workload.out_layout)} <= {1, config.vector}
 
         def registers(config: Config) -> bool:
             vectors = config.vectors * ceil_div(config.vector, cpu_of(target).lanes)
-            return 1 < config.vector <= MOST_CHANNELS and vectors * config.tiles <= cpu_of(target).registers
+            return 1 < config.vector <= MAX_CHANNELS and vectors * config.tiles <= cpu_of(target).registers
 
         def whole_images(config: Config) -> bool:
             if config.images == 1:
@@ -170,7 +170,7 @@ class Winograd(CpuTemplate[Config]):
             return max(whole) <= 2 and config.block <= max(64, 2 * workload.out_channels)
 
         def room(config: Config) -> bool:
-            return config.rows == config.images == 1 or working_set(workload, config) <= MOST_SET_BYTES
+            return config.rows == config.images == 1 or working_set(workload, config) <= MAX_SET_BYTES
 
         return named(known_tiles, exact, stored_blocks, registers, whole_images, waste, room)
 
@@ -236,7 +236,7 @@ class Winograd(CpuTemplate[Config]):
         tile = WinogradTile(step, config.rows, config.images, across, config.tiles, lanes, block)
         func = te.create_prim_func(compute.winograd(workload, tile))
         if "width" in problem.open_sizes:
-            func = func.with_attr(MOST_COLUMNS, most_columns(workload, config))
+            func = func.with_attr(MAX_COLUMNS, max_columns(workload, config))
         sch = Schedule(func)
         names = "blocks", "tiles", "packed", "winograd", "sums", "output"
         blocks, tiles, packed, accumulate, sums, output = (sch.get_sblock(name) for name in names)

@@ -24,13 +24,13 @@ INPUT_INSTRUCTIONS, OUTPUT_INSTRUCTIONS = {2: 64, 4: 216}, {2: 44, 4: 152}
 """The vector instructions that transform a tile of input, and a tile of sums, by the outputs of a tile: an addition or
 a multiply-add for each term of the two products, and a load or a store for each element."""
 
-MOST_VECTORS = 2
+MAX_VECTORS = 2
 """The most vectors of output channels that are worth a trial: with more of them some layers take twice as long."""
 
-MOST_BAND_BYTES = 2**31 - 1
+MAX_BAND_BYTES = 2**31 - 1
 """The most bytes of a band: TVM counts those of a task's arrays in 32 bits."""
 
-MOST_ACROSS = 8
+MAX_ROW_TILES = 8
 """The most tiles of a row of open width that are computed as a whole; with more, small planes would waste much."""
 
 
@@ -109,11 +109,11 @@ def band_bytes(workload: ConvWorkload, config: Config) -> int:
     return workload.sum_bytes * config.points * depth * tiles_of_band(workload, config)
 
 
-def most_columns(workload: ConvWorkload, config: Config) -> int:
-    """Return the most columns of an output whose bands have an input, and sums, of no more than `MOST_BAND_BYTES`."""
+def max_columns(workload: ConvWorkload, config: Config) -> int:
+    """Return the most columns of an output whose bands have an input, and sums, of no more than `MAX_BAND_BYTES`."""
     channels = max(ceil_to(workload.in_channels, config.vector), config.block)
     column = workload.sum_bytes * config.points * channels * config.images * config.rows  # of tiles
-    return MOST_BAND_BYTES // column * config.outputs
+    return MAX_BAND_BYTES // column * config.outputs
 
 
 def weight_bytes(workload: ConvWorkload, config: Config) -> int:
@@ -179,13 +179,13 @@ def candidates(problem: Problem, target: tvm.target.Target, lanes: int) -> Itera
         bands = [(1, height) for height in tile_sizes(rows)]
         bands += [(images, rows) for images in divisors(workload.batch, workload.batch) if images > 1]
         for images, height in bands:
-            for vectors in range(1, min(MOST_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
-                most = max(1, (cpu.registers - 2) // (registers * vectors) - 1)
+            for vectors in range(1, min(MAX_VECTORS, ceil_div(workload.out_channels, lanes)) + 1):
+                limit = max(1, (cpu.registers - 2) // (registers * vectors) - 1)
                 if "width" in problem.open_sizes:
-                    steps = {divisors(images * height * across, most)[-1] for across in range(1, MOST_ACROSS + 1)}
+                    steps = {divisors(images * height * across, limit)[-1] for across in range(1, MAX_ROW_TILES + 1)}
                 else:
                     count = images * height * columns
-                    steps = {evenly(count, most)}  # as few as serve for as many products
+                    steps = {evenly(count, limit)}  # as few as serve for as many products
                 for tiles, shared in product(sorted(steps), (False, True) if parallel else (False,)):
                     yield Config(outputs, height, images, tiles, vectors, lanes, shared, parallel)
 

@@ -50,24 +50,24 @@ def _registered(kind: str, outputs: int, lanes: int, read: str, written: str) ->
 def _description(matrix: Matrix, read: str, written: str, lanes: int) -> PrimFunc:
     """Return the transform as one expression of an element."""
     rows, points = len(matrix), len(matrix[0])
-    x_shape, y_shape = (_place(axes, size, size, lanes, 1) for axes, size in ((read, points), (written, rows)))
+    x_shape, y_shape = (_element_index(axes, size, size, lanes, 1) for axes, size in ((read, points), (written, rows)))
     x = tirx.decl_buffer(
         x_shape, "float32", "x", strides=_strides("x", len(x_shape)), data_alignment=4, offset_factor=1
     )
     y = tirx.decl_buffer(y_shape, "float32", "y", strides=_strides("y", len(y_shape)), offset_factor=1)
 
     def element(p: tirx.Var, q: tirx.Var, i: tirx.Var) -> tuple[tuple[Any, ...], tirx.PrimExpr]:
-        return _place(written, p, q, i), transformed(matrix, p, q, _elements(x, read, i))
+        return _element_index(written, p, q, i), transformed(matrix, p, q, _elements(x, read, i))
 
     return description((x, y), (rows, rows, lanes), "SSS", element)
 
 
 def _elements(buffer: Any, axes: str, lane: tirx.PrimExpr) -> Callable[[int, int], tirx.PrimExpr]:
     """Return a function of the row and the column of an element."""
-    return lambda row, column: buffer[_place(axes, row, column, lane)]
+    return lambda row, column: buffer[_element_index(axes, row, column, lane)]
 
 
-def _place(axes: str, row: Any, column: Any, lane: Any, unit: int = 0) -> tuple[Any, ...]:
+def _element_index(axes: str, row: Any, column: Any, lane: Any, unit: int = 0) -> tuple[Any, ...]:
     """Return the values for the axes of an operand."""
     values = {ROW: row, COLUMN: column, LANE: lane, UNIT: unit}
     return tuple(values[axis] for axis in axes)
@@ -87,8 +87,8 @@ def _implementation(described: PrimFunc, matrix: Matrix, read: str, written: str
     def vector(row: int, column: int) -> tirx.PrimExpr:
         """Return the lanes of an element, which lie side by side where they are the last axis."""
         if read.endswith(LANE):
-            return x.vload(_place(read, row, column, 0), code.vector_type)
-        lanes_of = [x[_place(read, row, column, lane)] for lane in range(lanes)]
+            return x.vload(_element_index(read, row, column, 0), code.vector_type)
+        lanes_of = [x[_element_index(read, row, column, lane)] for lane in range(lanes)]
         return tirx.Shuffle(lanes_of, list(range(lanes)))
 
     half = []
@@ -97,7 +97,7 @@ def _implementation(described: PrimFunc, matrix: Matrix, read: str, written: str
         half.append(_multiplied(matrix, column, code.bind))
     for p in rows:
         for q, value in enumerate(_multiplied(matrix, [column[p] for column in half], code.bind)):
-            code.statements.append(y.vstore(_place(written, p, q, 0), value))
+            code.statements.append(y.vstore(_element_index(written, p, q, 0), value))
     return code.implementing(described)
 
 
@@ -112,8 +112,10 @@ def _multiplied(matrix: Matrix, vectors: Sequence[tirx.PrimExpr], bind: Bind) ->
     results = [bind(_combined(first, vectors))]
     for row in pairs[::2]:
         even, odd = (
-            bind(_combined([value if place % 2 == part else Fraction(0) for place, value in enumerate(row)], vectors))
-            for part in (0, 1)
+            bind(
+                _combined([value if column % 2 == parity else Fraction(0) for column, value in enumerate(row)], vectors)
+            )
+            for parity in (0, 1)
         )
         results += [bind(even + odd), bind(even - odd)]
     return [*results, bind(_combined(last, vectors))]

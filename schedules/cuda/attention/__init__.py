@@ -25,14 +25,14 @@ from tvm.s_tir import Schedule
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.fused.attention import Attention
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.targets import tensor_instructions
 from tvmconv.targets.devices import gpu_of
 
 from ...space import named
 from ...template import Fused
-from ..machine import BLOCK_BYTES, LINE, MOST_REGISTERS, PRODUCTS
+from ..machine import BLOCK_BYTES, LINE, MAX_REGISTERS, PRODUCTS
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.tiles import tf32_products
@@ -51,7 +51,7 @@ from .tiles import (
     vector,
 )
 
-MOST_DEPTH = 128
+MAX_DEPTH = 128
 """The most terms of a score, and the most columns of values: a thread has a row's in registers."""
 
 STAGES = 2
@@ -94,8 +94,9 @@ class FusedAttention(GpuTemplate[Config]):
     examples = tuple(
         FusedProblem(
             Attention(
-                *(2, depth, width, dtype, dtype, 0.25, Place.alone(2, queries, depth), Place.alone(2, keys, depth)),
-                *(Place.alone(2, keys, width), Place.alone(2, queries, width)),
+                *(2, depth, width, dtype, dtype, 0.25),
+                *(StridedRows.whole_tensor(2, queries, depth), StridedRows.whole_tensor(2, keys, depth)),
+                *(StridedRows.whole_tensor(2, keys, width), StridedRows.whole_tensor(2, queries, width)),
             ),
             precision=precision,
         )
@@ -111,12 +112,12 @@ class FusedAttention(GpuTemplate[Config]):
         """Take attention of rows that are whole vectors and fit registers, where tensor cores keep the precision."""
         attention = attention_of(problem)
         for size in (attention.depth, attention.width):
-            if size % vector(attention) or size > MOST_DEPTH:
-                return f"takes rows of up to {MOST_DEPTH} elements in multiples of {vector(attention)}, not {size}"
+            if size % vector(attention) or size > MAX_DEPTH:
+                return f"takes rows of up to {MAX_DEPTH} elements in multiples of {vector(attention)}, not {size}"
         return tensor_core_obstacle(problem, target)
 
     def registers(self, problem: Problem, config: Config) -> int:
-        return min(registers_of(problem, config), MOST_REGISTERS)  # beyond that some are spilled
+        return min(registers_of(problem, config), MAX_REGISTERS)  # beyond that some are spilled
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(attention_of(problem), config)
@@ -143,7 +144,7 @@ class FusedAttention(GpuTemplate[Config]):
         With long rows in float32 tiles have fewer keys, for which there are registers.
         """
         attention, shapes, keys = attention_of(problem), [*SHAPES], KEYS
-        is_wide = max(attention.depth, attention.width) > MOST_DEPTH // 2
+        is_wide = max(attention.depth, attention.width) > MAX_DEPTH // 2
         if attention.dtype not in NARROW:
             keys = KEYS // 2 if is_wide else KEYS
         elif not is_wide:
@@ -162,7 +163,7 @@ class FusedAttention(GpuTemplate[Config]):
             return config.stages <= turns_of(attention, config)
 
         def no_spills(config: Config) -> bool:
-            return registers_of(problem, config) <= MOST_REGISTERS
+            return registers_of(problem, config) <= MAX_REGISTERS
 
         return named(several_warps, used_stages, no_spills)
 

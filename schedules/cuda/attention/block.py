@@ -21,10 +21,10 @@ from .tiles import (
     Config,
     attention_of,
     padded,
-    part_bytes,
-    parts_of,
     pitch,
+    split_bytes,
     stage_bytes,
+    tf32_parts_of,
     turns_of,
     vector,
 )
@@ -34,7 +34,7 @@ class AttentionBlock:
     """A block of threads that computes attention for a tile of queries."""
 
     def __init__(self, problem: Problem, tile: Config) -> None:
-        self.attention, self.tile, self.parts_of_factors = attention_of(problem), tile, parts_of(problem)
+        self.attention, self.tile, self.tf32_parts = attention_of(problem), tile, tf32_parts_of(problem)
         attention = self.attention
         self.vector = vector(attention)
         """The elements of a copy to shared memory."""
@@ -46,7 +46,7 @@ class AttentionBlock:
         """The turns that copies are ahead."""
         self.blocks = -(-attention.queries // tile.queries)
         """The blocks of a matrix."""
-        self.places = attention.places
+        self.strided_rows = attention.strided_rows
         self.named = {name: tirx.decl_buffer(*operand, name) for name, operand in attention.operands.items()}
         self.buffers: list[Any] = []
         count = tile.fragments
@@ -58,12 +58,12 @@ class AttentionBlock:
         self.factor = self.buffer("factor", count * self.steps * 4, "uint32")
         self.scores = self.buffer("scores", count * tile.keys // 2, "float32")
         self.sums = self.buffer("sums", count * self.width // 2, "float32")
-        self.most, self.total, self.last = (
+        self.largest, self.total, self.previous = (
             self.buffer(each, count * 2, "float32") for each in ("most", "total", "last")
         )
         if tile.splits > 1:
             self.other = self.buffer("other", count * 2, "float32")
-            self.parts = self.buffer("parts", part_bytes(attention, tile) // 4, "float32", "shared.dyn")
+            self.split_sums = self.buffer("parts", split_bytes(attention, tile) // 4, "float32", "shared.dyn")
         self.block, self.thread = index_variable("block"), index_variable("thread")
         self.lane = tirx.floormod(self.thread, WARP)
         self.matrix = tirx.floordiv(self.block, self.blocks)
@@ -83,8 +83,8 @@ class AttentionBlock:
 
     def where_queries(self, steps: list[tirx.Stmt]) -> tirx.Stmt:
         """Return statements that only the warps with queries run."""
-        there = self.attention.queries % self.tile.queries == 0
-        return tested([] if there else [self.first < self.attention.queries], sequence(steps))
+        exists = self.attention.queries % self.tile.queries == 0
+        return tested([] if exists else [self.first < self.attention.queries], sequence(steps))
 
     def in_ring(self, turn: Expr) -> tuple[Expr, Expr]:
         """Return the offsets in shared memory where the keys and the values of a turn begin."""
@@ -105,11 +105,11 @@ class AttentionBlock:
             tests += [column < columns] if columns % FRAGMENT else []
             inside = reduce(operator.and_, (test.astype("int32") for test in tests), tirx.const(1, "int32"))
             target = address(self.ring, begin + row * pitch(self.attention, columns) + column)
-            source = tirx.address_of(self.named[name][self.places[name].at(self.matrix, key, column)])
+            source = tirx.address_of(self.named[name][self.strided_rows[name].at(self.matrix, key, column)])
             copy = cuda_call(function("copy", COPY_BYTES), COPIES, target, source, inside)
             count = self.tile.turn * vectors
-            there = [] if count % threads == 0 else [number < count]
-            steps.append(loop(step, -(-count // threads), tested(there, copy)))
+            exists = [] if count % threads == 0 else [number < count]
+            steps.append(loop(step, -(-count // threads), tested(exists, copy)))
         return sequence([*steps, cuda_call(function("commit"), COPIES)])
 
     def begun(self) -> list[tirx.Stmt]:
@@ -117,8 +117,8 @@ class AttentionBlock:
         fragment, step, half, row = (index_variable(name) for name in ("fragment", "step", "half", "row"))
         first = step * self.terms + half * self.vector
         query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
-        place = self.places["q"].at(self.matrix, query, first + tirx.floormod(self.lane, 4) * (self.vector // 4))
-        value = word(tirx.address_of(self.named["q"][place]))
+        index = self.strided_rows["q"].at(self.matrix, query, first + tirx.floormod(self.lane, 4) * (self.vector // 4))
+        value = word(tirx.address_of(self.named["q"][index]))
         if self.attention.depth % FRAGMENT:
             value = tirx.if_then_else(first < self.attention.depth, value, tirx.const(0, "uint32"))
         at = (fragment * self.steps + step) * 4 + half * 2 + row
@@ -126,7 +126,7 @@ class AttentionBlock:
         count = self.tile.fragments
         return [
             loop(fragment, count, loop(step, self.steps, load)),
-            self.filled(self.most, count * 2, -inf),
+            self.filled(self.largest, count * 2, -inf),
             self.filled(self.total, count * 2, 0),
             self.filled(self.sums, count * self.width // 2, 0),
         ]
@@ -143,10 +143,10 @@ class AttentionBlock:
         at = index_variable("at")
         return loop(at, count, tirx.BufferStore(buffer, tirx.const(value, "float32"), [at]))
 
-    def score(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
-        """Return the index of a score among a thread's registers; `place` is 2 * row + column, of two in 8 keys."""
-        return (fragment * (self.tile.keys // EIGHT) + eight) * 4 + place
+    def score(self, fragment: Expr, eight: Expr, corner: Expr | int) -> Expr:
+        """Return the index of a score among a thread's registers; `corner` is 2 * row + column, of two in 8 keys."""
+        return (fragment * (self.tile.keys // EIGHT) + eight) * 4 + corner
 
-    def result(self, fragment: Expr, eight: Expr, place: Expr | int) -> Expr:
-        """Return the index of a sum among a thread's registers; `place` is 2 * row + column, of two in 8 columns."""
-        return (fragment * (self.width // EIGHT) + eight) * 4 + place
+    def result(self, fragment: Expr, eight: Expr, corner: Expr | int) -> Expr:
+        """Return the index of a sum among a thread's registers; `corner` is 2 * row + column, of two in 8 columns."""
+        return (fragment * (self.width // EIGHT) + eight) * 4 + corner

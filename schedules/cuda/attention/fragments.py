@@ -44,9 +44,9 @@ def multiply(dtype: str, sums: Any, first: Any, second: Any) -> tirx.Stmt:
     return cuda_call(function("mma", TYPES[dtype]), included("schedules/cuda/device/mma.cuh"), sums, first, second)
 
 
-def word(place: Any) -> Expr:
+def word(pointer: Any) -> Expr:
     """Return the 32 bits at an address: a float32 number, or two neighbouring ones in half precision."""
-    return _word(function("word"), place)
+    return _word(function("word"), pointer)
 
 
 def pair(dtype: str, first: Expr, second: Expr) -> Expr:
@@ -64,7 +64,7 @@ def rounded(bits: Expr) -> Expr:
     return _word(function("to_tf32"), bits, source=included("schedules/cuda/device/tf32.cuh"))
 
 
-def in_parts(large: Any, small: Any, bits: Expr) -> tirx.Stmt:
+def split_tf32(large: Any, small: Any, bits: Expr) -> tirx.Stmt:
     """Return the statement that splits a float32 number into the nearest TF32 number and one for the remainder."""
     return cuda_call(function("in_parts"), SOURCE, large, small, bits)
 
@@ -74,14 +74,14 @@ def rest(bits: Expr) -> Expr:
     return _word(function("rest_of"), bits)
 
 
-def store_words(place: Any, first: Expr, second: Expr) -> tirx.Stmt:
+def store_words(pointer: Any, first: Expr, second: Expr) -> tirx.Stmt:
     """Return the statement that stores two words at an address that is a multiple of their size together."""
-    return cuda_call(function("store_words"), SOURCE, place, first, second)
+    return cuda_call(function("store_words"), SOURCE, pointer, first, second)
 
 
-def address(buffer: Any, place: Expr | int) -> Expr:
+def address(buffer: Any, index: Expr | int) -> Expr:
     """Return the address of an element in registers or shared memory; TVM then keeps the whole buffer."""
-    return buffer.access_ptr(0, offset=place)
+    return buffer.access_ptr(0, offset=index)
 
 
 def _word(name: str, *arguments: Any, source: str = SOURCE) -> Expr:

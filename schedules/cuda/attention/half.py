@@ -68,7 +68,7 @@ class HalfProducts(Products):
         if self.attention.out_dtype not in NARROW:
             return super().stored(fragment, row, step)
         lane = self.block.lane
-        first, second, given = (self.words[place] for place in range(3))
+        first, second, given = (self.words[register] for register in range(3))
         is_odd = tirx.EQ(lane % 2, tirx.const(1, INDEX))
         column = step * FRAGMENT + lane % 2 * EIGHT + tirx.floordiv(lane % 4, 2) * 4
         words = tirx.Select(is_odd, given, first), tirx.Select(is_odd, second, given)

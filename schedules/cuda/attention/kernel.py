@@ -76,10 +76,10 @@ class AttentionLoops(AttentionBlock):
         pending = tirx.min(tirx.const(self.ahead - 1, INDEX), left).astype("int32")
         copied = tested([turn + self.ahead < self.turns], self.copied(turn + self.ahead))
         steps = [*self._scored(turn, keys), *self._weighed(turn, min(keys, self.tile.keys))]
-        ready, own = cuda_call(function("ready"), COPIES, pending), self.where_queries(steps)
+        ready, work = cuda_call(function("ready"), COPIES, pending), self.where_queries(steps)
         if keys <= self.tile.keys * (self.tile.splits - 1):  # the last warps have no keys
-            own = tested([self.split * self.tile.keys < keys], own)
-        return [ready, copied, own]
+            work = tested([self.split * self.tile.keys < keys], work)
+        return [ready, copied, work]
 
     def _scored(self, turn: Expr, keys: int) -> list[tirx.Stmt]:
         """Return the statements that multiply queries by the `keys` keys of a turn, and scale and mask the scores."""
@@ -101,8 +101,8 @@ class AttentionLoops(AttentionBlock):
         query = tirx.min(self.query(fragment, row), tirx.const(self.attention.queries - 1, INDEX))
         key = turn * self.tile.turn + self.split * self.tile.keys + eight * EIGHT + self.pair() + side
         key = tirx.min(key, tirx.const(self.attention.keys - 1, INDEX))
-        for number, place in enumerate(self.attention.biases):
-            value = value + self.named[f"bias_{number}"][place.at(self.matrix, query, key)]
+        for number, rows in enumerate(self.attention.biases):
+            value = value + self.named[f"bias_{number}"][rows.at(self.matrix, query, key)]
         store = tirx.BufferStore(self.scores, value, [at])
         body = loop(row, 2, loop(side, 2, store))
         return [loop(fragment, self.tile.fragments, loop(eight, groups * 2, body))]
@@ -125,44 +125,44 @@ class AttentionLoops(AttentionBlock):
         """Return the statements that make powers of scores, rescale the sums, and add powers times values."""
         groups = -(-keys // FRAGMENT)
         fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
-        own = fragment * 2 + row
-        most, total, last = (buffer[own] for buffer in (self.most, self.total, self.last))
+        of_row = fragment * 2 + row
+        largest, total, previous = (buffer[of_row] for buffer in (self.largest, self.total, self.previous))
         score = self.score(fragment, eight, row * 2 + side)
         result = self.result(fragment, eight, row * 2 + side)
 
         def each(count: int, body: tirx.Stmt) -> tirx.Stmt:
             return loop(eight, count, loop(side, 2, body))
 
-        def stored(buffer: Any, value: Expr, at: Expr = own) -> tirx.Stmt:
+        def stored(buffer: Any, value: Expr, at: Expr = of_row) -> tirx.Stmt:
             return tirx.BufferStore(buffer, value, [at])
 
         scaled = [
-            stored(self.last, self._shrinking(last, most)),
-            stored(self.total, total * last),
-            each(self.width // EIGHT, stored(self.sums, self.sums[result] * last, result)),
+            stored(self.previous, self._shrinking(previous, largest)),
+            stored(self.total, total * previous),
+            each(self.width // EIGHT, stored(self.sums, self.sums[result] * previous, result)),
         ]
         rows = sequence(
             [
-                stored(self.last, most),
-                each(groups * 2, stored(self.most, tirx.max(most, self.scores[score]))),
-                *(exchange(self.most, tirx.max, distance, own) for distance in (2, 1)),
+                stored(self.previous, largest),
+                each(groups * 2, stored(self.largest, tirx.max(largest, self.scores[score]))),
+                *(exchange(self.largest, tirx.max, distance, of_row) for distance in (2, 1)),
                 *(scaled if self.turns > 1 else []),
-                each(groups * 2, stored(self.scores, self._power(self.scores[score], most), score)),
+                each(groups * 2, stored(self.scores, self._power(self.scores[score], largest), score)),
                 each(groups * 2, stored(self.total, total + self.scores[score])),
             ]
         )
         return [loop(fragment, self.tile.fragments, loop(row, 2, rows)), *self.products.added(turn, groups)]
 
-    def _power(self, score: Expr, most: Expr) -> Expr:
+    def _power(self, score: Expr, largest: Expr) -> Expr:
         """Return the power of a score; all powers are zero where the largest score is -inf."""
-        most = _or_zero(most)
+        largest = _or_zero(largest)
         if self._is_scaled_ahead:  # a mask may be the lowest number, whose multiples are infinite
-            return exp(score - most)
-        return exp2(score * self._factor - most * self._factor)
+            return exp(score - largest)
+        return exp2(score * self._factor - largest * self._factor)
 
-    def _shrinking(self, before: Expr, most: Expr) -> Expr:
-        """Return the factor of earlier sums if the largest score was `before`: exactly one where it has not changed."""
-        less = before - _or_zero(most)
+    def _shrinking(self, previous: Expr, largest: Expr) -> Expr:
+        """Return the factor of earlier sums if the largest score was `previous`: exactly one where it is the same."""
+        less = previous - _or_zero(largest)
         return exp(less) if self._is_scaled_ahead else exp2(less * self._factor)
 
     @property
@@ -176,41 +176,46 @@ class AttentionLoops(AttentionBlock):
         first = tirx.EQ(self.split, tirx.const(0, INDEX))
         return [
             barrier(),
-            tested([tirx.Not(first)], self.where_queries(self._parted())),
+            tested([tirx.Not(first)], self.where_queries(self._handed_over())),
             barrier(),
             tested([first], self.where_queries([self._joined(), *self._stored()])),
         ]
 
-    def _part(self, split: Expr | int, at: Expr) -> Expr:
-        """Return the index in `parts` where a thread of a split leaves its number `at` for the first split."""
+    def _split_index(self, split: Expr | int, at: Expr) -> Expr:
+        """Return the index in `split_sums` where a thread of a split leaves its number `at` for the first split."""
         threads = self.tile.warps * WARP
         return at * (self.tile.threads - threads) + (split - 1) * threads + self.thread % threads
 
-    def _parted(self) -> list[tirx.Stmt]:
+    def _handed_over(self) -> list[tirx.Stmt]:
         """Return the statements that store a thread's numbers in shared memory, for the first split to read."""
         at, rows = index_variable("at"), self.tile.fragments * 2
-        kept = ((self.most, 0, rows), (self.total, rows, rows), (self.sums, 2 * rows, rows * self.width // 4))
+        kept = ((self.largest, 0, rows), (self.total, rows, rows), (self.sums, 2 * rows, rows * self.width // 4))
         return [
-            loop(at, size, tirx.BufferStore(self.parts, buffer[at], [self._part(self.split, begin + at)]))
+            loop(at, size, tirx.BufferStore(self.split_sums, buffer[at], [self._split_index(self.split, begin + at)]))
             for buffer, begin, size in kept
         ]
 
     def _joined(self) -> tirx.Stmt:
         """Return the statement that adds the sums of other splits to those of the first one."""
         fragment, row, eight, side = (index_variable(name) for name in ("fragment", "row", "eight", "side"))
-        own, rows, steps = fragment * 2 + row, self.tile.fragments * 2, list[tirx.Stmt]()
-        most, total, last, other = (buffer[own] for buffer in (self.most, self.total, self.last, self.other))
+        of_row, rows, steps = fragment * 2 + row, self.tile.fragments * 2, list[tirx.Stmt]()
+        largest, total, previous, other = (
+            buffer[of_row] for buffer in (self.largest, self.total, self.previous, self.other)
+        )
         result = self.result(fragment, eight, row * 2 + side)
         for split in range(1, self.tile.splits):
-            theirs = self.parts[self._part(split, own)]
-            larger = tirx.max(most, theirs)
-            added = self.parts[self._part(split, rows + own)], self.parts[self._part(split, 2 * rows + result)]
-            sums = tirx.BufferStore(self.sums, self.sums[result] * last + added[1] * other, [result])
+            theirs = self.split_sums[self._split_index(split, of_row)]
+            larger = tirx.max(largest, theirs)
+            added = (
+                self.split_sums[self._split_index(split, rows + of_row)],
+                self.split_sums[self._split_index(split, 2 * rows + result)],
+            )
+            sums = tirx.BufferStore(self.sums, self.sums[result] * previous + added[1] * other, [result])
             steps += [
-                tirx.BufferStore(self.last, self._shrinking(most, larger), [own]),
-                tirx.BufferStore(self.other, self._shrinking(theirs, larger), [own]),
-                tirx.BufferStore(self.most, larger, [own]),
-                tirx.BufferStore(self.total, total * last + added[0] * other, [own]),
+                tirx.BufferStore(self.previous, self._shrinking(largest, larger), [of_row]),
+                tirx.BufferStore(self.other, self._shrinking(theirs, larger), [of_row]),
+                tirx.BufferStore(self.largest, larger, [of_row]),
+                tirx.BufferStore(self.total, total * previous + added[0] * other, [of_row]),
                 loop(eight, self.width // EIGHT, loop(side, 2, sums)),
             ]
         return loop(fragment, self.tile.fragments, loop(row, 2, sequence(steps)))
@@ -218,13 +223,13 @@ class AttentionLoops(AttentionBlock):
     def _stored(self) -> list[tirx.Stmt]:
         """Return the statements that divide sums by the sums of powers, and store them."""
         fragment, row, step = (index_variable(name) for name in ("fragment", "row", "step"))
-        own, zero = fragment * 2 + row, tirx.const(0, "float32")
-        totals = [exchange(self.total, lambda one, other: one + other, distance, own) for distance in (2, 1)]
-        share = quotient(tirx.const(1, "float32"), self.total[own])
+        of_row, zero = fragment * 2 + row, tirx.const(0, "float32")
+        totals = [exchange(self.total, lambda one, other: one + other, distance, of_row) for distance in (2, 1)]
+        share = quotient(tirx.const(1, "float32"), self.total[of_row])
         if self.attention.safe:
-            share = tirx.Select(tirx.EQ(self.total[own], zero), zero, share)
+            share = tirx.Select(tirx.EQ(self.total[of_row], zero), zero, share)
         stored = loop(step, self.width // FRAGMENT, sequence(self.products.stored(fragment, row, step)))
-        steps = sequence([*totals, tirx.BufferStore(self.total, share, [own]), stored])
+        steps = sequence([*totals, tirx.BufferStore(self.total, share, [of_row]), stored])
         return [loop(fragment, self.tile.fragments, loop(row, 2, steps))]
 
 

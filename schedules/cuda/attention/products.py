@@ -52,8 +52,8 @@ class Products(ABC):
         """Return the results of a thread in sixteen columns of a row: two numbers in each eight."""
         block = self.block
         share = block.total[fragment * 2 + row]
-        places = [[block.result(fragment, step * 2 + eight, row * 2 + side) for side in (0, 1)] for eight in (0, 1)]
-        return [[block.sums[place] * share for place in pair] for pair in places]
+        indices = [[block.result(fragment, step * 2 + eight, row * 2 + side) for side in (0, 1)] for eight in (0, 1)]
+        return [[block.sums[index] * share for index in pair] for pair in indices]
 
     def stored(self, fragment: Expr, row: Expr, step: Expr) -> list[tirx.Stmt]:
         """Return the statements that store sixteen columns of a row, each thread two words in each eight.
@@ -67,7 +67,7 @@ class Products(ABC):
     def store(self, fragment: Expr, row: Expr, column: Expr, *words: Expr) -> tirx.Stmt:
         """Return the statement that stores words of a row from a column on, if the row and the column exist."""
         block, query = self.block, self.block.query(fragment, row)
-        place = block.places["output"].at(block.matrix, query, column)
+        index = block.strided_rows["output"].at(block.matrix, query, column)
         tests = [] if self.attention.queries % FRAGMENT == 0 else [query < self.attention.queries]
         tests += [] if self.attention.width % FRAGMENT == 0 else [column < self.attention.width]
-        return tested(tests, store_words(tirx.address_of(block.named["output"][place]), *words))
+        return tested(tests, store_words(tirx.address_of(block.named["output"][index]), *words))

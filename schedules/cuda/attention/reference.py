@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tvmconv.compute.fused import DEVIATIONS, Part, Reference
+from tvmconv.compute.fused import DEVIATIONS, Reference, Sample
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.dtypes import FLOAT32_UNIT, NARROW, STORAGE_TYPES
 from tvmconv.problem.fused import Attention
@@ -47,27 +47,27 @@ def attention_reference(
     chosen = np.arange(total)
     if total > count:
         chosen = np.unique([0, total - 1, *rng.choice(total, count - 2, replace=False)])
-    return Reference(stored, [*_parts(problem, operands, *np.divmod(chosen, attention.queries))])
+    return Reference(stored, [*_samples(problem, operands, *np.divmod(chosen, attention.queries))])
 
 
-def _parts(
+def _samples(
     problem: FusedProblem, operands: Mapping[str, np.ndarray], matrices: np.ndarray, queries: np.ndarray
-) -> Iterator[Part]:
+) -> Iterator[Sample]:
     """Yield the results of pairs of a matrix and a query, one matrix at a time."""
     attention = attention_of(problem)
     for matrix in np.unique(matrices):
         rows = queries[matrices == matrix]
-        found = _weighed(attention, operands, int(matrix), rows)
+        weighed = _weighed(attention, operands, int(matrix), rows)
         indices = attention.output.at(int(matrix), rows[:, None], np.arange(attention.width))
-        error, magnitude = _errors(problem, found)
-        yield Part(indices, found.shares @ found.v, error, magnitude, attention.keys)
+        error, magnitude = _errors(problem, weighed)
+        yield Sample(indices, weighed.shares @ weighed.v, error, magnitude, attention.keys)
 
 
 def _weighed(attention: Attention, operands: Mapping[str, np.ndarray], matrix: int, queries: np.ndarray) -> Weighed:
     """Return the attention of some queries of a matrix."""
 
     def rows(name: str, numbers: np.ndarray, columns: int) -> np.ndarray:
-        at = attention.places[name].at(matrix, numbers[:, None], np.arange(columns))
+        at = attention.strided_rows[name].at(matrix, numbers[:, None], np.arange(columns))
         return np.asarray(operands[name].reshape(-1)[at], np.float64)
 
     keys = np.arange(attention.keys)
@@ -83,17 +83,17 @@ def _weighed(attention: Attention, operands: Mapping[str, np.ndarray], matrix: i
     return Weighed(q, k, rows("v", keys, attention.width), scores, shares)
 
 
-def _errors(problem: FusedProblem, found: Weighed) -> tuple[np.ndarray, np.ndarray]:
+def _errors(problem: FusedProblem, weighed: Weighed) -> tuple[np.ndarray, np.ndarray]:
     """Return the errors that results may have beyond their sums' roundings, and the sums of absolute products."""
     attention, promise = attention_of(problem), problem.promise
-    q, k, v = (np.abs(each) for each in (found.q, found.k, found.v))
+    q, k, v = (np.abs(each) for each in (weighed.q, weighed.k, weighed.v))
     is_narrow = attention.dtype in NARROW
     # The share of a float32 factor that may be lost before it is multiplied; none of one in half precision.
     factors = 0.0 if is_narrow else max(promise.operand_unit, promise.product_unit)
     scores = DEVIATIONS * 2 * factors * np.sqrt(q**2 @ k.T**2) + (attention.depth + 4) * FLOAT32_UNIT * (q @ k.T)
     with np.errstate(invalid="ignore"):
-        wrong = abs(attention.scale) * scores + 8 * FLOAT32_UNIT * (1 + np.abs(found.scores))
-        wrong = np.where(found.shares > 0, found.shares * wrong, 0)
-    magnitude = found.shares @ v
+        wrong = abs(attention.scale) * scores + 8 * FLOAT32_UNIT * (1 + np.abs(weighed.scores))
+        wrong = np.where(weighed.shares > 0, weighed.shares * wrong, 0)
+    magnitude = weighed.shares @ v
     unit = STORAGE_TYPES[attention.dtype].unit if is_narrow else factors
     return wrong @ v + wrong.sum(-1, keepdims=True) * magnitude + 2 * unit * magnitude, magnitude

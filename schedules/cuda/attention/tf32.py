@@ -19,7 +19,18 @@ from tvm.ir import Expr, Var
 from tvmconv.compute.statements import index_variable, loop, sequence
 
 from .block import AttentionBlock
-from .fragments import EIGHT, FRAGMENT, address, in_parts, load_columns, load_matrices, multiply, rest, rounded, word_of
+from .fragments import (
+    EIGHT,
+    FRAGMENT,
+    address,
+    load_columns,
+    load_matrices,
+    multiply,
+    rest,
+    rounded,
+    split_tf32,
+    word_of,
+)
 from .products import Products
 
 PAIRS = {1: [(0, 0)], 2: [(1, 0), (0, 0), (0, 1)]}
@@ -34,7 +45,7 @@ class Registers(NamedTuple):
     """The registers of factors or sums, a buffer for each part, and the index where those of an instruction begin."""
 
     parts: list[Any]
-    place: Expr
+    first: Expr
 
 
 class Tf32Products(Products):
@@ -47,7 +58,7 @@ class Tf32Products(Products):
 
     def __init__(self, block: AttentionBlock) -> None:
         super().__init__(block)
-        self.parts = block.parts_of_factors
+        self.parts = block.tf32_parts
         count, scores = self.fragments, self.fragments * block.tile.keys // 2
         self.columns = self.registers("columns", TOGETHER * 4, "uint32")
         self.queries = self.registers("queries", count * 4, "uint32")
@@ -65,7 +76,7 @@ class Tf32Products(Products):
             index_variable(name) for name in ("step", "batch", "group", "fragment", "eight", "at")
         )
         query, first = block.factor[(fragment * block.steps + step) * 4 + at], batch * together
-        queries = self.taken_apart(Registers(self.queries, fragment * 4 + at), query)
+        queries = self.split(Registers(self.queries, fragment * 4 + at), query)
         sums = Registers(self.scores, block.score(fragment, first * 2 + eight, 0))
         keys = [
             loop(group, together, load_matrices(self.column(group), self.keys(turn, step, first + group))),
@@ -89,7 +100,7 @@ class Tf32Products(Products):
             index_variable(name) for name in ("keys", "fragment", "batch", "step", "eight", "half", "row", "at")
         )
         power = word_of(block.scores[block.score(fragment, keys, row * 2 + half)])
-        shares = self.taken_apart(Registers(self.shares, block.score(fragment, keys, half * 2 + row)), power)
+        shares = self.split(Registers(self.shares, block.score(fragment, keys, half * 2 + row)), power)
         first, key = batch * together, keys * EIGHT + block.pair()
         column = (first + step) * FRAGMENT + tirx.floordiv(block.lane, 4)
         rows = [self.value(turn, key + number, column) for number in (0, 1)]
@@ -98,8 +109,8 @@ class Tf32Products(Products):
             loop(step, together, load_columns(self.column(step), *rows)),
             *self.multiplied(sums, Registers(self.shares, block.score(fragment, keys, 0)), fragment, eight, together),
         ]
-        result, own = block.result(fragment, first * 2, at), fragment * TOGETHER * 8 + at
-        add = tirx.BufferStore(block.sums, block.sums[result] + _total(self.sums, own), [result])
+        result, of_sum = block.result(fragment, first * 2, at), fragment * TOGETHER * 8 + at
+        add = tirx.BufferStore(block.sums, block.sums[result] + _total(self.sums, of_sum), [result])
         of_batch = [
             *(block.filled(buffer, self.fragments * TOGETHER * 8, 0) for buffer in self.sums),
             loop(keys, groups * 2, sequence(values)),
@@ -114,15 +125,15 @@ class Tf32Products(Products):
         """Return the address of the registers of a load of second factors."""
         return address(self.columns[0], load * 4)
 
-    def taken_apart(self, factors: Registers, bits: Expr) -> tirx.Stmt:
+    def split(self, factors: Registers, bits: Expr) -> tirx.Stmt:
         """Return the statement that splits a first factor into its parts.
 
         Small parts are of either sign, so that the products of two small parts, which are left out, do not add up.
         """
         if self.parts == 1:
-            return tirx.BufferStore(factors.parts[0], rounded(bits), [factors.place])
-        large, small = (address(buffer, factors.place) for buffer in factors.parts)
-        return in_parts(large, small, bits)
+            return tirx.BufferStore(factors.parts[0], rounded(bits), [factors.first])
+        large, small = (address(buffer, factors.first) for buffer in factors.parts)
+        return split_tf32(large, small, bits)
 
     def multiplied(
         self, sums: Registers, first: Registers, fragment: Var, eight: Var, together: int
@@ -137,8 +148,8 @@ class Tf32Products(Products):
         for one, other in PAIRS[self.parts]:
             product = multiply(
                 self.attention.dtype,
-                address(sums.parts[max(one, other)], sums.place),
-                address(first.parts[one], first.place),
+                address(sums.parts[max(one, other)], sums.first),
+                address(first.parts[one], first.first),
                 address(self.columns[other], eight * 2),
             )
             steps.append(loop(fragment, self.fragments, loop(eight, together * 2, product)))

@@ -29,7 +29,7 @@ def attention_of(problem: Problem) -> Attention:
     return problem.workload
 
 
-def parts_of(problem: Problem) -> int:
+def tf32_parts_of(problem: Problem) -> int:
     """Return the number of TF32 numbers for a float32 factor: the nearest one, or two that add up to it."""
     return 2 if tf32_products(problem) == 3 else 1
 
@@ -83,27 +83,27 @@ def stage_bytes(attention: Attention, tile: Config) -> int:
     return attention.itemsize * tile.turn * rows
 
 
-def part_bytes(attention: Attention, tile: Config) -> int:
+def split_bytes(attention: Attention, tile: Config) -> int:
     """Return the bytes of sums in shared memory: of all warps that share queries, except the first of each group."""
-    return 4 * WARP * tile.warps * (tile.splits - 1) * part_size(attention, tile)
+    return 4 * WARP * tile.warps * (tile.splits - 1) * split_size(attention, tile)
 
 
-def part_size(attention: Attention, tile: Config) -> int:
+def split_size(attention: Attention, tile: Config) -> int:
     """Return the count of a thread's sums, and of the largest score and the sum of powers of its rows."""
     return tile.fragments * (padded(attention.width) // 2 + 4)
 
 
 def shared_bytes(attention: Attention, tile: Config) -> int:
     """Return the bytes of shared memory of a block; in the end sums reuse the memory of keys and values."""
-    return max(tile.stages * stage_bytes(attention, tile), part_bytes(attention, tile))
+    return max(tile.stages * stage_bytes(attention, tile), split_bytes(attention, tile))
 
 
 def registers_of(problem: Problem, tile: Config) -> int:
     """Return the registers that a thread takes if nothing is spilled: for queries, scores, sums and addresses."""
     attention = attention_of(problem)
-    kept = parts_of(problem) * tile.keys // 2 + padded(attention.width) // 2
-    kept += padded(attention.depth) * attention.itemsize // 8
-    return tile.fragments * kept + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
+    registers = tf32_parts_of(problem) * tile.keys // 2 + padded(attention.width) // 2
+    registers += padded(attention.depth) * attention.itemsize // 8
+    return tile.fragments * registers + OTHER_REGISTERS + BIAS_REGISTERS * len(attention.biases)
 
 
 def least_resident(problem: Problem, tile: Config) -> int:

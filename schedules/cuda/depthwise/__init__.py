@@ -30,7 +30,7 @@ from ..model import Counts
 from ..template import GpuTemplate, Tests
 from .candidates import OUTPUTS, ROLLED, UNROLLED, candidates
 from .counts import counts
-from .tiles import LEAST, MOST_WINDOW, Config, blocks, registers, shared_bytes, whole_planes, window_elements
+from .tiles import LEAST, MAX_WINDOW, Config, blocks, registers, shared_bytes, whole_planes, window_elements
 
 
 class Depthwise(GpuTemplate[Config]):
@@ -48,7 +48,7 @@ class Depthwise(GpuTemplate[Config]):
             open_sizes=OPEN_SIZES,
         ),
     )
-    MOST_UNROLLED = 4096
+    MAX_UNROLLED = 4096
 
     WORTH_A_TRIAL = 1.3
     """The fastest measured configuration within it took 1.003 times the shortest time, in the mean of 116 problems."""
@@ -63,7 +63,7 @@ class Depthwise(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def threads_z(self, config: Config) -> int:
@@ -85,9 +85,9 @@ class Depthwise(GpuTemplate[Config]):
             return config.planes in whole_planes(workload, config.planes)
 
         def whole_vectors(config: Config) -> bool:
-            own = config.flat or config.thread_x % config.store == 0
+            of_row = config.flat or config.thread_x % config.store == 0
             whole = config.store == 1 if any_width else width % config.store == 0
-            return config.store in (1, 2, 4, 8) and own and whole and config.store * workload.itemsize <= 16
+            return config.store in (1, 2, 4, 8) and of_row and whole and config.store * workload.itemsize <= 16
 
         def whole_loads(config: Config) -> bool:
             whole = config.load == 1 if any_width else workload.width % config.load == 0
@@ -122,7 +122,7 @@ class Depthwise(GpuTemplate[Config]):
         workload = problem.workload
 
         def registers(config: Config) -> bool:
-            return config.outputs <= 64 and window_elements(workload, config) <= MOST_WINDOW
+            return config.outputs <= 64 and window_elements(workload, config) <= MAX_WINDOW
 
         return {**super().constraints(problem, target), **named(registers)}
 
@@ -166,8 +166,8 @@ class Depthwise(GpuTemplate[Config]):
             return config.flat or config.thread_x == config.store or width % config.thread_x != 0
 
         def neighbours_read_together(config: Config) -> bool:
-            most = 16 // workload.itemsize if height > 1 else 8
-            return config.flat or (config.thread_x <= most and config.threads_x > 1)
+            vector_limit = 16 // workload.itemsize if height > 1 else 8
+            return config.flat or (config.thread_x <= vector_limit and config.threads_x > 1)
 
         def whole_warps(config: Config) -> bool:
             return WARP <= config.threads <= 256 and wasted(config.threads, WARP) <= 1.35
@@ -200,7 +200,7 @@ class Depthwise(GpuTemplate[Config]):
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
         workload, (height, width) = problem.workload, problem.workload.output_size
         taps, vthreads = prod(workload.kernel), config.vthreads_y * config.vthreads_x
-        own = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
+        elements_read = prod(workload.read_by((config.thread_y, config.thread_x))) * vthreads
         staged = prod(workload.read_by((config.block_y, config.block_x)))
         run = min(width, config.threads_x * config.thread_x)
         return {
@@ -214,7 +214,7 @@ class Depthwise(GpuTemplate[Config]):
             "waste": wasted(width, config.block_x) * wasted(height, config.block_y),
             "shared_bytes": shared_bytes(workload, config),
             "registers": registers(workload, config),
-            "macs_per_load": config.outputs * taps / own,
+            "macs_per_load": config.outputs * taps / elements_read,
             "halo": staged / (config.block_y * config.block_x),
             "run_bytes": run * workload.itemsize,
             "rows_of_warp": max(1.0, WARP / config.threads_x),

@@ -35,10 +35,10 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
     own_taps, read = taps * config.siblings, _read(workload, config)
     staged, copied = _staged_loads(workload, config), _copied(workload, config)
     if in_shared:
-        loads, places = 0.0, float(_bank_reads(workload, config))
+        loads, reads_of_element = 0.0, float(_bank_reads(workload, config))
         reading = read * (1 + converted)
     else:
-        loads, places = read, _sectors(workload, config) * SECTOR / LINE
+        loads, reads_of_element = read, _sectors(workload, config) * SECTOR / LINE
         reading = read * (LOADING + TESTING * padded + converted * config.load)
     unrolled = config.outputs * taps + reading + own_taps * (1 + converted)
     stored = config.outputs / (1 if config.flat else config.store)
@@ -57,7 +57,7 @@ def counts(workload: ConvWorkload, config: Config, target: tvm.target.Target, re
         issued=issued,
         moved=waste * memory_bytes(workload, target),
         fetched=_block_elements(workload, config) * workload.itemsize,
-        accessed=warps * (read * places + stored * lines + staged + copied + own_taps + global_taps),
+        accessed=warps * (read * reads_of_element + stored * lines + staged + copied + own_taps + global_taps),
         arrivals=arrivals,
         serial=issued,
     )
@@ -115,7 +115,7 @@ def _stored_lines(workload: ConvWorkload, config: Config) -> int:
 
 def _sectors(workload: ConvWorkload, config: Config) -> int:
     """Return the sectors of the L2 cache that the threads of a warp touch as each loads an element of its window."""
-    return _touched(workload, config, _steps(workload, config, workload.height, workload.width), SECTOR)
+    return _touched(workload, config, _thread_distances(workload, config, workload.height, workload.width), SECTOR)
 
 
 def _touched(workload: ConvWorkload, config: Config, steps: Axes, unit: int) -> int:
@@ -130,11 +130,11 @@ def _bank_reads(workload: ConvWorkload, config: Config) -> int:
     if config.shared_input:
         rows, _ = workload.read_by((config.block_y, config.block_x))
         columns = staged_elements(workload, config, (config.block_y, config.block_x)) // rows
-    elements = first_warp(_threads(config), _steps(workload, config, rows, columns))
+    elements = first_warp(_threads(config), _thread_distances(workload, config, rows, columns))
     return bank_reads({element * workload.itemsize // WORD for element in elements})
 
 
-def _steps(workload: ConvWorkload, config: Config, rows: int, columns: int) -> Axes:
+def _thread_distances(workload: ConvWorkload, config: Config, rows: int, columns: int) -> Axes:
     """Return the elements between the reads of neighbouring threads in z, y and x, of planes of `rows` and `columns`.
 
     Threads in z that read the same input channel are counted as if they read different parts of its plane.

@@ -15,13 +15,13 @@ from tvmconv.problem.workload import ConvWorkload
 from ...space import ceil_div, divisors
 from ..machine import SHARED_ALIGNMENT
 
-MOST_WINDOW = 128
+MAX_WINDOW = 128
 """The most input elements that a thread stages in registers."""
 
-OWN_REGISTERS = 22
+OTHER_REGISTERS = 22
 """The registers of a thread besides its outputs, its window and its taps."""
 
-MOST_TAPS = 128
+MAX_TAPS = 128
 """The most taps of a thread that `registers` counts, a quarter of which it adds."""
 
 
@@ -140,5 +140,5 @@ def registers(workload: ConvWorkload, config: Config) -> int:
 
     `ptxas` loads the rest later: the median of 430 kernels on sm_90 has this number of registers.
     """
-    taps = min(MOST_TAPS, config.siblings * prod(workload.kernel)) if config.unroll == 2 else 0
-    return OWN_REGISTERS + config.outputs + (window_elements(workload, config) + taps) // 4
+    taps = min(MAX_TAPS, config.siblings * prod(workload.kernel)) if config.unroll == 2 else 0
+    return OTHER_REGISTERS + config.outputs + (window_elements(workload, config) + taps) // 4

@@ -28,10 +28,10 @@ from tvmconv.compute.depthwise.bands import (
     EIGHT,
     VECTOR_BYTES,
     columns_of,
-    in_planes,
     lanes,
     lines_read,
     reach,
+    sequences_as_rows,
     surplus,
 )
 from tvmconv.problem import Problem
@@ -52,7 +52,7 @@ from ..tensor.tiles import tf32_products
 from .tiles import (
     Config,
     blocks,
-    copied,
+    copied_vectors,
     is_copied_asynchronously,
     line_bytes,
     plane_bytes,
@@ -66,14 +66,14 @@ from .tiles import (
 IN_MEMORY = 3
 """The number of last dimensions of "lines" and "taps" that are not indexed for a warp: it finds its elements itself."""
 
-MOST_TAKEN_APART = 144
+MAX_SPLIT_REGISTERS = 144
 """The most registers by `registers_of` where factors are split: NVRTC spilled some of 152, in kernels limited to
 128."""
 
-MOST_BANDS = 16
+MAX_BANDS = 16
 """The most bands of a warp."""
 
-MOST_WASTE = 3.0
+MAX_WASTE = 3.0
 """The most outputs that whole tiles compute, as a multiple of the outputs wanted."""
 
 COPYING, PLACING, STORING, BEGINNING = 12.0, 8.0, 8.0, 80.0
@@ -98,7 +98,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         ),
     )
 
-    MOST_UNROLLED = 512
+    MAX_UNROLLED = 512
     """The most products of a warp under a row of taps, which follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -106,7 +106,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         if (found := obstacle_on_tensor_cores(problem, target)) is not None:
             return found
         workload = problem.workload
-        if problem.open_sizes and in_planes(workload) is not workload:
+        if problem.open_sizes and sequences_as_rows(workload) is not workload:
             return "takes no number of sequences that is left open"
         if not self.is_legal(problem, self.LEAST, target):
             return f"takes windows that fit in shared memory, not of {'x'.join(map(str, workload.kernel))}"
@@ -115,21 +115,23 @@ class DepthwiseBands(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem, config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        most = super().most_registers(problem, config)
-        return min(most, MOST_TAKEN_APART) if tf32_products(problem) > 1 else most
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        of_threads = super().max_registers(problem, config)
+        return min(of_threads, MAX_SPLIT_REGISTERS) if tf32_products(problem) > 1 else of_threads
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
-        return shared_bytes(in_planes(problem.workload), config)
+        return shared_bytes(sequences_as_rows(problem.workload), config)
 
     def blocks(self, problem: Problem, config: Config) -> int:
-        return blocks(in_planes(problem.workload), config)
+        return blocks(sequences_as_rows(problem.workload), config)
 
     def instructions(self, problem: Problem, config: Config) -> int:
-        return config.images * len(products(in_planes(problem.workload), config)) * max(1, tf32_products(problem))
+        return (
+            config.images * len(products(sequences_as_rows(problem.workload), config)) * max(1, tf32_products(problem))
+        )
 
     def rules(self, problem: Problem) -> Tests[Config]:
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         height, width = workload.output_size
         batch = 1 if "batch" in problem.open_sizes else workload.batch
 
@@ -144,47 +146,47 @@ class DepthwiseBands(GpuTemplate[Config]):
 
         def waste(config: Config) -> bool:
             least = wasted(height, EIGHT) * wasted(width, BAND)
-            return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MOST_WASTE, least)
+            return wasted(height, config.block_y) * wasted(width, config.block_x) <= max(MAX_WASTE, least)
 
         return named(whole_bands, whole_images, whole_channels, waste)
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of one to sixteen warps, hardly larger than a plane."""
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         height, width = workload.output_size
-        most_y, most_x = ceil_div(height, EIGHT), ceil_div(width, BAND)
+        max_y, max_x = ceil_div(height, EIGHT), ceil_div(width, BAND)
         known = {
             Config(warps_y, bands * BAND, images, channels)
-            for warps_y in {1, 2, 4, 8, min(most_y, 16), ceil_div(most_y, 2)}
-            for bands in {1, 2, 4, 8, min(most_x, MOST_BANDS), ceil_div(most_x, 2)}
+            for warps_y in {1, 2, 4, 8, min(max_y, 16), ceil_div(max_y, 2)}
+            for bands in {1, 2, 4, 8, min(max_x, MAX_BANDS), ceil_div(max_x, 2)}
             for images, channels in product(divisors(workload.batch, 8), divisors(workload.in_channels, 8))
-            if warps_y <= most_y and bands <= min(most_x, MOST_BANDS)
+            if warps_y <= max_y and bands <= min(max_x, MAX_BANDS)
             if warps_y * channels <= 16 and bands * images <= 16
         }
         yield self.LEAST
         yield from sorted(known, key=lambda config: tuple(vars(config).values()))
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
-        workload = in_planes(problem.workload)
-        most_y, most_x = (ceil_div(size, step) for size, step in zip(workload.output_size, (EIGHT, BAND), strict=True))
+        workload = sequences_as_rows(problem.workload)
+        max_y, max_x = (ceil_div(size, step) for size, step in zip(workload.output_size, (EIGHT, BAND), strict=True))
         return {
-            "warps_y": tuple(range(1, min(16, most_y) + 1)),
-            "block_x": tuple(range(BAND, min(MOST_BANDS, most_x) * BAND + 1, BAND)),
+            "warps_y": tuple(range(1, min(16, max_y) + 1)),
+            "block_x": tuple(range(BAND, min(MAX_BANDS, max_x) * BAND + 1, BAND)),
             "images": divisors(workload.batch, 8),
             "channels": divisors(workload.in_channels, 8),
         }
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         """Return the work; as warps wait for each other's copies, those of a quarter begin instructions in turn."""
-        workload, warps = in_planes(problem.workload), config.threads // WARP
+        workload, warps = sequences_as_rows(problem.workload), config.threads // WARP
         spans = [last - first for first, last in (taps_rows(workload, config, warp) for warp in range(config.warps_y))]
         rows, longest = sum(max(0, span) for span in spans) * config.channels, max(spans)
         pairs, parts = products(workload, config), max(1, tf32_products(problem))
         columns, matrices = len({block for *_, block in pairs}), 4 * len({step for _, step, _ in pairs})
-        taken_apart = 0 if workload.dtype in NARROW else 3 * (parts - 1) + 1  # instructions for each factor
-        of_row = config.images * (parts * len(pairs) + columns * (0.5 + 2 * taken_apart) + 3)
-        of_row += matrices * (1 + taken_apart) + 6
-        lines, taps = copied(workload, config)
+        splitting = 0 if workload.dtype in NARROW else 3 * (parts - 1) + 1  # instructions for each factor
+        of_row = config.images * (parts * len(pairs) + columns * (0.5 + 2 * splitting) + 3)
+        of_row += matrices * (1 + splitting) + 6
+        lines, taps = copied_vectors(workload, config)
         in_a_loop = 0.0 if is_copied_asynchronously(workload) else lines
         others = BEGINNING + (lines + taps) * COPYING + in_a_loop * PLACING + config.sums * STORING
         read = lines * lanes(workload) * workload.itemsize + taps * VECTOR_BYTES
@@ -205,7 +207,7 @@ class DepthwiseBands(GpuTemplate[Config]):
         )
 
     def sizes(self, problem: Problem, config: Config) -> Mapping[str, float]:
-        workload = in_planes(problem.workload)
+        workload = sequences_as_rows(problem.workload)
         height, width = workload.output_size
         return {
             "sums": config.sums,
@@ -263,8 +265,8 @@ class DepthwiseBands(GpuTemplate[Config]):
         if is_copied_asynchronously(workload):
             copy_asynchronously(sch, lines, config.threads, permuted=False)
         else:
-            own = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read
-            _, spread = sch.split(sch.fuse(*sch.get_loops(lines)[-own:]), [None, config.threads])
+            dimensions = len(sch.get(lines).iter_vars)  # the loops that were made when it was moved to where it is read
+            _, spread = sch.split(sch.fuse(*sch.get_loops(lines)[-dimensions:]), [None, config.threads])
             sch.bind(spread, "threadIdx.x")
         copy_asynchronously(sch, taps, config.threads, permuted=False)
         init = sch.decompose_reduction(product, chunk)
@@ -294,7 +296,7 @@ def obstacle_on_tensor_cores(problem: Problem, target: tvm.target.Target) -> str
 
 def product_function(problem: Problem, config: Config) -> tuple[str, str]:
     """Return the name and the source of the function that adds a warp's products to its threads' sums."""
-    workload = in_planes(problem.workload)
+    workload = sequences_as_rows(problem.workload)
     image = config.channels * plane_bytes(workload, config)
     tile = config.images, config.block_x // BAND, config.warps_y, line_bytes(workload, config), image
     windows = taps_bytes(workload), *workload.kernel, reach(workload), surplus(workload)

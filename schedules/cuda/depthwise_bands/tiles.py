@@ -13,10 +13,10 @@ from tvmconv.compute.depthwise.bands import (
     STEP_BYTES,
     VECTOR_BYTES,
     columns_of,
-    in_planes,
     lanes,
     lines_read,
     reach,
+    sequences_as_rows,
 )
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
@@ -70,9 +70,9 @@ def products(workload: ConvWorkload, config: Config) -> list[tuple[int, int, int
     """
     step = columns_of(workload, STEP_BYTES)
     _, columns = lines_read(workload, config.tile)
-    bands, own = range(config.block_x // BAND), range(reach(workload) // step)
-    found = [(band, number, (band * BAND - columns[0]) // step + number) for band in bands for number in own]
-    return sorted((each for each in found if 0 <= each[2] < len(columns) // step), key=lambda each: each[2])
+    bands, numbers = range(config.block_x // BAND), range(reach(workload) // step)
+    steps_read = [(band, number, (band * BAND - columns[0]) // step + number) for band in bands for number in numbers]
+    return sorted((each for each in steps_read if 0 <= each[2] < len(columns) // step), key=lambda each: each[2])
 
 
 def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def taps_rows(workload: ConvWorkload, config: Config, warp: int) -> tuple[int, i
     return max(0, top - EIGHT + 1), max(0, min(workload.kernel[0], top + workload.height))
 
 
-def copied(workload: ConvWorkload, config: Config) -> tuple[float, float]:
+def copied_vectors(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the number of vectors of the input that a thread copies, and of vectors of taps."""
     rows, columns = lines_read(workload, config.tile)
     lines = config.images * len(rows) * len(columns) / lanes(workload)
@@ -98,9 +98,9 @@ def is_copied_asynchronously(workload: ConvWorkload) -> bool:
 
 def registers_of(problem: Problem, config: Config) -> int:
     """Return the registers that a thread takes."""
-    factors = 4 * len({step for _, step, _ in products(in_planes(problem.workload), config)})
-    own = factors + config.block_x // 4 if tf32_products(problem) > 1 else 0
-    return int(FOR_A_SUM * config.sums) + factors + own + OTHER_REGISTERS
+    factors = 4 * len({step for _, step, _ in products(sequences_as_rows(problem.workload), config)})
+    of_splitting = factors + config.block_x // 4 if tf32_products(problem) > 1 else 0
+    return int(FOR_A_SUM * config.sums) + factors + of_splitting + OTHER_REGISTERS
 
 
 def line_bytes(workload: ConvWorkload, config: Config) -> int:

@@ -31,7 +31,7 @@ from ..model import Counts, in_runs, memory_bytes
 from ..template import GpuTemplate, Tests
 from .tiles import Config, blocks, edges, products, read, registers, registers_of, shared_bytes, vectors
 
-MOST_REGISTERS, MOST_SUMS = 176, 128
+MAX_REGISTERS, MAX_SUMS = 176, 128
 """The most registers that a thread's numbers take, of 255, and its outputs, most of which are stored early. Beyond them
 compilers put numbers into memory."""
 
@@ -41,7 +41,7 @@ BLOCK_THREADS = (64, 128, 256)
 ROWS, COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 14), (1, 2, 3, 4, 5, 7, 8)
 """The rows and columns of a thread."""
 
-MOST_WASTE = 1.25
+MAX_WASTE = 1.25
 """The largest ratio in the space of outputs that whole tiles compute to those wanted."""
 
 LOADING, TESTING, STAGING, STORING, FINISHING, BEGINNING = 3.0, 8.0, 10.0, 3.0, 2.0, 60.0
@@ -67,7 +67,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         ),
     )
 
-    MOST_UNROLLED = 1600
+    MAX_UNROLLED = 1600
     """The most multiply-adds of a thread, and also the most elements that it reads.
 
     They follow each other without a loop: NVRTC takes one or two seconds for this number.
@@ -97,7 +97,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def threads_z(self, config: Config) -> int:
@@ -120,7 +120,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
             return workload.out_channels % config.channels == 0
 
         def registers_of_numbers(config: Config) -> bool:
-            return registers(workload, config) <= MOST_REGISTERS and config.outputs <= MOST_SUMS
+            return registers(workload, config) <= MAX_REGISTERS and config.outputs <= MAX_SUMS
 
         def waste(config: Config) -> bool:
             return problem.has_open_planes or wasted(height, config.block_y) * wasted(width, config.block_x) <= 2
@@ -160,7 +160,7 @@ class DepthwiseNhwc(GpuTemplate[Config]):
             return WARP <= config.threads <= 512 and wasted(config.threads, WARP) <= 1.35
 
         def little_waste(config: Config) -> bool:
-            return wasted(height, config.block_y) * wasted(width, config.block_x) <= MOST_WASTE
+            return wasted(height, config.block_y) * wasted(width, config.block_x) <= MAX_WASTE
 
         return named(whole_sectors, full_warps, little_waste)
 
@@ -275,8 +275,8 @@ class DepthwiseNhwc(GpuTemplate[Config]):
         sch.reorder(row, s, yi, xi, lane)
         for loop in (row, s, yi, xi, lane):
             sch.unroll(loop)
-        for stage, place in ((pad, row), (wide, row), (nearest, tk if config.ahead else row)):
-            sch.compute_at(stage, place, preserve_unit_loops=True)
+        for stage, around in ((pad, row), (wide, row), (nearest, tk if config.ahead else row)):
+            sch.compute_at(stage, around, preserve_unit_loops=True)
             sch.set_scope(stage, 0, "local")
             *_, rows, columns, lane = sch.get_loops(stage)
             for loop in (rows, columns):
@@ -307,9 +307,9 @@ def _candidates(workload: ConvWorkload) -> Iterator[Config]:
         tiles_y, tiles_x = ceil_div(height, rows), ceil_div(width, columns)
         for threads_c in _threads_c(workload, vector):
             for threads in BLOCK_THREADS:
-                most = max(1, threads // threads_c)
-                threads_x = evenly(tiles_x, most)
-                threads_y = evenly(tiles_y, max(1, most // threads_x))
+                thread_limit = max(1, threads // threads_c)
+                threads_x = evenly(tiles_x, thread_limit)
+                threads_y = evenly(tiles_y, max(1, thread_limit // threads_x))
                 for ahead in (False, True):
                     yield Config(vector, threads_c, threads_y, threads_x, rows, columns, ahead)
 

@@ -17,7 +17,7 @@ from ...space import ceil_div, ceil_to
 LARGEST_VECTOR = 16
 """The bytes of the widest load and store."""
 
-FEW_REGISTERS = 20
+ADDRESS_REGISTERS = 20
 """The registers of a thread's addresses and tests."""
 
 
@@ -85,7 +85,7 @@ def read(workload: ConvWorkload, config: Config) -> tuple[int, int]:
 @lru_cache(maxsize=1024)  # the model of thousands of configurations asks for a few tiles
 def _read_by(workload: ConvWorkload, tile: tuple[int, int]) -> tuple[int, int]:
     sizes = zip(workload.read_by(tile), (workload.height, workload.width), tile, workload.output_size, strict=True)
-    rows, columns = (min(size, own) if computed == outputs else size for size, own, computed, outputs in sizes)
+    rows, columns = (min(size, extent) if computed == outputs else size for size, extent, computed, outputs in sizes)
     return rows, columns
 
 
@@ -102,8 +102,8 @@ def inside(workload: ConvWorkload) -> tuple[int, int]:
     """Return the number of pairs of an output row and a kernel row that meet inside the input; also of columns."""
     rows, columns = (
         sum(
-            0 <= place * workload.stride[axis] + tap * workload.dilation[axis] - workload.padding[axis] < size
-            for place in range(workload.output_size[axis])
+            0 <= pixel * workload.stride[axis] + tap * workload.dilation[axis] - workload.padding[axis] < size
+            for pixel in range(workload.output_size[axis])
             for tap in range(workload.kernel[axis])
         )
         for axis, size in enumerate((workload.height, workload.width))
@@ -133,7 +133,7 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
 
     Loads ahead add none: for some 300 kernels on sm_90, `ptxas` moved them behind the products of earlier rows.
     """
-    return ceil_to(FEW_REGISTERS + _sums_and_taps(workload, config), 8)
+    return ceil_to(ADDRESS_REGISTERS + _sums_and_taps(workload, config), 8)
 
 
 def edges(workload: ConvWorkload, config: Config, is_open: bool) -> int:

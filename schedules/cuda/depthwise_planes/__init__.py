@@ -26,7 +26,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING, STORE
 from tvmconv.compute.depthwise.bands import EIGHT, LEAST_COPY, VECTOR_BYTES
-from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
+from tvmconv.compute.depthwise.planes import copied_runs, eights, neighbours, side_by_side
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
@@ -65,10 +65,10 @@ FEWEST = 2
 """The most elements in half precision of an array in shared memory that TVM moves to registers, being 32 bits, and then
 misses."""
 
-MOST_COUNTED = 200
+MAX_COUNTED_REGISTERS = 200
 """The most registers by `registers_of`: NVRTC took up to 25 more, of 255."""
 
-MOST_IMAGES, MOST_WARPS = 32, 32
+MAX_IMAGES, MAX_WARPS = 32, 32
 """The most images and warps of a block."""
 
 COPYING, STORING, FINISHING, BEGINNING = 10.0, 16.0, 3.0, 80.0
@@ -98,7 +98,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
     """No size can be open: blocks of one image, which divide every batch, make their matrices of taps for one image
     alone. On an H100 7x7 of 32x384x14x14 take 18.4 µs so, and 7.7 with four images in a block."""
 
-    MOST_UNROLLED = 512
+    MAX_UNROLLED = 512
     """The most products of a warp for a row of the input, which follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -121,8 +121,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem.workload, config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        return min(super().most_registers(problem, config), MOST_COUNTED)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        return min(super().max_registers(problem, config), MAX_COUNTED_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
@@ -151,11 +151,11 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        return {"images": divisors(workload.batch, MOST_IMAGES), "warps": _warps(workload)}
+        return {"images": divisors(workload.batch, MAX_IMAGES), "warps": _warps(workload)}
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         """Return the work; as warps wait for each other at barriers, those of a quarter begin instructions in turn."""
-        workload, last = problem.workload, problem.workload.layout == "NHWC"
+        workload, is_nhwc = problem.workload, problem.workload.layout == "NHWC"
         issued, accesses = _issued_and_accesses(workload, config)
         multiplied = len(lines_of(workload)) * products(workload, config) * PRODUCTS
         pixels = config.images * (workload.height * workload.width + prod(workload.output_size))
@@ -165,8 +165,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
             resident=self.resident_blocks(problem, config, gpu_of(target)),
             warps=config.warps,
             issued=issued,
-            moved=memory_bytes(workload, target) * (in_runs(run) if last else 1),
-            fetched=run * (pixels + prod(workload.kernel)) * (wasted(run, SECTOR) if last else 1),
+            moved=memory_bytes(workload, target) * (in_runs(run) if is_nhwc else 1),
+            fetched=run * (pixels + prod(workload.kernel)) * (wasted(run, SECTOR) if is_nhwc else 1),
             accessed=config.warps * accesses,
             multiplied=config.warps * multiplied / tensor_instructions(target)["mma"].products,
             arrivals=2,
@@ -192,8 +192,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
     def schedule(self, problem: Problem, config: Config, target: tvm.target.Target) -> Schedule:
         """Schedule the computation; the config must be legal for the problem."""
         # Step 0. The computation
-        workload, own = problem.workload, neighbours(problem.workload)
-        last, channels = workload.layout == "NHWC", channels_of(workload, config)
+        workload, neighbour_channels = problem.workload, neighbours(problem.workload)
+        is_nhwc, channels = workload.layout == "NHWC", channels_of(workload, config)
         images = config.images // side_by_side(workload, config.images)
         # TVM cannot tell that the sums of whole planes are all that the output reads.
         sch = Schedule(
@@ -207,7 +207,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
         # Step 1. Tile the output: blocks, warps, threads as tensor cores have the sums, then those of a thread
         n, k, eight, band, two, column, pair, row = sch.get_loops(sums)
         bn, image = sch.split(n, [None, images])
-        bk, wk, channel = sch.split(k, [None, config.warps, own])
+        bk, wk, channel = sch.split(k, [None, config.warps, neighbour_channels])
         sch.reorder(bn, bk, wk, two, pair, row, image, eight, band, column, channel)
         block = sch.fuse(bn, bk)
         sch.bind(block, "blockIdx.x")
@@ -216,8 +216,8 @@ class DepthwisePlanes(GpuTemplate[Config]):
         for loop in (row, image, eight, band):
             sch.unroll(loop)
         of_columns = side_by_side(workload, config.images) == 1 and workload.output_size[1] % 2 == 0
-        (sch.vectorize if of_columns and not last else sch.unroll)(column)
-        (sch.vectorize if last else sch.unroll)(channel)
+        (sch.vectorize if of_columns and not is_nhwc else sch.unroll)(column)
+        (sch.vectorize if is_nhwc else sch.unroll)(channel)
         sch.reverse_compute_inline(output)
 
         # Step 2. Sums are in the registers of the threads that the tensor cores expect them in
@@ -227,17 +227,17 @@ class DepthwisePlanes(GpuTemplate[Config]):
         chunk = sch.add_unit_loop(image)
 
         # Step 3. Copy the planes and the taps, then multiply them
-        *_, lanes = copied(workload, channels)
+        *_, lanes = copied_runs(workload, channels)
         for stage in (lines, taps):
             sch.set_scope(stage, 0, "shared.dyn")
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
             if stage is lines and lanes * workload.itemsize >= LEAST_COPY:
-                copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if last else 0)
+                copy_asynchronously(sch, stage, config.threads, permuted=False, around=1 if is_nhwc else 0)
             else:  # mirrored taps are not in the order of memory
                 loops = sch.get_loops(stage)[-len(sch.get(stage).iter_vars) :]
                 _, spread = sch.split(sch.fuse(*loops), [None, config.threads])
                 sch.bind(spread, "threadIdx.x")
-        if last:
+        if is_nhwc:
             sch.storage_align(lines, 0, 2, pixel_lanes(config), 0)
         init = sch.decompose_reduction(product, chunk)
         for loop in sch.get_loops(init)[-8:]:
@@ -247,7 +247,7 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
         # Step 4. Store whole runs
         sch.reverse_compute_at(store, block, preserve_unit_loops=True)
-        if last:
+        if is_nhwc:
             sch.storage_align(sums, 0, 2, pixel_lanes(config), 0)
         sch.annotate(sch.blockize(sch.get_loops(store)[-4]), STORE, store_function(problem, config))
         return sch
@@ -255,27 +255,28 @@ class DepthwisePlanes(GpuTemplate[Config]):
 
 def _warps(workload: ConvWorkload) -> tuple[int, ...]:
     """Return the numbers of warps of a block that make up the channels, in NHWC by whole vectors where they can."""
-    every = divisors(workload.in_channels // neighbours(workload), MOST_WARPS)
+    every = divisors(workload.in_channels // neighbours(workload), MAX_WARPS)
     whole = tuple(warps for warps in every if warps * neighbours(workload) * workload.itemsize % VECTOR_BYTES == 0)
     return whole if workload.layout == "NHWC" and whole else every
 
 
 def _issued_and_accesses(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the instructions of a warp, and its accesses to shared memory."""
-    own, pair, lines = neighbours(workload), side_by_side(workload, config.images), len(lines_of(workload))
-    halves = 2 * own * len({step for _, step in pairs(workload)}) * config.images // pair
-    loads, combined = (1, 1) if own == 1 and workload.width % 2 == 0 else (2 // own, 3)
+    neighbour_channels, lines = neighbours(workload), len(lines_of(workload))
+    pair = side_by_side(workload, config.images)
+    halves = 2 * neighbour_channels * len({step for _, step in pairs(workload)}) * config.images // pair
+    loads, combined = (1, 1) if neighbour_channels == 1 and workload.width % 2 == 0 else (2 // neighbour_channels, 3)
     of_row, of_planes = halves * (loads + combined), 0
     if in_registers(workload):  # loaded once, then shuffled
         of_row, of_planes = halves, of_row
-    taps = own * (TAPS_OF_TWO if pair == 2 else TAPS * len(matrices(workload)))
+    taps = neighbour_channels * (TAPS_OF_TWO if pair == 2 else TAPS * len(matrices(workload)))
     copies, stores = _copied_by(workload, config)
-    sums, pieces = sums_of(workload, config), 4 if own == 2 else 1
+    sums, pieces = sums_of(workload, config), 4 if neighbour_channels == 2 else 1
     issued = lines * (taps + of_row + products(workload, config) + ROW) + of_planes + BEGINNING
     issued += copies * COPYING + stores * (STORING + pieces) + sums * FINISHING
-    conflicts = 2 if own == 2 else 1
+    conflicts = 2 if neighbour_channels == 2 else 1
     accesses = lines * (taps / 3 + _shared_banks(workload, config) * halves * (1 if in_registers(workload) else loads))
-    return issued, accesses + 4 * copies + conflicts * (4 * stores + sums / own)
+    return issued, accesses + 4 * copies + conflicts * (4 * stores + sums / neighbour_channels)
 
 
 def _shared_banks(workload: ConvWorkload, config: Config) -> float:
@@ -284,16 +285,16 @@ def _shared_banks(workload: ConvWorkload, config: Config) -> float:
     In NCHW planes of 7, 14 and 28 columns, for which the clocks above were fitted, up to two words are in one bank,
     which is part of the fit.
     """
-    last = workload.layout == "NHWC"
-    row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if last else 1
-    words = {(place * row + 2 * pair) * pixel // 2 for place in range(EIGHT) for pair in range(4)}
-    most = bank_reads(words)
-    return most if last else max(1.0, most / 2)
+    is_nhwc = workload.layout == "NHWC"
+    row, pixel = eights(workload)[0] * workload.width, pixel_lanes(config) if is_nhwc else 1
+    words = {(row_number * row + 2 * pair) * pixel // 2 for row_number in range(EIGHT) for pair in range(4)}
+    reads = bank_reads(words)
+    return reads if is_nhwc else max(1.0, reads / 2)
 
 
 def _copied_by(workload: ConvWorkload, config: Config) -> tuple[float, float]:
     """Return the number of vectors that a thread copies, and of vectors of the output that it stores."""
-    pixels, vectors, _ = copied(workload, channels_of(workload, config))
+    pixels, vectors, _ = copied_runs(workload, channels_of(workload, config))
     taps = channels_of(workload, config) * prod(workload.kernel)
     outputs = config.images * channels_of(workload, config) * prod(workload.output_size) / store_lanes(workload, config)
     return (config.images * pixels * vectors + taps) / config.threads, outputs / config.threads

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from tvmconv.compute.depthwise.bands import BAND, EIGHT, VECTOR_BYTES
-from tvmconv.compute.depthwise.planes import copied, eights, neighbours, side_by_side
+from tvmconv.compute.depthwise.planes import copied_runs, eights, neighbours, side_by_side
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP
 
@@ -77,8 +77,8 @@ def registers_of(workload: ConvWorkload, config: Config) -> int:
     rows, _ = eights(workload)
     of_matrix = 4 // side_by_side(workload, config.images) ** 2
     taps = rows * len(matrices(workload)) * of_matrix * neighbours(workload)
-    kept = ceil_div(workload.width, BAND) * sums_of(workload, config) // 2 if in_registers(workload) else 0
-    return sums_of(workload, config) + kept + taps + OTHER_REGISTERS
+    factors = ceil_div(workload.width, BAND) * sums_of(workload, config) // 2 if in_registers(workload) else 0
+    return sums_of(workload, config) + factors + taps + OTHER_REGISTERS
 
 
 def in_registers(workload: ConvWorkload) -> bool:
@@ -93,7 +93,7 @@ def pixel_lanes(config: Config) -> int:
 
 def image_elements(workload: ConvWorkload, config: Config) -> int:
     """Return the elements in shared memory of an image's planes."""
-    pixels, vectors, lanes = copied(workload, channels_of(workload, config))
+    pixels, vectors, lanes = copied_runs(workload, channels_of(workload, config))
     return pixels * pixel_lanes(config) if workload.layout == "NHWC" else vectors * lanes
 
 
@@ -105,8 +105,8 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
     outputs = config.images * pixel * prod(workload.output_size) * workload.output_storage.itemsize
     planes = config.images * image_elements(workload, config) * workload.itemsize
     alone = REUSED * outputs < min(taps, planes)  # then outputs have separate memory
-    places = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
-    return sum(ceil_to(size, SHARED_ALIGNMENT) for size in places[:-1]) + places[-1]
+    regions = sorted([taps, planes, outputs] if alone else [taps, max(planes, outputs)])
+    return sum(ceil_to(size, SHARED_ALIGNMENT) for size in regions[:-1]) + regions[-1]
 
 
 def blocks(workload: ConvWorkload, config: Config) -> int:

@@ -33,7 +33,7 @@ from ..template import GpuTemplate
 from .kernel import gate_kernel
 from .reference import gate_reference
 
-MOST_CHANNELS, MOST_SQUEEZED = 8192, 1024
+MAX_CHANNELS, MAX_SQUEEZED = 8192, 1024
 """The most channels, and the most channels between both layers: a block has them in float32 in its shared memory."""
 
 THREADS = (128, 256, 512, 1024)
@@ -81,8 +81,8 @@ class FusedGate(GpuTemplate[Config]):
         """Take gates whose channels have room in the shared memory of a block."""
         gate = gate_of(problem)
         channels, squeezed = gate.first.in_channels, gate.first.out_channels
-        if channels > MOST_CHANNELS or squeezed > MOST_SQUEEZED:
-            return f"takes up to {MOST_CHANNELS} and {MOST_SQUEEZED} channels, not {channels} and {squeezed}"
+        if channels > MAX_CHANNELS or squeezed > MAX_SQUEEZED:
+            return f"takes up to {MAX_CHANNELS} and {MAX_SQUEEZED} channels, not {channels} and {squeezed}"
         return None
 
     def registers(self, problem: Problem, config: Config) -> int:

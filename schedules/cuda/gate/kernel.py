@@ -75,11 +75,11 @@ class _Kernel:
     def fetched(self) -> list[tirx.Stmt]:
         """Return the statements that bring an image to shared memory."""
         turn = index_variable("turn")
-        place = turn * self.threads + self.thread
+        channel = turn * self.threads + self.thread
         zero = tirx.const(0, INDEX)
-        load = self.named["x"][self.image, place, zero, zero].astype("float32")
-        store = tirx.BufferStore(self.x, load, [place])
-        return [_turns(turn, self.channels, self.threads, place, store)]
+        load = self.named["x"][self.image, channel, zero, zero].astype("float32")
+        store = tirx.BufferStore(self.x, load, [channel])
+        return [_turns(turn, self.channels, self.threads, channel, store)]
 
     def squeezed(self) -> list[tirx.Stmt]:
         """Return the statements of the first layer: a warp for each of its outputs, whose lanes have parts of a sum."""
@@ -87,19 +87,19 @@ class _Kernel:
         turn, step, element = (index_variable(name) for name in ("turn", "step", "element"))
         warps = self.threads // WARP
         output, lane = turn * warps + tirx.floordiv(self.thread, WARP), tirx.floormod(self.thread, WARP)
-        place = (step * WARP + lane) * vector
+        channel = (step * WARP + lane) * vector
         sums = self._buffer("sums", 1, "float32")
-        kept = self._buffer("kept", vector, str(self.named["w"].ty.dtype))
+        staged = self._buffer("kept", vector, str(self.named["w"].ty.dtype))
         zero = tirx.const(0, INDEX)
-        copy = tirx.BufferStore(kept, self.named["w"].vload([output, place + element]), [element])
-        product = kept[element].astype("float32") * self.x[place + element]
+        copy = tirx.BufferStore(staged, self.named["w"].vload([output, channel + element]), [element])
+        product = staged[element].astype("float32") * self.x[channel + element]
         add = tirx.BufferStore(sums, sums[zero] + product, [zero])
-        parts = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
-        there = tirx.const(True) if self.between % warps == 0 else output < self.between
-        summed = tested([there], _turns(step, self.channels, WARP * vector, place, parts))
+        add_products = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
+        exists = tirx.const(True) if self.between % warps == 0 else output < self.between
+        summed = tested([exists], _turns(step, self.channels, WARP * vector, channel, add_products))
         joined = [exchange(sums, lambda one, other: one + other, distance) for distance in halves(WARP)]
         result = tirx.BufferStore(self.hidden, self._activated(self.first, "b", sums[zero], output), [output])
-        stored = tested([there, tirx.EQ(lane, zero)], result)
+        stored = tested([exists, tirx.EQ(lane, zero)], result)
         begin = tirx.BufferStore(sums, tirx.const(0, "float32"), [zero])
         body = sequence([begin, summed, *joined, stored])
         return [loop(turn, -(-self.between // warps), body, tirx.ForKind.SERIAL)]
@@ -108,37 +108,37 @@ class _Kernel:
         """Return the statements of the second layer: each thread has neighbouring outputs."""
         vector = PAIR if self.outputs % PAIR == 0 else 1
         turn, step, element = (index_variable(name) for name in ("turn", "step", "element"))
-        place = (turn * self.threads + self.thread) * vector
+        channel = (turn * self.threads + self.thread) * vector
         sums, output = self._buffer("totals", vector, "float32"), self.named["output"]
-        kept = self._buffer("row", vector, str(self.named["v"].ty.dtype))
+        staged = self._buffer("row", vector, str(self.named["v"].ty.dtype))
         out = self._buffer("out", vector, str(output.ty.dtype))
         zero = tirx.const(0, INDEX)
-        copy = tirx.BufferStore(kept, self.named["v"].vload([step, place + element]), [element])
-        product = kept[element].astype("float32") * self.hidden[step]
+        copy = tirx.BufferStore(staged, self.named["v"].vload([step, channel + element]), [element])
+        product = staged[element].astype("float32") * self.hidden[step]
         add = tirx.BufferStore(sums, sums[element] + product, [element])
-        parts = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
-        result = self._activated(self.second, "c", sums[element], place + element).astype(str(output.ty.dtype))
-        store = tirx.BufferStore(output, out[element], [self.image, place + element, zero, zero])
+        add_products = sequence([loop(element, vector, copy, tirx.ForKind.VECTORIZED), loop(element, vector, add)])
+        result = self._activated(self.second, "c", sums[element], channel + element).astype(str(output.ty.dtype))
+        store = tirx.BufferStore(output, out[element], [self.image, channel + element, zero, zero])
         body = sequence(
             [
                 loop(element, vector, tirx.BufferStore(sums, tirx.const(0, "float32"), [element])),
-                loop(step, self.between, parts, _kind(self.between)),
+                loop(step, self.between, add_products, _kind(self.between)),
                 loop(element, vector, tirx.BufferStore(out, result, [element])),
                 loop(element, vector, store, tirx.ForKind.VECTORIZED),
             ]
         )
-        return [_turns(turn, self.outputs, self.threads * vector, place, body)]
+        return [_turns(turn, self.outputs, self.threads * vector, channel, body)]
 
-    def _activated(self, layer: ConvWorkload, shift: str, value: Expr, place: Expr) -> Expr:
+    def _activated(self, layer: ConvWorkload, shift: str, value: Expr, channel: Expr) -> Expr:
         """Return an output of a layer, in float32, from its sum."""
-        value = value + self.named[shift][place] if layer.epilogue.shift else value
+        value = value + self.named[shift][channel] if layer.epilogue.shift else value
         return activated(layer.epilogue, value, str(self.named["output"].ty.dtype) in NARROW)
 
 
-def _turns(var: tvm.ir.Var, size: int, width: int, place: Expr, body: tirx.Stmt) -> tirx.Stmt:
+def _turns(var: tvm.ir.Var, size: int, width: int, first: Expr, body: tirx.Stmt) -> tirx.Stmt:
     """Return a loop over `size` elements, `width` in each iteration, with a test where the last one has fewer."""
     count = -(-size // width)
-    tests: Sequence[Expr] = [] if size % width == 0 else [place < size]
+    tests: Sequence[Expr] = [] if size % width == 0 else [first < size]
     return loop(var, count, tested(list(tests), body), _kind(count))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tvmconv.compute import conv2d_reference
 from tvmconv.compute.functions import Float64
-from tvmconv.compute.fused import DEVIATIONS, Part, Reference
+from tvmconv.compute.fused import DEVIATIONS, Reference, Sample
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.dtypes import FLOAT32_UNIT, NARROW, STORAGE_TYPES
 from tvmconv.problem.fused import Gate
@@ -35,7 +35,7 @@ def gate_reference(
     ends = (np.abs(_activated(gate.second, before + each) - expected) for each in (-error, error))
     error = np.maximum(*ends) + _evaluation(gate, gate.second, expected)
     indices = np.arange(expected.size).reshape(expected.shape)
-    return Reference(indices, [Part(indices, expected, error, np.zeros_like(expected), 0)])
+    return Reference(indices, [Sample(indices, expected, error, np.zeros_like(expected), 0)])
 
 
 def _computed(gate: Gate, operands: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -152,8 +152,8 @@ def copy_asynchronously(sch: Schedule, stage: SBlockRV, threads: int, permuted: 
     With `permuted` the vectors of rows are swizzled. The first `around` dimensions of the stage stay loops around the
     copies, and in each iteration of these the vectors begin with the first thread.
     """
-    own = len(sch.get(stage).iter_vars)  # the loops that `compute_at` has made
-    *loops, lane = sch.get_loops(stage)[-own:]
+    dimensions = len(sch.get(stage).iter_vars)  # the loops that `compute_at` has made
+    *loops, lane = sch.get_loops(stage)[-dimensions:]
     _, thread = sch.split(sch.fuse(*loops[around:]), [None, threads])
     sch.bind(thread, "threadIdx.x")
     copy = sch.blockize(lane)

@@ -104,7 +104,7 @@ def widest_store(workload: ConvWorkload, pixels: int) -> int:
     return next(width for width in (4, 2, 1) if pixels % width == 0 and prod(workload.output_size) % width == 0)
 
 
-def part_channels(workload: ConvWorkload, config: GemmConfig) -> int:
+def block_channels(workload: ConvWorkload, config: GemmConfig) -> int:
     """Return the input channels that a block sums over, rounded up to whole chunks."""
     return ceil_div(workload.w_shape[1], config.split_k * config.block_c) * config.block_c
 
@@ -122,12 +122,12 @@ def reads_zeros(workload: ConvWorkload, config: GemmConfig) -> bool:
 
     It is an array of NumPy for a config whose knobs are arrays.
     """
-    return any(workload.padding) | (part_channels(workload, config) * config.split_k != workload.w_shape[1])
+    return any(workload.padding) | (block_channels(workload, config) * config.split_k != workload.w_shape[1])
 
 
 def chunks(workload: ConvWorkload, config: GemmConfig) -> int:
     """Return the number of chunks that a block goes through."""
-    return part_channels(workload, config) * prod(workload.kernel) // config.block_k
+    return block_channels(workload, config) * prod(workload.kernel) // config.block_k
 
 
 def blocks(workload: ConvWorkload, config: GemmConfig) -> int:

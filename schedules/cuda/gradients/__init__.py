@@ -34,13 +34,13 @@ IN_FLIGHT, CACHED_IN_FLIGHT = 16, 8
 """The loads of a thread that are in flight together: of a window, and of products that read through the cache."""
 
 
-def threads_along(tiles: int, most: int) -> int:
+def threads_of_axis(tiles: int, limit: int) -> int:
     """Return the number of threads of a block along an axis, for a number of tiles along a plane.
 
-    It is the largest divisor up to `most`, unless an even split allows more than twice as many threads.
+    It is the largest divisor up to `limit`, unless an even split allows more than twice as many threads.
     """
-    whole, parts = divisors(tiles, most)[-1], evenly(tiles, most)
-    return parts if parts > 2 * whole else whole
+    whole, even = divisors(tiles, limit)[-1], evenly(tiles, limit)
+    return even if even > 2 * whole else whole
 
 
 window_shape = lru_cache(maxsize=1024)(compute.window_shape)  # asked for each of thousands of configurations
@@ -51,7 +51,7 @@ def obstacle(problem: Problem) -> str | None:
     return None if problem.is_depthwise else "is for depthwise convolutions"
 
 
-def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
+def obstacle_in_nhwc(problem: Problem, max_taps: int) -> str | None:
     """Return why a gradient in NHWC does not take a problem; None where it does."""
     workload = problem.workload
     if (reason := obstacle(problem)) is not None:
@@ -59,7 +59,7 @@ def obstacle_in_nhwc(problem: Problem, most_taps: int) -> str | None:
     if workload.multiplier > 1:
         return f"takes one output for each channel, not {workload.multiplier}"
     taps = workload.kernel[0] * workload.kernel[1]
-    return None if taps <= most_taps else f"takes kernels of at most {most_taps} taps, not {taps}"
+    return None if taps <= max_taps else f"takes kernels of at most {max_taps} taps, not {taps}"
 
 
 def parts_bytes(workload: ConvWorkload, parts: int) -> int:

@@ -36,8 +36,8 @@ from ..template import GpuTemplate, Tests
 from ..tensor.intrinsics import TYPES
 from .diagonals_tiles import (
     AHEAD,
-    MOST_REGISTERS,
-    MOST_WARPS,
+    MAX_REGISTERS,
+    MAX_WARPS,
     PAIRS,
     SHARES,
     Config,
@@ -73,7 +73,7 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 512
+    MAX_UNROLLED = 512
     """The most products of a warp which follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -92,8 +92,8 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(problem.workload, config.tiles)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        return min(super().most_registers(problem, config), MOST_REGISTERS)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        return min(super().max_registers(problem, config), MAX_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config.tiles)
@@ -131,22 +131,22 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
-        most = chunks(workload, replace(self.LEAST, groups=default.groups).tiles)
+        limit = chunks(workload, replace(self.LEAST, groups=default.groups).tiles)
         parts = {*(1 << number for number in range(10)), *(times * default.parts for times in (1, 2, 3))}
         return {
-            "groups": tuple(range(1, min(MOST_WARPS, workload.kernel[0]) + 1)),
+            "groups": tuple(range(1, min(MAX_WARPS, workload.kernel[0]) + 1)),
             "shares": SHARES,
             "pairs": PAIRS,
             "rows": tuple(heights(workload)),
             "ahead": AHEAD,
-            "parts": tuple(sorted(count for count in parts if count <= most)),
+            "parts": tuple(sorted(count for count in parts if count <= limit)),
         }
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
         workload = problem.workload
 
         def few_warps(config: Config) -> bool:
-            return config.shares * config.groups <= MOST_WARPS
+            return config.shares * config.groups <= MAX_WARPS
 
         def full_chunks(config: Config) -> bool:
             return config.pairs * config.shares <= workload.batch
@@ -215,9 +215,9 @@ class WeightGradientDiagonals(GpuTemplate[Config]):
         sch.compute_at(warps, tap)
 
         # Step 3. Sums are in the registers of the threads that the tensor cores expect them in
-        own, group, r, diagonal, half, i, pair, odd = sch.get_loops(squares)[-8:]
-        sch.reorder(own, group, i, pair, r, diagonal, half, odd)
-        thread = sch.fuse(own, group, i, pair)
+        share, group, r, diagonal, half, i, pair, odd = sch.get_loops(squares)[-8:]
+        sch.reorder(share, group, i, pair, r, diagonal, half, odd)
+        thread = sch.fuse(share, group, i, pair)
         sch.bind(thread, "threadIdx.x")
         sch.annotate(thread, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))  # or a compiler spills
         for loop in (r, diagonal, half):

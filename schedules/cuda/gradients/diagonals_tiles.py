@@ -10,7 +10,7 @@ import tvm
 
 from tvmconv.compute import DiagonalTiles
 from tvmconv.compute.depthwise.bands import EIGHT, LEAST_COPY
-from tvmconv.compute.gradients.weight_diagonals import TILE, columns_there, copied_lanes, diagonals, is_plain, products
+from tvmconv.compute.gradients.weight_diagonals import TILE, copied_lanes, diagonals, is_plain, padded_columns, products
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets import tensor_instructions
@@ -21,7 +21,7 @@ from ..machine import BLOCK_BYTES, LINE, PRODUCTS, QUARTERS, REGISTERS, REUSED, 
 from ..model import Counts, memory_bytes
 from . import parts_bytes
 
-OTHER_REGISTERS, MOST_REGISTERS = 28, 208
+OTHER_REGISTERS, MAX_REGISTERS = 28, 208
 """The registers of a thread besides its sums and its factors, and the most registers of all by `registers_of`, with
 which nothing is spilled."""
 
@@ -34,7 +34,7 @@ BANDS = (1, 2, 3, 4, 6, 8, 12, 16)
 BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """The numbers of blocks for each multiprocessor."""
 
-MOST_WARPS = 16
+MAX_WARPS = 16
 """The most warps of a block."""
 
 SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
@@ -43,7 +43,7 @@ SHARES, PAIRS, AHEAD = (1, 2, 4, 8), (1, 2, 4), (1, 2, 3)
 COPYING, OF_ROW, OF_SUM = 6.0, 8.0, 10.0
 """The instructions of a thread for a copy, for a row of taps, and for an element of a diagonal that is added up."""
 
-TAKEN_APART = 24.0
+SPLITTING = 24.0
 """The instructions of a thread that read four float32 numbers and take each apart into two TF32 numbers."""
 
 UNHINDERED = 0.25
@@ -94,16 +94,16 @@ def chunks(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
 def candidates(workload: ConvWorkload, gpu: Gpu, fits: Callable[[Config], bool]) -> Iterator[Config]:
     """Yield configurations that fit, with numbers of parts that give each multiprocessor about one of `BLOCKS`."""
     kernel = workload.kernel[0]
-    for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MOST_WARPS + 1)}):
+    for block_r in sorted({ceil_div(kernel, groups) for groups in range(1, MAX_WARPS + 1)}):
         groups = ceil_div(kernel, block_r)
         for shares, rows, pairs, ahead in product(SHARES, heights(workload), PAIRS, AHEAD):
             one = Config(groups, shares, pairs, rows, ahead, parts=1)
             tiles = one.tiles
             mostly_empty = tiles.images >= 2 * (workload.batch + 1)
-            if tiles.warps > MOST_WARPS or mostly_empty or not fits(one):
+            if tiles.warps > MAX_WARPS or mostly_empty or not fits(one):
                 continue
-            most = 2 * resident_blocks(workload, tiles, gpu)
-            counts = [count for count in BLOCKS if count <= most]
+            limit = 2 * resident_blocks(workload, tiles, gpu)
+            counts = [count for count in BLOCKS if count <= limit]
             parts = {1, *(count * gpu.multiprocessors // workload.in_channels for count in counts)}
             yield from (replace(one, parts=count) for count in sorted(parts) if 0 < count <= chunks(workload, tiles))
 
@@ -115,7 +115,7 @@ def of_three_products(workload: ConvWorkload) -> bool:
 
 def line_bytes(width: int, itemsize: int) -> int:
     """Return the bytes in shared memory from one row of `width` columns to the next: an odd number of vectors of 8."""
-    return (columns_there(width) // EIGHT | 1) * EIGHT * itemsize
+    return (padded_columns(width) // EIGHT | 1) * EIGHT * itemsize
 
 
 def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
@@ -127,19 +127,19 @@ def shared_bytes(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
     """
     of_row = [line_bytes(columns, workload.itemsize) for columns in (workload.width, workload.output_size[1])]
     rows, images = (tiles.lines(workload), tiles.rows), (tiles.ahead + 1) * tiles.images
-    free, taken = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
+    free, sums_bytes = sorted(images * count * size for count, size in zip(rows, of_row, strict=True)), []
     sums = tiles.groups * tiles.block_r(workload) * tiles.shares
     of_warps = [sums * workload.kernel[1] * 4] if tiles.shares > 1 else []
     of_block = sums * len(diagonals(workload)) * TILE * EIGHT * 4
     for size in (of_block, *of_warps) if of_three_products(workload) else (*of_warps, of_block):
-        places = [each for each in free if size <= each <= REUSED * size][:1]
-        if not places:
+        reused = [each for each in free if size <= each <= REUSED * size][:1]
+        if not reused:
             for each in [each for each in reversed(free) if each < size]:
-                places += [each] if sum(places) < size and not (places and of_three_products(workload)) else []
-        for place in places:
-            free.remove(place)
-        taken.append(max(size, sum(places)))
-    return sum(ceil_to(each, SHARED_ALIGNMENT) for each in (*free, *taken))
+                reused += [each] if sum(reused) < size and not (reused and of_three_products(workload)) else []
+        for nbytes in reused:
+            free.remove(nbytes)
+        sums_bytes.append(max(size, sum(reused)))
+    return sum(ceil_to(each, SHARED_ALIGNMENT) for each in (*free, *sums_bytes))
 
 
 def registers_of(workload: ConvWorkload, tiles: DiagonalTiles) -> int:
@@ -174,20 +174,20 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
     first, second = ceil_div(workload.width, TILE), ceil_div(ceil_div(width, EIGHT), 2)
 
     # What a chunk takes: the products of all warps, and the copies of all threads
-    own = tiles.shares * tiles.pairs
+    pairs_of_images = tiles.shares * tiles.pairs
     copying, vectors, plain = 0.0, 0.0, 0
     for rows, columns in ((lines, workload.width), (tiles.rows, width)):
         lanes = copied_lanes(columns, workload.itemsize)
-        of_image = rows * columns_there(columns) // lanes
+        of_image = rows * padded_columns(columns) // lanes
         copying += ceil_div(of_image, threads) * tiles.images * COPYING
         vectors += of_image * tiles.images * max(lanes * workload.itemsize, LEAST_COPY) / LINE
         plain += is_plain(columns, workload.itemsize)
     of_row, of_dy, read, read_of_dy = multiplied + first + OF_ROW, second + OF_ROW, 4 * first, 4 * second
     if of_three_products(workload):  # a product of rows of two images is six instructions, and dy is read for each row
-        of_row = 2 * (3 * multiplied + TAKEN_APART * (first + second) + OF_ROW)
+        of_row = 2 * (3 * multiplied + SPLITTING * (first + second) + OF_ROW)
         of_dy, read, read_of_dy, multiplied = 0.0, 2 * (read + read_of_dy), 0, 6 * multiplied
-    issued = own * (met * of_row + tiles.groups * eights * of_dy) / tiles.warps + copying
-    accessed = own * (met * read + tiles.groups * eights * read_of_dy) + vectors
+    issued = pairs_of_images * (met * of_row + tiles.groups * eights * of_dy) / tiles.warps + copying
+    accessed = pairs_of_images * (met * read + tiles.groups * eights * read_of_dy) + vectors
     alone = tiles.pairs * eights * tiles.block_r(workload) * (of_row + OF_ROW) + copying * UNHINDERED
     finish = tiles.groups * tiles.block_r(workload) * kernel_x * tiles.shares * TILE * OF_SUM / WARP / tiles.warps
     instruction = PRODUCTS / tensor_instructions(target)["mma"].products
@@ -199,7 +199,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
         moved=memory_bytes(workload, target),
         fetched=turns * vectors * LINE,
         accessed=turns * accessed,
-        multiplied=turns * own * met * multiplied * instruction,
+        multiplied=turns * pairs_of_images * met * multiplied * instruction,
         arrivals=1 + turns * (1 / tiles.ahead + plain / PLAIN_TURNS),
         serial=turns * alone + finish,
         kernels=1 + (tiles.parts > 1),

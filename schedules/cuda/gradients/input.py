@@ -37,7 +37,7 @@ from . import (
     STORING,
     InputTiles,
     obstacle,
-    threads_along,
+    threads_of_axis,
     window_shape,
 )
 
@@ -68,7 +68,7 @@ def window(workload: ConvWorkload, config: Config) -> int:
     return config.load * prod(window_shape(workload, config.tile, config.load)) if config.load else 0
 
 
-def stored(workload: ConvWorkload, config: Config) -> int:
+def store_width(workload: ConvWorkload, config: Config) -> int:
     """Return the neighbouring columns that a thread stores together."""
     columns = config.thread_x * workload.stride[1]
     return next(size for size in (4, 2, 1) if workload.width % size == 0 and columns % size == 0)
@@ -86,7 +86,7 @@ def _written(workload: ConvWorkload, config: Config, unit: int) -> int:
     size, (sh, sw) = workload.itemsize, workload.stride
     row = workload.width * size
     steps = workload.height * row, config.thread_y * sh * row, config.thread_x * sw * size
-    return touched(_threads(config), steps, stored(workload, config) * size, unit)
+    return touched(_threads(config), steps, store_width(workload, config) * size, unit)
 
 
 def _threads(config: Config) -> Axes:
@@ -108,7 +108,7 @@ class InputGradient(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 2048
+    MAX_UNROLLED = 2048
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -148,10 +148,10 @@ class InputGradient(GpuTemplate[Config]):
         """Yield small tiles, in blocks that have a whole row of a plane if the row has at most 64 tiles."""
         workload, (height, width) = problem.workload, compute.phase_sizes(problem.workload)
         for threads, thread_y, thread_x, load in product(BLOCKS, upto(height, *ROWS), upto(width, *COLUMNS), LOADS):
-            threads_x = threads_along(ceil_div(width, thread_x), min(64, threads))
-            threads_y = threads_along(ceil_div(height, thread_y), max(1, threads // threads_x))
-            most_c = min(self.MOST_THREADS_Z, max(1, threads // (threads_x * threads_y)))
-            threads_c = divisors(workload.in_channels, most_c)[-1]
+            threads_x = threads_of_axis(ceil_div(width, thread_x), min(64, threads))
+            threads_y = threads_of_axis(ceil_div(height, thread_y), max(1, threads // threads_x))
+            max_c = min(self.MAX_THREADS_Z, max(1, threads // (threads_x * threads_y)))
+            threads_c = divisors(workload.in_channels, max_c)[-1]
             yield Config(threads_c, threads_y, threads_x, thread_y, thread_x, load)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
@@ -189,7 +189,7 @@ class InputGradient(GpuTemplate[Config]):
         else:
             loads, in_flight = sums, CACHED_IN_FLIGHT
             of_channel, of_taps = sums * (CACHED_LOADING + 1 + 2 * converted), sums
-        stores = outputs / stored(workload, config)
+        stores = outputs / store_width(workload, config)
         issued = workload.multiplier * of_channel + outputs * STORING + BEGINNING
         warps = ceil_div(config.threads, WARP)
         reached, _ = config.block_elements(workload)
@@ -268,7 +268,7 @@ class InputGradient(GpuTemplate[Config]):
             sch.unroll(loop)
 
         # Step 3. Store neighbouring columns together
-        store = stored(workload, config)
+        store = store_width(workload, config)
         *_, i, p, j = sch.get_loops(output)
         j, vector = sch.split(j, [None, store])
         for loop in (i, p, j):

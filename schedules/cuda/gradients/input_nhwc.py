@@ -37,11 +37,11 @@ from . import (
     STORING,
     InputTiles,
     obstacle_in_nhwc,
-    threads_along,
+    threads_of_axis,
     window_shape,
 )
 
-MOST_TAPS = 100
+MAX_TAPS = 100
 """The most taps: with larger kernels a thread would read an element for each product."""
 
 BLOCKS, LANES = (64, 128, 256), (8, 32)
@@ -89,11 +89,11 @@ class InputGradientNhwc(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 1024
+    MAX_UNROLLED = 1024
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        return obstacle_in_nhwc(problem, MOST_TAPS)
+        return obstacle_in_nhwc(problem, MAX_TAPS)
 
     def registers(self, problem: Problem, config: Config) -> int:
         sums = config.vector * prod(config.tile) * prod(problem.workload.stride)
@@ -127,11 +127,11 @@ class InputGradientNhwc(GpuTemplate[Config]):
         """Yield small tiles, in blocks of up to 8 or 32 threads with neighbouring channels."""
         workload, (height, width) = problem.workload, compute.phase_sizes(problem.workload)
         tiles = product(upto(height, *ROWS), upto(width, *COLUMNS), (True, False))
-        for vector, most_c, threads, (thread_y, thread_x, held) in product(VECTORS, LANES, BLOCKS, [*tiles]):
+        for vector, max_c, threads, (thread_y, thread_x, held) in product(VECTORS, LANES, BLOCKS, [*tiles]):
             if workload.in_channels % vector == 0:
-                threads_c = divisors(workload.in_channels // vector, most_c)[-1]
-                threads_x = threads_along(ceil_div(width, thread_x), max(1, threads // threads_c))
-                threads_y = threads_along(ceil_div(height, thread_y), max(1, threads // (threads_c * threads_x)))
+                threads_c = divisors(workload.in_channels // vector, max_c)[-1]
+                threads_x = threads_of_axis(ceil_div(width, thread_x), max(1, threads // threads_c))
+                threads_y = threads_of_axis(ceil_div(height, thread_y), max(1, threads // (threads_c * threads_x)))
                 yield Config(threads_c, threads_y, threads_x, thread_y, thread_x, vector, held)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:

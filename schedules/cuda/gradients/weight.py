@@ -48,7 +48,7 @@ SUMS = 49
 ROOM, PLANES_ROOM = 150, 100
 """The most registers for a thread's sums, tile and what it reads at once: of x in global memory, and of planes."""
 
-MOST_ROWS, MOST_WASTED = 8, 1.3
+MAX_ROWS, MAX_ROW_WASTE = 8, 1.3
 """The most rows of a tile, and the most by which rows of tiles exceed those of a plane, as a factor."""
 
 WARPS, IMAGES = (1, 2, 4, 8, 16), (1, 2, 4, 8)
@@ -124,7 +124,7 @@ class WeightGradient(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 2048
+    MAX_UNROLLED = 2048
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
@@ -143,7 +143,7 @@ class WeightGradient(GpuTemplate[Config]):
                 planes += plane + (first - plane) % BANKS
         return 4 * (config.images * planes + config.warps * config.sums)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: Config) -> int:
@@ -176,8 +176,8 @@ class WeightGradient(GpuTemplate[Config]):
         """Yield tiles of x, and planes in shared memory, with parts that give multiprocessors few or many warps."""
         workload, multiprocessors = problem.workload, gpu_of(target).multiprocessors
         (height, width), batch = workload.output_size, workload.batch
-        for (block_r, block_s), rows in product(_cuts(workload), range(1, min(height, MOST_ROWS) + 1)):
-            if wasted(height, rows) > MOST_WASTED:
+        for (block_r, block_s), rows in product(_cuts(workload), range(1, min(height, MAX_ROWS) + 1)):
+            if wasted(height, rows) > MAX_ROW_WASTE:
                 continue
             one = Config(block_r, block_s, rows, images=0, warps=1, parts=1)
             planes, sizes = replace(one, images=1), []
@@ -192,15 +192,15 @@ class WeightGradient(GpuTemplate[Config]):
                     if count <= PLANES_WARPS * WARP and 2 * count >= ceil_to(count, WARP)
                 ]
             blocks = workload.out_channels * prod(one.shares.blocks(workload))
-            for images, warps, most in sizes:
+            for images, warps, limit in sizes:
                 counts = (grid * multiprocessors // (blocks * warps) for grid in GRIDS)
-                for parts in sorted({_in_turns(min(most, max(1, count))) for count in counts}):
+                for parts in sorted({_in_turns(min(limit, max(1, count))) for count in counts}):
                     yield replace(one, images=images, warps=warps, parts=parts)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         workload = problem.workload
         block_r, block_s = ({ceil_div(size, blocks) for blocks in (1, 2, 3, 4, size)} for size in workload.kernel)
-        most = max(1, ceil_div(workload.batch * prod(workload.output_size), WARP))
+        limit = max(1, ceil_div(workload.batch * prod(workload.output_size), WARP))
         parts = {*(1 << number for number in range(10)), default.parts, 2 * default.parts}
         knobs = {
             "block_r": tuple(block_r),
@@ -208,7 +208,7 @@ class WeightGradient(GpuTemplate[Config]):
             "rows": tuple(range(1, min(workload.output_size[0], 8) + 1)),
             "images": (0, *upto(workload.batch, 1, 2, 4, 8)),
             "warps": (1, 2, 3, 4, 6, 8, 12, 16),
-            "parts": tuple(_in_turns(count) for count in parts if count <= most),
+            "parts": tuple(_in_turns(count) for count in parts if count <= limit),
         }
         return with_default(knobs, default)
 
@@ -335,8 +335,8 @@ def _in_planes(problem: Problem, tiles: PlaneTiles) -> Schedule:
     lane, r, s, turn, row, column = sch.get_loops(sums)[-6:]
     sch.reorder(lane, turn, row, column, r, s)
     sch.bind(lane, "threadIdx.x")
-    for stage, place in ((window, row), (grad, turn)):
-        sch.compute_at(stage, place, preserve_unit_loops=True)
+    for stage, loop in ((window, row), (grad, turn)):
+        sch.compute_at(stage, loop, preserve_unit_loops=True)
         _into_registers(sch, stage, 2)
     for stage, offset in zip((lines, given), tiles.banks(workload), strict=True):
         sch.set_scope(stage, 0, "shared")
@@ -374,9 +374,9 @@ def _into_blocks(sch: Schedule, shares: Shares) -> None:
     _, y, x = sch.split(sch.fuse(r, s), [None, shares.warps, WARP])
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
-    own = sch.get_loops(warps)[-4]
-    sch.bind(own, "threadIdx.y")
-    sch.compute_at(sums, own, preserve_unit_loops=True)
+    warp_loop = sch.get_loops(warps)[-4]
+    sch.bind(warp_loop, "threadIdx.y")
+    sch.compute_at(sums, warp_loop, preserve_unit_loops=True)
     sch.set_scope(sums, 0, "local")
 
 
@@ -408,8 +408,10 @@ def add_up_parts(sch: Schedule, problem: Problem, parts: int) -> None:
     of_output = sch.get_loops(sch.get_sblock("output"))
     sch.compute_at(total, of_output[-1])
     sch.set_scope(total, 0, "local")
-    together = BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
-    block, tap = sch.split(sch.fuse(*of_output), [None, together])
+    adder_threads = (
+        BLOCK_THREADS if adders == 1 else divisors(prod(problem.workload.w_shape), BLOCK_THREADS // WARP)[-1]
+    )
+    block, tap = sch.split(sch.fuse(*of_output), [None, adder_threads])
     sch.bind(block, "blockIdx.x")
     sch.bind(tap, "threadIdx.y")
     turn, adder = sch.split(sch.get_loops(total)[-1], [None, adders])

@@ -49,7 +49,7 @@ from .weight_nhwc_tiles import (
 ADDING = 3
 """The instructions of a thread for a sum, each time that half of a block's threads add theirs to the other half's."""
 
-MOST_TAPS = 100
+MAX_TAPS = 100
 """The most taps: a thread has the sums of all of them, for each of its channels, in registers."""
 
 
@@ -68,11 +68,11 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         )
     )
 
-    MOST_UNROLLED = 2800
+    MAX_UNROLLED = 2800
     """The most multiply-adds of a thread that follow each other without a loop."""
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
-        return obstacle_in_nhwc(problem, MOST_TAPS)
+        return obstacle_in_nhwc(problem, MAX_TAPS)
 
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(self._tile(problem, config).numbers)
@@ -80,7 +80,7 @@ class WeightGradientNhwc(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: Config) -> int:
@@ -199,28 +199,28 @@ class WeightGradientNhwc(GpuTemplate[Config]):
         # Step 1. A block has a part of the tiles of some channels
         stored = sch.cache_write(parts, 0, "local")
         p, r, s, k = sch.get_loops(stored)
-        bk, own = sch.split(k, [None, threads_c * vector])
-        sch.reorder(p, bk, r, s, own)
+        bk, block_k = sch.split(k, [None, threads_c * vector])
+        sch.reorder(p, bk, r, s, block_k)
         block = sch.fuse(p, bk)
         sch.bind(block, "blockIdx.x")
 
         # Step 2. Each thread sums its tiles in registers, turn by turn. Stages are moved into loops before these are
         # split: then their indices have no conditions of the split.
-        own = sch.fuse(s, own)
-        sch.compute_at(parts, own, preserve_unit_loops=True)
+        block_k = sch.fuse(s, block_k)
+        sch.compute_at(parts, block_k, preserve_unit_loops=True)
         staged = sch.cache_read(parts, 0, "shared")
         sch.compute_at(staged, r, preserve_unit_loops=True)
         sch.compute_at(sums, block, preserve_unit_loops=True)
         sch.set_scope(sums, 0, "local")
-        _, thread_y, thread_x = sch.split(own, [None, tiles.threads, threads_c])
+        _, thread_y, thread_x = sch.split(block_k, [None, tiles.threads, threads_c])
         _bind_threads(sch, thread_y, thread_x)
         # A compiler takes fewer registers for more blocks, and waits for memory.
         sch.annotate(thread_x, MIN_BLOCKS, self.resident_blocks(problem, config, gpu_of(target)))
-        *_, own, r_, s_, k, turn, row, column = sch.get_loops(sums)
+        *_, thread, r_, s_, k, turn, row, column = sch.get_loops(sums)
         tk, lane = sch.split(k, [threads_c, vector])
-        sch.reorder(own, tk, turn, row, column, r_, s_, lane)
-        _bind_threads(sch, own, tk)
-        places = {
+        sch.reorder(thread, tk, turn, row, column, r_, s_, lane)
+        _bind_threads(sch, thread, tk)
+        loops = {
             grad: turn,
             wide_dy: turn,
             near_dy: turn,
@@ -228,8 +228,8 @@ class WeightGradientNhwc(GpuTemplate[Config]):
             wide_x: row,
             near_x: turn if config.ahead else row,
         }
-        for stage, place in places.items():
-            sch.compute_at(stage, place, preserve_unit_loops=True)
+        for stage, loop in loops.items():
+            sch.compute_at(stage, loop, preserve_unit_loops=True)
             _into_registers(sch, stage, is_vector=stage in (near_x, near_dy))
         for loop in (row, column, r_, s_, lane):
             sch.unroll(loop)
@@ -238,10 +238,10 @@ class WeightGradientNhwc(GpuTemplate[Config]):
 
         # Step 3. The block adds up the sums of its threads, a row of taps at a time, from shared memory
         sch.unroll(r)  # registers have no addresses
-        *_, own, _, s_, k = sch.get_loops(staged)
+        *_, thread, _, s_, k = sch.get_loops(staged)
         tk, lane = sch.split(k, [threads_c, vector])
-        sch.reorder(own, tk, s_, lane)
-        _bind_threads(sch, own, tk)
+        sch.reorder(thread, tk, s_, lane)
+        _bind_threads(sch, thread, tk)
         sch.unroll(s_)
         sch.vectorize(lane)
         sch.decompose_reduction(parts, sch.get_loops(parts)[-1])

@@ -13,7 +13,7 @@ from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to, divisors
-from ..machine import MOST_REGISTERS, REGISTERS, SECTOR
+from ..machine import MAX_REGISTERS, REGISTERS, SECTOR
 
 VECTORS = (1, 2, 4)
 """The numbers of channels of a thread."""
@@ -61,7 +61,7 @@ FEWEST = 256
 WAVES = 3
 """The most waves of blocks on a multiprocessor."""
 
-PARTS_EACH = 32
+PARTS_OF_AN_ADDER = 32
 """The number of parts that a thread of the second kernel adds up, unless they are more than `ADDERS` times this
 number."""
 
@@ -121,7 +121,7 @@ def shared_bytes(workload: ConvWorkload, config: Config) -> int:
 
 def registers_of(numbers: int) -> int:
     """Return the registers of a thread that holds `numbers` float32 numbers."""
-    return min(MOST_REGISTERS, REGISTERS // _crowd(numbers))
+    return min(MAX_REGISTERS, REGISTERS // _crowd(numbers))
 
 
 def resident_blocks(config: Config, numbers: int) -> int:
@@ -136,7 +136,7 @@ def _crowd(numbers: int) -> int:
 
 def adders(parts: int) -> int:
     """Return the threads of the second kernel that add up `parts` sums of a tap of a channel."""
-    return next(count for count in (1, 2, 4, 8, ADDERS) if parts <= PARTS_EACH * count or count == ADDERS)
+    return next(count for count in (1, 2, 4, 8, ADDERS) if parts <= PARTS_OF_AN_ADDER * count or count == ADDERS)
 
 
 def _tiles(workload: ConvWorkload) -> Iterator[Tile]:
@@ -156,9 +156,9 @@ def _tiles(workload: ConvWorkload) -> Iterator[Tile]:
                     yield tile
 
 
-def _sides(size: int, most: int, most_whole: int) -> set[int]:
+def _sides(size: int, max_side: int, max_whole: int) -> set[int]:
     """Return the numbers of rows, or columns, of tiles."""
-    return {*range(1, min(size, most) + 1), *([size] if size <= most_whole else [])}
+    return {*range(1, min(size, max_side) + 1), *([size] if size <= max_whole else [])}
 
 
 @lru_cache(maxsize=1024)  # a model of thousands of configurations asks for each of a few tiles
@@ -172,17 +172,17 @@ def tile_of(workload: ConvWorkload, vector: int, rows: int, columns: int) -> Til
     taps, window, is_whole = prod(workload.kernel), shape.window(workload), shape.whole(workload)
     read, products = [], vector
     for axis, size in enumerate((rows, columns)):
-        there = (workload.height, workload.width)[axis]
-        stride, before, kernel = workload.stride[axis], workload.padding[axis], workload.kernel[axis]
-        inside = (0 <= first * stride + tap - before < there for first in range(size) for tap in range(kernel))
-        read.append(min(window[axis], there) if is_whole[axis] else window[axis])
+        extent = (workload.height, workload.width)[axis]
+        stride, padding, kernel = workload.stride[axis], workload.padding[axis], workload.kernel[axis]
+        inside = (0 <= first * stride + tap - padding < extent for first in range(size) for tap in range(kernel))
+        read.append(min(window[axis], extent) if is_whole[axis] else window[axis])
         products *= sum(inside) if is_whole[axis] else size * kernel
-    own = min(rows, workload.kernel[0] + AHEAD) if is_whole[0] else rows
+    rows_with_sums = min(rows, workload.kernel[0] + AHEAD) if is_whole[0] else rows
     loads = rows * columns + prod(read)
     converted = vector if workload.itemsize < 4 else 0
     instructions = products + loads * (vector + converted + 2)  # each load has its address, each element its test
     divides = all(all_of % size == 0 for size, all_of in zip((rows, columns), workload.output_size, strict=True))
-    numbers = vector * (taps + own * columns + 2 * read[1]) + read[1] + (0 if divides else REMAINDER)
+    numbers = vector * (taps + rows_with_sums * columns + 2 * read[1]) + read[1] + (0 if divides else REMAINDER)
     loaded = vector * taps + loads * max(1, vector * workload.itemsize // 4) + (0 if divides else REMAINDER)
     return Tile(vector, rows, columns, instructions, numbers, loaded <= LOADED)
 
@@ -200,8 +200,8 @@ def _divisions(workload: ConvWorkload, tile: Tile, gpu: Gpu) -> Iterator[Config]
     threads_c = max((size * vector * workload.itemsize % SECTOR == 0, size) for size in known)[1]
     groups = workload.out_channels // (vector * threads_c)
     staged = STAGED_BYTES // (4 * vector * threads_c * workload.kernel[1])
-    most = max(1, min(crowd // threads_c, TILE_THREADS, staged))
-    for threads_y in sorted({max(1, most // fraction) for fraction in FRACTIONS}):
+    max_side = max(1, min(crowd // threads_c, TILE_THREADS, staged))
+    for threads_y in sorted({max(1, max_side // fraction) for fraction in FRACTIONS}):
         resident = max(1, crowd // ceil_to(threads_y * threads_c, WARP))
         for waves in range(1, WAVES + 1):
             turns = ceil_div(count, threads_y * max(1, waves * resident * gpu.multiprocessors // groups))

@@ -41,7 +41,7 @@ from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.intrinsics import TYPES
 from .tiles import (
-    MOST_UNROLLED,
+    MAX_UNROLLED,
     Config,
     blocks,
     has_pairs,
@@ -53,13 +53,13 @@ from .tiles import (
     vectors,
 )
 
-MOST_CHANNELS = 64
+MAX_CHANNELS = 64
 """The most channels of a group: with more, chunks of the reduction are shorter than a group."""
 
-MOST_MATRICES = 8
+MAX_MATRICES = 8
 """The most matrices of sums of a warp in a default: with more, kernels were slower than with more and smaller warps."""
 
-MOST_WASTE = 3.0
+MAX_WASTE = 3.0
 """The most outputs that whole tiles compute, as a multiple of the outputs wanted."""
 
 COPYING, STORING, BEGINNING = 16.0, 4.0, 300.0
@@ -89,7 +89,7 @@ class Grouped(GpuTemplate[Config]):
             open_sizes=OPEN_SIZES,
         ),
     )
-    MOST_UNROLLED = MOST_UNROLLED
+    MAX_UNROLLED = MAX_UNROLLED
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take groups of whole vectors of channels, or pairs of groups of four."""
@@ -100,9 +100,9 @@ class Grouped(GpuTemplate[Config]):
         if (found := tensor_core_obstacle(problem, target)) is not None:
             return found
         pairs = inputs == outputs == LANES // 2 and workload.groups % 2 == 0
-        if not pairs and (inputs % LANES or outputs % LANES or max(inputs, outputs) > MOST_CHANNELS):
+        if not pairs and (inputs % LANES or outputs % LANES or max(inputs, outputs) > MAX_CHANNELS):
             return (
-                f"takes groups of multiples of {LANES} channels up to {MOST_CHANNELS}, or an even number of groups of "
+                f"takes groups of multiples of {LANES} channels up to {MAX_CHANNELS}, or an even number of groups of "
                 f"4, not of {inputs} to {outputs}"
             )
         if workload.window[1] < workload.stride[1]:  # TVM has no room in shared memory for columns that no window reads
@@ -138,7 +138,7 @@ class Grouped(GpuTemplate[Config]):
         def waste(config: Config) -> bool:
             channels = wasted(units(workload), config.warps_n)
             return wasted(height, config.block_y) * wasted(width, config.block_x) * channels <= max(
-                MOST_WASTE, wasted(height, 2) * wasted(width, 8)
+                MAX_WASTE, wasted(height, 2) * wasted(width, 8)
             )
 
         return named(whole_matrices, whole_images, waste)
@@ -146,13 +146,13 @@ class Grouped(GpuTemplate[Config]):
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         """Yield tiles of two to sixteen warps, hardly larger than an image."""
         workload, (height, width) = problem.workload, problem.workload.output_size
-        most = MOST_MATRICES // (1 + has_pairs(workload))
+        limit = MAX_MATRICES // (1 + has_pairs(workload))
         known = {
             Config(warps_m * rows * 2, columns * 8, warps_m, warps_n, images)
             for warps_m, rows, columns, warps_n in product((1, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4, 7), range(1, 17))
             for images in (1, 2, 4, 8)
             if warps_n <= units(workload) and 64 <= images * warps_m * warps_n * WARP <= 512
-            if rows * columns <= most
+            if rows * columns <= limit
             if warps_m * rows * 2 < height + 2 * warps_m and columns * 8 < width + 8
         }
         yield self.LEAST
@@ -226,18 +226,18 @@ class Grouped(GpuTemplate[Config]):
 
         # Step 1. Tile the output: blocks, then threads as tensor cores have the sums, then those of a thread
         n, y, x, k = sch.get_loops(output)
-        own = unit_outputs(workload) // 4
+        lane_outputs = unit_outputs(workload) // 4
         n, image = sch.split(n, [None, config.images])
         by, wm, i, h = sch.split(y, [None, config.warps_m, config.rows, 2])
         bx, p, j = sch.split(x, [None, EIGHT, config.columns])
-        bk, wn, q, lane = sch.split(k, [None, config.warps_n, 4, own])
+        bk, wn, q, lane = sch.split(k, [None, config.warps_n, 4, lane_outputs])
         sch.reorder(n, by, bx, bk, image, wm, wn, p, q, i, j, h, lane)
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(image, wm, wn, p, q)
         sch.bind(thread, "threadIdx.x")
         if config.threads > FULL_REGISTERS:
             sch.annotate(thread, MIN_BLOCKS, 1)
-        step, vector = sch.split(lane, [None, gcd(own, VECTOR)])
+        step, vector = sch.split(lane, [None, gcd(lane_outputs, VECTOR)])
         for loop in (i, j, h, step):
             sch.unroll(loop)
         sch.vectorize(vector)
@@ -248,7 +248,7 @@ class Grouped(GpuTemplate[Config]):
         stored = sch.cache_write(output, 0, "local")  # TVM has no vectors of more than four conditions to compute it in
         sch.reverse_compute_at(stored, h)
         step, vector = sch.split(
-            sch.get_loops(stored)[-1], [None, gcd(own, COPY_BYTES // workload.output_storage.itemsize)]
+            sch.get_loops(stored)[-1], [None, gcd(lane_outputs, COPY_BYTES // workload.output_storage.itemsize)]
         )
         sch.unroll(step)
         sch.vectorize(vector)

@@ -17,7 +17,7 @@ FOR_A_SUM, OTHER_REGISTERS = 1.75, 24
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and its other registers, as NVRTC
 takes them for sm_90 where it is not short of registers."""
 
-MOST_UNROLLED = 2048
+MAX_UNROLLED = 2048
 """The most instructions of a thread for loads of factors and products, which follow each other without a loop."""
 
 

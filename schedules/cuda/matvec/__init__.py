@@ -32,13 +32,13 @@ from ..machine import LINE
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps
 
-MOST_ROWS = 4
+MAX_ROWS = 4
 """The most rows of x: a thread has them all, and with more of them tensor cores multiply as fast as memory reads."""
 
 WARPS, ROWS, AHEAD = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8)
 """The values of the knobs that are worth a trial."""
 
-MOST_THREADS = 256
+MAX_THREADS = 256
 """The most threads of a block in a default: those of larger ones wait for each other longer."""
 
 BEGINNING, FINISHING = 60.0, 40.0
@@ -131,8 +131,8 @@ class Matvec(GpuTemplate[Config]):
             return "is for dense convolutions in one group"
         if not workload.is_linear:
             return "takes 1x1 kernels on images of one pixel, without padding"
-        if workload.batch > MOST_ROWS:
-            return f"takes up to {MOST_ROWS} images, not {workload.batch}"
+        if workload.batch > MAX_ROWS:
+            return f"takes up to {MAX_ROWS} images, not {workload.batch}"
         return None
 
     def registers(self, problem: Problem, config: Config) -> int:
@@ -153,7 +153,7 @@ class Matvec(GpuTemplate[Config]):
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> Iterator[Config]:
         tried = (Config(warps, rows, ahead) for warps, rows, ahead in product(WARPS, ROWS, AHEAD))
-        return (config for config in tried if config.threads <= MOST_THREADS)
+        return (config for config in tried if config.threads <= MAX_THREADS)
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
         return {"warps": WARPS, "rows": ROWS, "ahead": AHEAD}

@@ -116,4 +116,4 @@ def touched(threads: Axes, steps: Axes, nbytes: int, unit: int) -> int:
     Neighbouring threads access bytes that are `steps` apart.
     """
     first = first_warp(threads, steps)
-    return len({place for byte in first for place in range(byte // unit, (byte + nbytes - 1) // unit + 1)})
+    return len({number for byte in first for number in range(byte // unit, (byte + nbytes - 1) // unit + 1)})

@@ -56,8 +56,8 @@ def table() -> Table[Rates]:
 
 def rates_of(gpu: Gpu) -> Rates:
     """Return the rates of a GPU: the user's, else the measured ones, else those that its data sheet tells."""
-    own = USER.rows().get(gpu.model)
-    return shipped_rates(gpu) if own is None else own.rates
+    user_row = USER.rows().get(gpu.model)
+    return shipped_rates(gpu) if user_row is None else user_row.rates
 
 
 def origin_of(gpu: Gpu) -> Origin:

@@ -22,7 +22,7 @@ from tvm.s_tir import Schedule
 from tvmconv import compute
 from tvmconv.compute.annotations import PRODUCT, RING
 from tvmconv.compute.tensor.chunks import COPY_BYTES
-from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps, window_terms
+from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, instructions_of_sum, pixel_channels, window_terms
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.workload import ConvWorkload
@@ -34,14 +34,14 @@ from ...space import ceil_div, ceil_to, named, wasted
 from ...template import Layouts
 from ..gemm.schedule import copy_asynchronously, spread_over_grid
 from ..gemm.tiles import VECTOR
-from ..grouped.tiles import MOST_UNROLLED
+from ..grouped.tiles import MAX_UNROLLED
 from ..machine import LINE, PRODUCTS, SECTOR
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests, several_warps, tensor_core_obstacle
 from ..tensor.intrinsics import TYPES
 from .tiles import (
     FOR_A_SUM,
-    MOST_SUMS,
+    MAX_SUMS,
     OTHER_REGISTERS,
     SEGMENT,
     Config,
@@ -56,13 +56,13 @@ from .tiles import (
     weight_pitch,
 )
 
-MOST_CHANNELS = 4
+MAX_CHANNELS = 4
 """The most input channels: with more, a tap fills at least half of an asynchronous copy, as `cuda/tensor` has it."""
 
 WIDTHS = (1, 2, 3, 4, 7)
 """The matrices of a block along a row of pixels in a default."""
 
-LEAST_MATRICES, MOST_MATRICES = 2, 8
+LEAST_MATRICES, MAX_MATRICES = 2, 8
 """The matrices of pixels of a warp in a default: of fewer, loads of weights take as long as products."""
 
 STEPPING = 20.0
@@ -90,7 +90,7 @@ class Shallow(GpuTemplate[Config]):
             open_sizes=OPEN_SIZES,
         ),
     )
-    MOST_UNROLLED = MOST_UNROLLED
+    MAX_UNROLLED = MAX_UNROLLED
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take images of few channels, whose windows have no gaps."""
@@ -99,8 +99,8 @@ class Shallow(GpuTemplate[Config]):
             return "is for dense convolutions in one group"
         if (found := tensor_core_obstacle(problem, target)) is not None:
             return found
-        if workload.in_channels > MOST_CHANNELS:
-            return f"takes up to {MOST_CHANNELS} input channels, not {workload.in_channels}"
+        if workload.in_channels > MAX_CHANNELS:
+            return f"takes up to {MAX_CHANNELS} input channels, not {workload.in_channels}"
         if workload.out_channels % EIGHT:
             return f"takes output channels in multiples of {EIGHT}, not {workload.out_channels}"
         if workload.dilation != (1, 1):
@@ -114,9 +114,9 @@ class Shallow(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers_of(config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        """Return the most registers of a thread: no more than those of a thread with `MOST_SUMS` sums."""
-        return min(super().most_registers(problem, config), int(FOR_A_SUM * MOST_SUMS) + OTHER_REGISTERS)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        """Return the most registers of a thread: no more than those of a thread with `MAX_SUMS` sums."""
+        return min(super().max_registers(problem, config), int(FOR_A_SUM * MAX_SUMS) + OTHER_REGISTERS)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
@@ -139,7 +139,7 @@ class Shallow(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, problem.workload.output_size
         yield self.LEAST
         for warps_m, warps_n, rows, columns in product((1, 2, 4, 8), (1, 2), (1, 2, 4), WIDTHS):
-            if not (2 <= warps_m * warps_n <= 8 and LEAST_MATRICES <= rows * columns <= MOST_MATRICES):
+            if not (2 <= warps_m * warps_n <= 8 and LEAST_MATRICES <= rows * columns <= MAX_MATRICES):
                 continue
             if warps_m * rows * 2 < height + 2 * warps_m and columns * EIGHT < width + EIGHT:
                 for block_n in _block_outputs(workload):
@@ -163,14 +163,14 @@ class Shallow(GpuTemplate[Config]):
         read, weights = elements_read(workload, config), config.block_n * weight_pitch(workload)
         issued = (
             instructions(workload, config)
-            + steps(workload) * STEPPING
+            + instructions_of_sum(workload) * STEPPING
             + config.sums * STORING
             + BEGINNING
             + read * READING
             + weights / COPY_BYTES / config.threads * COPYING
         )
-        loads = warps * steps(workload) * (4 * matrices * accesses(workload, config) + 2 * outputs)
-        products = warps * steps(workload) * matrices * outputs * PRODUCTS
+        loads = warps * instructions_of_sum(workload) * (4 * matrices * accesses(workload, config) + 2 * outputs)
+        products = warps * instructions_of_sum(workload) * matrices * outputs * PRODUCTS
         pixels = prod(workload.read_by((config.block_y, config.block_x))) * workload.in_channels * workload.itemsize
         stored = config.sums * config.threads * workload.output_storage.itemsize
         written = stored * wasted(_stored_run(workload, config), SECTOR)
@@ -193,7 +193,7 @@ class Shallow(GpuTemplate[Config]):
         workload, (height, width) = problem.workload, problem.workload.output_size
         return {
             "sums": config.sums,
-            "terms": steps(workload) * STEP,
+            "terms": instructions_of_sum(workload) * STEP,
             "shared_bytes": shared_bytes(workload, config),
             "waste_y": wasted(height, config.block_y),
             "waste_x": wasted(width, config.block_x),
@@ -222,15 +222,15 @@ class Shallow(GpuTemplate[Config]):
         wm, i, h = sch.split(y, [config.warps_m, config.rows, 2])
         p, j = sch.split(x, [EIGHT, config.columns])
         bk, wn = sch.split(warp, [None, config.warps_n])
-        q, own = sch.split(k, [QUAD, outputs // QUAD])
-        in_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
-        few = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
-        vector, part, lane = sch.split(j if in_planes else own, [None, size // few, few])
-        sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, own if in_planes else j, vector, part, lane)
+        q, lane_outputs = sch.split(k, [QUAD, outputs // QUAD])
+        stores_planes, size = workload.out_layout == "NCHW", store_vector(problem.workload, config)
+        vector_lanes = gcd(size, VECTOR)  # TVM has no vectors of eight truth values, as activations take them
+        vector, part, lane = sch.split(j if stores_planes else lane_outputs, [None, size // vector_lanes, vector_lanes])
+        sch.reorder(n, by, bx, bk, wm, wn, p, q, i, h, lane_outputs if stores_planes else j, vector, part, lane)
         sch.bind(sch.fuse(n, by, bx, bk), "blockIdx.x")  # blocks that read the same lines run side by side
         thread = sch.fuse(wm, wn, p, q)
         sch.bind(thread, "threadIdx.x")
-        for loop in (i, h, own if in_planes else j, vector, part):
+        for loop in (i, h, lane_outputs if stores_planes else j, vector, part):
             sch.unroll(loop)
         sch.vectorize(lane)
 
@@ -246,10 +246,10 @@ class Shallow(GpuTemplate[Config]):
             sch.compute_at(stage, chunk, preserve_unit_loops=True)
         *tile, line, column, channel = sch.get_loops(pixels)[-6:]
         lines = (line, channel) if workload.layout == "NCHW" else (line,)
-        along = [column] if workload.layout == "NCHW" else [column, channel]
-        sch.reorder(*lines, *along)
+        fused_axes = [column] if workload.layout == "NCHW" else [column, channel]
+        sch.reorder(*lines, *fused_axes)
         turn, group = sch.split(sch.fuse(*tile, *lines), [None, config.threads // SEGMENT])
-        step, lane = sch.split(sch.fuse(*along), [None, SEGMENT])
+        step, lane = sch.split(sch.fuse(*fused_axes), [None, SEGMENT])
         sch.reorder(turn, step, group, lane)
         sch.bind(sch.fuse(group, lane), "threadIdx.x")
         # All loads are under way before one is stored.
@@ -283,8 +283,8 @@ def _block_outputs(workload: ConvWorkload) -> list[int]:
 def _stored_run(workload: ConvWorkload, config: Config) -> int:
     """Return the neighbouring bytes that a warp stores at once: of several threads, if each has one vector of them."""
     size = store_vector(workload, config)
-    own, threads = (config.columns, EIGHT) if workload.out_layout == "NCHW" else (config.outputs // QUAD, QUAD)
-    return size * (threads if size == own else 1) * workload.output_storage.itemsize
+    lane_outputs, threads = (config.columns, EIGHT) if workload.out_layout == "NCHW" else (config.outputs // QUAD, QUAD)
+    return size * (threads if size == lane_outputs else 1) * workload.output_storage.itemsize
 
 
 def product_function(problem: Problem, config: Config) -> tuple[str, str, int]:

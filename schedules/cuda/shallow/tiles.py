@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd, prod
 
-from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, pixel_channels, steps
+from tvmconv.compute.tensor.shallow_tiles import EIGHT, QUAD, STEP, instructions_of_sum, pixel_channels
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import WARP
 
@@ -18,7 +18,7 @@ FOR_A_SUM, OTHER_REGISTERS = 1.5, 16
 """The registers of a thread for each sum, with the factors that it loads meanwhile, and its other registers, as NVRTC
 takes them for sm_90."""
 
-MOST_SUMS = 96
+MAX_SUMS = 96
 """The most sums of a thread: with 128 of them NVRTC spills registers."""
 
 
@@ -74,7 +74,7 @@ def registers_of(config: Config) -> int:
 def instructions(workload: ConvWorkload, config: Config) -> int:
     """Return the instructions of a thread that load factors and multiply them."""
     matrices, outputs = config.rows * config.columns, config.outputs // EIGHT
-    return steps(workload) * (matrices * (4 + outputs) + outputs)
+    return instructions_of_sum(workload) * (matrices * (4 + outputs) + outputs)
 
 
 def line_bytes(workload: ConvWorkload, config: Config) -> int:
@@ -111,7 +111,7 @@ def accesses(workload: ConvWorkload, config: Config) -> int:
 
 def weight_pitch(workload: ConvWorkload) -> int:
     """Return the bytes between the weights of neighbouring outputs."""
-    return pitch(steps(workload) * STEP // EIGHT)
+    return pitch(instructions_of_sum(workload) * STEP // EIGHT)
 
 
 def shared_bytes(workload: ConvWorkload, config: Config) -> int:

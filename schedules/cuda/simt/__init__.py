@@ -21,11 +21,11 @@ from ...template import Layouts
 from ..gemm.tiles import (
     VECTOR,
     GemmConfig,
+    block_channels,
     blocks,
     chunks,
     copies_behind,
     fragments,
-    part_channels,
     reads_zeros,
     shared_bytes,
     widest_store,
@@ -33,7 +33,7 @@ from ..gemm.tiles import (
 from ..machine import BLOCK_BYTES, REGISTERS, SUM_BYTES
 from ..model import Counts, memory_bytes
 from ..template import GpuTemplate, Tests
-from .candidates import SPLITS, candidates, copies, picked, registers_of, resident_blocks, spilled
+from .candidates import SPLITS, candidates, copies, knobs_at, registers_of, resident_blocks, spilled
 
 COPYING, TESTING, TURNING, STORING, BEGINNING = 14.0, 10.0, 40.0, 4.0, 100.0
 """The instructions of a thread: for each element or vector that it copies, for the test whether that lies inside the
@@ -61,7 +61,7 @@ class Simt(GpuTemplate[GemmConfig]):
         Problem(ConvWorkload.conv2d((1, 3, 27, 27), (41, 3, 7, 7), stride=2, padding="VALID", dtype="float16")),
         Problem(ConvWorkload.conv2d((1, 38, 9, 9), (34, 19, 3, 3), groups=2, dtype="bfloat16"), open_sizes=OPEN_SIZES),
     )
-    MOST_UNROLLED = 8192
+    MAX_UNROLLED = 8192
 
     @abstractmethod
     def elements(self, workload: ConvWorkload) -> int:
@@ -77,7 +77,7 @@ class Simt(GpuTemplate[GemmConfig]):
     def shared_bytes(self, problem: Problem, config: GemmConfig) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: GemmConfig) -> int:
@@ -105,8 +105,8 @@ class Simt(GpuTemplate[GemmConfig]):
         def whole_chunks(config: GemmConfig) -> bool:
             return kernel[0] % config.block_r == 0 and kernel[1] % config.block_s == 0
 
-        def parts_with_terms(config: GemmConfig) -> bool:
-            return (config.split_k - 1) * part_channels(workload, config) < channels
+        def splits_with_terms(config: GemmConfig) -> bool:
+            return (config.split_k - 1) * block_channels(workload, config) < channels
 
         def pipeline(config: GemmConfig) -> bool:
             """Return whether copies ahead are possible in this way, and there is at least a chunk for each stage."""
@@ -124,10 +124,10 @@ class Simt(GpuTemplate[GemmConfig]):
         def indices(config: GemmConfig) -> bool:
             """Return whether TVM can count the elements in 32 bits, those of the sums and of the packed weight too."""
             rows = workload.groups * ceil_div(workload.multiplier, config.block_m) * config.block_m
-            depth = config.split_k * part_channels(workload, config) * prod(kernel)
+            depth = config.split_k * block_channels(workload, config) * prod(kernel)
             return max(elements, config.split_k * prod(workload.output_shape), rows * depth) < 2**31
 
-        return named(whole_warps, whole_chunks, parts_with_terms, pipeline, whole_loads, whole_stores, indices)
+        return named(whole_warps, whole_chunks, splits_with_terms, pipeline, whole_loads, whole_stores, indices)
 
     def constraints(self, problem: Problem, target: tvm.target.Target) -> Tests[GemmConfig]:
         """Return the tests that a configuration must pass, among them of registers and of shared memory.
@@ -155,7 +155,7 @@ class Simt(GpuTemplate[GemmConfig]):
         """Return the candidates from the fastest on: the model tells the clocks of all of them at once, as arrays."""
         tried = candidates(problem.workload, self.elements(problem.workload))
         order = np.argsort(super().estimate(problem, tried, target), kind="stable")
-        return (self.Config(**knobs) for knobs in picked(tried, order))
+        return (self.Config(**knobs) for knobs in knobs_at(tried, order))
 
     def default_config(self, problem: Problem, target: tvm.target.Target) -> GemmConfig:
         """Return the first legal candidate, which is the fastest: few of the thousands are looked at one by one."""
@@ -199,7 +199,7 @@ class Simt(GpuTemplate[GemmConfig]):
         def whole_gpu(config: GemmConfig) -> bool:
             return config.split_k == 1 or gpu.multiprocessors <= blocks(workload, config) <= 12 * gpu.multiprocessors
 
-        def register_limit_that_matters(config: GemmConfig) -> bool:
+        def effective_register_limit(config: GemmConfig) -> bool:
             """Return whether registers are not limited, or to exactly twice the outputs of a thread."""
             needed = config.min_blocks_per_sm * config.threads * 2 * config.outputs
             return config.min_blocks_per_sm == 1 or needed == REGISTERS
@@ -207,7 +207,7 @@ class Simt(GpuTemplate[GemmConfig]):
         def promising(config: GemmConfig) -> bool:
             return self.estimate(problem, config, target) <= bound
 
-        heuristics = named(short_chunks, whole_gpu, register_limit_that_matters)
+        heuristics = named(short_chunks, whole_gpu, effective_register_limit)
         constraints, knobs = self.constraints(problem, target), self.knobs(problem, default)
         return Space(default, self.LEAST, knobs, constraints, heuristics, promising)
 
@@ -224,11 +224,11 @@ class Simt(GpuTemplate[GemmConfig]):
         products = config.block_k * config.outputs + loads + converted + reloads
         copying = copies(config) * (COPYING + TESTING * reads_zeros(workload, config))
         issued = rounds * (products + copying + TURNING) + config.outputs * STORING + BEGINNING
-        warps, parts, itemsize = ceil_div(config.threads, WARP), config.split_k > 1, workload.output_storage.itemsize
-        written = config.block_m * config.block_n * (itemsize + (SUM_BYTES - itemsize) * parts)
+        warps, is_split, itemsize = ceil_div(config.threads, WARP), config.split_k > 1, workload.output_storage.itemsize
+        written = config.block_m * config.block_n * (itemsize + (SUM_BYTES - itemsize) * is_split)
         lays_out = config.packed and not problem.constant_weight
         laid_out = lays_out * prod(workload.w_shape) * workload.itemsize
-        sums = parts * config.split_k * prod(workload.output_shape) * SUM_BYTES
+        sums = is_split * config.split_k * prod(workload.output_shape) * SUM_BYTES
         return Counts(
             blocks=blocks(workload, config),
             resident=resident_blocks(workload, config, gpu_of(target)),
@@ -239,7 +239,7 @@ class Simt(GpuTemplate[GemmConfig]):
             accessed=warps * rounds * (VECTOR_ACCESSES * loads + copies(config) + reloads),
             arrivals=1 + rounds * (1 + (config.num_stages == 1) * (1 + copies(config) / LOADED_AT_ONCE)),
             serial=issued + rounds * MEETING * (warps - 1),
-            kernels=1 + parts + lays_out,
+            kernels=1 + is_split + lays_out,
             beside=2.0 * (laid_out + sums),
         )
 
@@ -250,7 +250,7 @@ class Simt(GpuTemplate[GemmConfig]):
     def sizes(self, problem: Problem, config: GemmConfig) -> Mapping[str, float]:
         workload = problem.workload
         pixels, terms = workload.batch * prod(workload.output_size), workload.w_shape[1] * prod(workload.kernel)
-        summed = part_channels(workload, config) * config.split_k * prod(workload.kernel)
+        summed = block_channels(workload, config) * config.split_k * prod(workload.kernel)
         return {
             "block_m": config.block_m,
             "block_n": config.block_n,
@@ -289,7 +289,7 @@ class Simt(GpuTemplate[GemmConfig]):
         has the same number of outputs, and without the micro-kernel it has one. Some may not be legal for a workload,
         or may equal the configuration.
         """
-        apart: dict[str, Any] = {
+        separate_pixels: dict[str, Any] = {
             "vthreads_m": config.vthreads_m * config.thread_m,
             "vthreads_n": config.vthreads_n * config.thread_n,
         }
@@ -299,7 +299,7 @@ class Simt(GpuTemplate[GemmConfig]):
         load = min(config.load, VECTOR)
         return {
             "micro-kernel": replace(config, threads_m=16, threads_n=32, lanes_m=4, load=load, **single),
-            "vector loads": replace(config, **apart, thread_m=1, thread_n=1, load=1, store=1),
+            "vector loads": replace(config, **separate_pixels, thread_m=1, thread_n=1, load=1, store=1),
             "prefetch": replace(config, num_stages=1, asynchronous=False),
             "packing": replace(config, packed=False, load=1),
         }

@@ -23,7 +23,7 @@ from ..gemm.tiles import (
     shared_bytes,
     widest_store,
 )
-from ..machine import BLOCK_BYTES, MOST_REGISTERS, REGISTERS
+from ..machine import BLOCK_BYTES, MAX_REGISTERS, REGISTERS
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """The values of `split_k` to try; they need not divide the input channels."""
@@ -39,20 +39,20 @@ def copies(config: GemmConfig) -> Any:
 
 def registers_of(config: GemmConfig) -> Any:
     """Return the registers of a thread, roughly; an array for knobs that are arrays."""
-    return np.minimum(_most_registers(config), _wanted_registers(config))
+    return np.minimum(_max_registers(config), _wanted_registers(config))
 
 
 def spilled(config: GemmConfig) -> Any:
     """Return the registers that a thread wants and does not get; an array for knobs that are arrays."""
-    return np.maximum(0, _wanted_registers(config) - _most_registers(config))
+    return np.maximum(0, _wanted_registers(config) - _max_registers(config))
 
 
 def _wanted_registers(config: GemmConfig) -> int:
     return config.outputs + fragments(config) + OTHER_REGISTERS
 
 
-def _most_registers(config: GemmConfig) -> Any:
-    return np.minimum(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
+def _max_registers(config: GemmConfig) -> Any:
+    return np.minimum(MAX_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
 
 
 def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any:
@@ -63,10 +63,10 @@ def resident_blocks(workload: ConvWorkload, config: GemmConfig, gpu: Gpu) -> Any
     return np.maximum(1, np.minimum(by_memory, np.minimum(gpu.blocks, gpu.warps * WARP // config.threads)))
 
 
-def picked(tried: GemmConfig, places: Iterable[int]) -> Iterator[dict[str, Any]]:
+def knobs_at(tried: GemmConfig, indices: Iterable[int]) -> Iterator[dict[str, Any]]:
     """Yield the knobs of the configurations at some indices, of a config whose knobs are numbers or arrays."""
-    for place in places:
-        yield {name: value[place].item() if np.ndim(value) else value for name, value in vars(tried).items()}
+    for index in indices:
+        yield {name: value[index].item() if np.ndim(value) else value for name, value in vars(tried).items()}
 
 
 def candidates(workload: ConvWorkload, elements: int) -> GemmConfig:

@@ -29,18 +29,18 @@ from tvmconv.targets.devices import WARP, Gpu, gpu_of
 
 from ...space import Space, ceil_div, ceil_to, divisors, named, tile_sizes, wasted
 from ...template import Fused, Layouts
-from ..machine import MOST_REGISTERS, REGISTERS
+from ..machine import MAX_REGISTERS, REGISTERS
 from ..template import GpuTemplate, Tests
 from .model import clocks, instructions, loads, resident_blocks
-from .tiles import Config, blocks, copies, grid_of_tiles, pitch, places, registers, shared_bytes, window
+from .tiles import Config, blocks, copies, grid_of_tiles, pitch, registers, shared_bytes, staged_elements, window
 
-MOST_INSTRUCTIONS = 16384
+MAX_INSTRUCTIONS = 16384
 """The largest number of instructions of a block of output channels.
 
 Compilers take longer over one block of twice this number than over two such blocks.
 """
 
-MOST_CODE = 48000
+MAX_TOTAL_INSTRUCTIONS = 48000
 """The largest number of instructions of all blocks, or two for each product.
 
 More take longer to compile than a configuration is worth.
@@ -72,14 +72,14 @@ class Sparse(GpuTemplate[Config]):
     def registers(self, problem: Problem, config: Config) -> int:
         return registers(problem.workload, config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
+    def max_registers(self, problem: Problem, config: Config) -> int:
         """Return the most registers of a thread with which a block's warps have room."""
-        return min(MOST_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
+        return min(MAX_REGISTERS, REGISTERS // ceil_to(config.threads, WARP))
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(problem.workload, config)
 
-    def most_shared_bytes(self, target: tvm.target.Target) -> int:
+    def max_shared_bytes(self, target: tvm.target.Target) -> int:
         return int(target.attrs["max_shared_memory_per_block"])
 
     def blocks(self, problem: Problem, config: Config) -> int:
@@ -139,8 +139,8 @@ class Sparse(GpuTemplate[Config]):
         workload = problem.workload
         height, width = workload.output_size
 
-        def few_tiles(extent: int, least: int, most: int) -> tuple[int, ...]:
-            return tuple(size for size in tile_sizes(extent) if least <= size <= most and wasted(extent, size) <= 1.15)
+        def few_tiles(extent: int, least: int, limit: int) -> tuple[int, ...]:
+            return tuple(size for size in tile_sizes(extent) if least <= size <= limit and wasted(extent, size) <= 1.15)
 
         return {
             "block_m": tuple(
@@ -168,8 +168,8 @@ class Sparse(GpuTemplate[Config]):
         def little_code(config: Config) -> bool:
             body = instructions(workload, config, density)
             products = density * prod(workload.w_shape)
-            most = max(MOST_CODE, 2 * products)
-            return body <= MOST_INSTRUCTIONS and ceil_div(workload.out_channels, config.block_m) * body <= most
+            limit = max(MAX_TOTAL_INSTRUCTIONS, 2 * products)
+            return body <= MAX_INSTRUCTIONS and ceil_div(workload.out_channels, config.block_m) * body <= limit
 
         return named(whole_warps, little_waste, little_code)
 
@@ -209,7 +209,7 @@ class Sparse(GpuTemplate[Config]):
         return {
             "instructions": instructions(workload, config, density),
             "loads": loads(workload, config, density),
-            "places": places(workload, config),
+            "staged_elements": staged_elements(workload, config),
             "bodies": self.blocks_y(problem, config),
             "outputs": config.outputs,
             "chunks": workload.in_channels // config.block_c,

@@ -15,7 +15,7 @@ from tvmconv.targets.devices import WARP, Gpu
 
 from ...space import ceil_div, ceil_to
 from ..machine import BLOCK_BYTES, REGISTERS
-from .tiles import Config, blocks, copies, elements, places, registers, shared_bytes, window
+from .tiles import Config, blocks, copies, elements, registers, shared_bytes, staged_elements, window
 
 INSTRUCTION_BYTES = 16
 
@@ -104,15 +104,15 @@ def _moving(workload: ConvWorkload, config: Config, gpu: Gpu, together: int) -> 
 def resident_blocks(workload: ConvWorkload, config: Config, gpu: Gpu) -> int:
     """Return the number of blocks that a multiprocessor has room for at once."""
     warps = ceil_div(config.threads, WARP)
-    taken = ceil_to(registers(workload, config), 8) * warps * WARP
+    block_registers = ceil_to(registers(workload, config), 8) * warps * WARP
     shared = shared_bytes(workload, config) + BLOCK_BYTES
-    return max(1, min(REGISTERS // taken, gpu.shared_bytes // shared, gpu.warps // warps))
+    return max(1, min(REGISTERS // block_registers, gpu.shared_bytes // shared, gpu.warps // warps))
 
 
 def instructions(workload: ConvWorkload, config: Config, density: float) -> float:
     """Return the instructions of a thread, which has no loops: the code of a block of output channels."""
     products = density * config.outputs * (workload.in_channels // workload.groups) * prod(workload.kernel)
-    staging = (3 if copies(workload) else 6) * workload.in_channels * places(workload, config)
+    staging = (3 if copies(workload) else 6) * workload.in_channels * staged_elements(workload, config)
     end = workload.epilogue
     epilogue = 2 * end.residual + end.shift + end.operations(to_half=False)
     return products + loads(workload, config, density) + staging + (2 + epilogue) * config.outputs

@@ -73,7 +73,7 @@ def grid_of_tiles(workload: ConvWorkload, config: Config) -> tuple[int, int, int
 
 def registers(workload: ConvWorkload, config: Config) -> int:
     """Return a thread's registers, roughly: its outputs, or twice all that it reads if less, and its staging."""
-    held = (2 if copies(workload) else config.block_c) * places(workload, config)
+    held = (2 if copies(workload) else config.block_c) * staged_elements(workload, config)
     return min(config.outputs, 2 * workload.in_channels * elements(workload, config)) + held + SPARE_REGISTERS
 
 
@@ -83,7 +83,7 @@ def elements(workload: ConvWorkload, config: Config) -> int:
     return prod(min(size + span - 1, size * span) for size, span in shared)
 
 
-def places(workload: ConvWorkload, config: Config) -> int:
+def staged_elements(workload: ConvWorkload, config: Config) -> int:
     """Return the number of elements of a channel that a thread stages."""
     return ceil_div(config.images * prod(window(workload, config)), config.threads)
 

@@ -63,17 +63,17 @@ from ..gemm.tiles import VECTOR
 from ..machine import BLOCK_BYTES
 from ..model import Counts
 from ..template import GpuTemplate, Tests, resident_blocks, tensor_core_obstacle
-from .constraints import most_registers, needed_registers, rules, rules_of
+from .constraints import max_registers, needed_registers, rules, rules_of
 from .counts import counts_of
-from .default import PARTS, even_tiles, few_parts, fitted, tiles_of
+from .default import REDUCTION_SPLITS, even_tiles, few_blocks, fitted, tiles_of
 from .schedule import schedule_convolution
 from .tiles import (
-    MOST_STAGES,
+    MAX_STAGES,
     Config,
+    block_chunks,
     blocks,
     fragments,
     may_have_channel_rows,
-    part_chunks,
     shared_bytes,
     tf32_products,
 )
@@ -104,7 +104,7 @@ class Tensor(GpuTemplate[Config]):
         ),
     )
 
-    PARTS: Sequence[tuple[int, bool]] = PARTS
+    REDUCTION_SPLITS: Sequence[tuple[int, bool]] = REDUCTION_SPLITS
     """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
     EXCHANGED = False
@@ -138,15 +138,15 @@ class Tensor(GpuTemplate[Config]):
             return "takes operands of fewer than 2^31 elements, as it lays them out"
         return None
 
-    def takes_places(self, config: Config) -> bool:
+    def takes_strided_rows(self, config: Config) -> bool:
         """Return whether operands may lie in larger tensors, which the copy engine does not support."""
         return not config.teams
 
     def registers(self, problem: Problem, config: Config) -> int:
         return needed_registers(self.product_of(problem), config)
 
-    def most_registers(self, problem: Problem, config: Config) -> int:
-        return most_registers(config)
+    def max_registers(self, problem: Problem, config: Config) -> int:
+        return max_registers(config)
 
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return shared_bytes(self.product_of(problem), config)
@@ -172,8 +172,10 @@ class Tensor(GpuTemplate[Config]):
 
     def candidates(self, problem: Problem, target: tvm.target.Target) -> list[Config]:
         """Return tiles fitted to the GPU: of equal cost those with more copies ahead first, then with more blocks."""
-        own = fitted(tiles_of(self.product_of(problem)), self.product_of(problem), target, self.EXCHANGED, self.PARTS)
-        preferred = sorted(own, key=lambda config: (-config.num_stages, -config.min_blocks_per_sm))
+        tiles = fitted(
+            tiles_of(self.product_of(problem)), self.product_of(problem), target, self.EXCHANGED, self.REDUCTION_SPLITS
+        )
+        preferred = sorted(tiles, key=lambda config: (-config.num_stages, -config.min_blocks_per_sm))
         return [self.Config(**vars(config)) for config in preferred]
 
     def knobs(self, problem: Problem, default: Config) -> Mapping[str, tuple[Any, ...]]:
@@ -184,7 +186,7 @@ class Tensor(GpuTemplate[Config]):
             "block_n": tuple(sorted({default.block_n, 16, 32, 64, 96, 128, 192, 256})),
             "warps_m": (1, 2, 3, 4),
             "warps_n": (1, 2, 3, 4),
-            "num_stages": (2, 3, 4, 5, MOST_STAGES),
+            "num_stages": (2, 3, 4, 5, MAX_STAGES),
             "split_k": (1, 2, 4, 8),
             "wgmma": (False, True),
             "min_blocks_per_sm": (1, 2),
@@ -195,11 +197,11 @@ class Tensor(GpuTemplate[Config]):
         }
 
     def heuristics(self, problem: Problem) -> Tests[Config]:
-        def large_parts(config: Config) -> bool:
+        def large_warp_tiles(config: Config) -> bool:
             """Return whether a warp, or a group of four, has at least 1024 sums: those of 64 rows of 16 columns."""
             return config.block_m * config.block_n >= 1024 * config.warps_m * config.warps_n
 
-        return named(large_parts)
+        return named(large_warp_tiles)
 
     def space(self, problem: Problem, target: tvm.target.Target) -> Space[Config]:
         """Return the configurations that are worth a trial on this target.
@@ -209,7 +211,7 @@ class Tensor(GpuTemplate[Config]):
         space, product, gpu = super().space(problem, target), self.product_of(problem), gpu_of(target)
 
         def whole_gpu(config: Config) -> bool:
-            return config.split_k == 1 or few_parts(product, config, gpu)
+            return config.split_k == 1 or few_blocks(product, config, gpu)
 
         absent = set() if "wgmma" in tensor_instructions(target) else {"wgmma", "teams", "channel_rows", "rounds_input"}
         if not has_clusters(target):
@@ -228,8 +230,8 @@ class Tensor(GpuTemplate[Config]):
         if config.teams:
             return config.teams + 1
         product = self.product_of(problem)
-        taken = config.sums + fragments(product, config) + OTHER_REGISTERS
-        return resident_blocks(gpu, config.threads, taken, shared_bytes(product, config))
+        needed = config.sums + fragments(product, config) + OTHER_REGISTERS
+        return resident_blocks(gpu, config.threads, needed, shared_bytes(product, config))
 
     def counts(self, problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
         resident = self.resident_blocks(problem, config, gpu_of(target))
@@ -241,7 +243,7 @@ class Tensor(GpuTemplate[Config]):
         pixels = workload.batch * prod(workload.output_size)
         return {
             "sums": config.sums,
-            "chunks": part_chunks(workload, config),
+            "chunks": block_chunks(workload, config),
             "shared_bytes": shared_bytes(product, config),
             "waste_m": wasted(pixels, config.block_m),
             "waste_n": wasted(workload.multiplier, config.block_n),

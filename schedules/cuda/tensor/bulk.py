@@ -11,8 +11,8 @@ from tvmconv.compute.tensor.chunks import (
     STEP_BYTES,
     chunks_of_tap,
     depth,
-    has_groups_apart,
-    last_steps,
+    has_separate_groups,
+    last_chunk_steps,
     lays_out_input,
     read_image,
     row_bytes,
@@ -20,13 +20,13 @@ from tvmconv.compute.tensor.chunks import (
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import ConvWorkload
 
-MOST_PIXELS = 1024
+MAX_PIXELS = 1024
 """The most pixels that a copy brings (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
-MOST_STRIDE = 8
+MAX_STRIDE = 8
 """The longest stride of the engine (CUDA Driver API, cuTensorMapEncodeIm2col)."""
 
-CORNERS, MOST_REACH = range(-128, 128), 255
+CORNERS, MAX_REACH = range(-128, 128), 255
 """The indices where the first and the last window of an image may begin, and the largest distance of a tap from its
 window's corner, in rows or columns (CUDA Driver API, cuTensorMapEncodeIm2col, and PTX ISA, im2col offsets)."""
 
@@ -35,10 +35,10 @@ def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False
     """Return how the chunks of the input are copied; with `rounds_input` a kernel has rounded the input before."""
     image = read_image(workload)
     channels = depth(image)
-    apart = has_groups_apart(workload) and not (rounds_input or lays_out_input(workload))
-    all_channels = channels if apart else channels * image.groups
+    separate_groups = has_separate_groups(workload) and not (rounds_input or lays_out_input(workload))
+    all_channels = channels if separate_groups else channels * image.groups
     copy = BulkCopy(3, block_m, *_lanes(workload), all_channels, group_channels=channels, group_pixels=block_m)
-    if reads_all(image) and not apart:
+    if reads_all(image) and not separate_groups:
         return copy
     (out_height, out_width), (kernel_h, kernel_w) = image.output_size, image.kernel
     (dilation_h, dilation_w), (top, left, bottom, right) = image.dilation, image.padding
@@ -56,7 +56,7 @@ def column_copy(workload: ConvWorkload, block_m: int, rounds_input: bool = False
         kernel_w=kernel_w,
         dilation_h=dilation_h,
         dilation_w=dilation_w,
-        groups_apart=int(apart),
+        separate_groups=int(separate_groups),
     )
 
 
@@ -83,7 +83,7 @@ def weight_copy(workload: ConvWorkload, block_n: int, summand: int = 0) -> BulkC
 
 def _lanes(workload: ConvWorkload) -> tuple[int, int]:
     """Return the number of channels in a chunk, and in a tap's last chunk, whose rows are as narrow as can be."""
-    last = row_bytes(last_steps(workload)) // workload.itemsize
+    last = row_bytes(last_chunk_steps(workload)) // workload.itemsize
     return last if chunks_of_tap(workload) == 1 else ROW_BYTES // workload.itemsize, last
 
 
@@ -92,7 +92,7 @@ def reads_all(image: ConvWorkload) -> bool:
     return image.kernel == (1, 1) and image.stride == (1, 1) and not any(image.padding)
 
 
-MOST_SURPLUS = 0.2
+MAX_SURPLUS = 0.2
 """The most elements after the channels of a single tap in its last row, as a share of these channels: the engine takes
 long to bring zeros there. On an H100, at batch 128 in float16, 1x1 convolutions of 24 channels to 144 took 84 µs,
 without roles 68; those of 72, whose narrow row ends within a step, 25.5 and 23.5. The rows of several taps are whole
@@ -114,10 +114,10 @@ def is_bulk(problem: Problem) -> bool:
     workload = problem.workload
     image = read_image(workload)
     of_tap, taps = depth(image) * workload.itemsize, prod(image.kernel)
-    in_order = not has_groups_apart(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
+    in_order = not has_separate_groups(workload) or lays_out_input(workload) or workload.batch == workload.height == 1
     whole_steps = of_tap % STEP_BYTES == 0 or image.groups == taps == 1
-    row = row_bytes(last_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
-    filled = taps > 1 or -of_tap % row < MOST_SURPLUS * of_tap
+    row = row_bytes(last_chunk_steps(workload)) if of_tap % STEP_BYTES == 0 else ROW_BYTES
+    filled = taps > 1 or -of_tap % row < MAX_SURPLUS * of_tap
     if problem.open_sizes or not in_order or not whole_steps or not filled:
         return False
     if reads_all(image):
@@ -125,15 +125,19 @@ def is_bulk(problem: Problem) -> bool:
     copy = column_copy(workload, 1)
     corners = copy.lower_h, copy.lower_w, copy.upper_h, copy.upper_w
     reach = max((size - 1) * step for size, step in zip(image.kernel, image.dilation, strict=True))
-    within = max(image.stride) <= MOST_STRIDE and all(each in CORNERS for each in corners) and reach <= MOST_REACH
+    within = max(image.stride) <= MAX_STRIDE and all(each in CORNERS for each in corners) and reach <= MAX_REACH
     return within and reads_input(image)
 
 
 def reads_input(image: ConvWorkload) -> bool:
     """Return whether a window reads more than padding: for padding alone TVM makes zeros, and copies nothing."""
-    sizes, before = (image.height, image.width), image.padding[:2]
-    axes = zip(image.output_size, image.kernel, image.stride, image.dilation, before, sizes, strict=True)
+    sizes, padding = (image.height, image.width), image.padding[:2]
+    axes = zip(image.output_size, image.kernel, image.stride, image.dilation, padding, sizes, strict=True)
     return all(
-        any(0 <= place * stride + tap * dilation - first < size for place in range(places) for tap in range(taps))
-        for places, taps, stride, dilation, first, size in axes
+        any(
+            0 <= pixel * stride + tap * dilation - padding_before < size
+            for pixel in range(pixels)
+            for tap in range(taps)
+        )
+        for pixels, taps, stride, dilation, padding_before, size in axes
     )

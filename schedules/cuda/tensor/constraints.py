@@ -7,7 +7,7 @@ from math import prod
 import tvm
 
 from tvmconv.compute.annotations import COPYING_THREADS
-from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chunks_of_tap, last_steps
+from tvmconv.compute.tensor.chunks import ROW_BYTES, STEPS, VECTORS, chunks, chunks_of_tap, last_chunk_steps
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.targets import has_clusters, tensor_instructions
@@ -15,18 +15,18 @@ from tvmconv.targets.devices import WARP
 
 from ...space import named
 from ..gemm.tiles import VECTOR
-from ..machine import MOST_REGISTERS, REGISTERS
+from ..machine import MAX_REGISTERS, REGISTERS
 from ..template import Tests
-from .bulk import MOST_PIXELS, is_bulk
+from .bulk import MAX_PIXELS, is_bulk
 from .tiles import (
-    MOST_STAGES,
+    MAX_STAGES,
     ROLE_REGISTERS,
     Config,
     ahead,
+    block_chunks,
     converted_products,
     fragments,
     may_have_channel_rows,
-    part_chunks,
     role_registers,
     tf32_products,
     tile_bytes,
@@ -35,10 +35,10 @@ from .tiles import (
 COPIED_ROWS = WARP // VECTORS
 """The number of rows of a chunk that a warp copies at once."""
 
-MOST_COLUMNS = 256
+MAX_COLUMNS = 256
 """The number of columns of the widest `wgmma` (PTX ISA, wgmma.mma_async)."""
 
-MOST_TOGETHER = 8
+MAX_CLUSTER_BLOCKS = 8
 """The most blocks of a cluster on every GPU that has them (CUDA C++ Programming Guide, section on clusters)."""
 
 ROLE_SPARE_REGISTERS = 36
@@ -73,7 +73,7 @@ def rules_of(target: tvm.target.Target) -> Tests[Config]:
 
     def clusters(config: Config) -> bool:
         """Return whether the blocks of a cluster have equal shares of the sums to store, in vectors."""
-        shares = 1 < config.split_k <= MOST_TOGETHER and config.sums % (VECTOR * config.split_k) == 0
+        shares = 1 < config.split_k <= MAX_CLUSTER_BLOCKS and config.sums % (VECTOR * config.split_k) == 0
         return not config.in_cluster or (has_clusters(target) and shares)
 
     return named(instruction, clusters)
@@ -93,7 +93,7 @@ def rules(problem: Problem) -> Tests[Config]:
         """Return whether there is a `wgmma` of this width; of integers past 32 columns only multiples of sixteen."""
         columns = 8 * config.tile.tiles_n
         whole = workload.dtype not in QUANTIZED or columns <= 32 or columns % 16 == 0
-        return not config.wgmma or (columns <= MOST_COLUMNS and whole)
+        return not config.wgmma or (columns <= MAX_COLUMNS and whole)
 
     def whole_warps(config: Config) -> bool:
         """Return whether the threads of a warp have equal numbers of vectors to copy, and all threads to store."""
@@ -101,24 +101,24 @@ def rules(problem: Problem) -> Tests[Config]:
         return copied and config.block_m * config.block_n % (config.threads * VECTOR) == 0
 
     def stages(config: Config) -> bool:
-        most = MOST_STAGES if config.teams else part_chunks(workload, config)
-        return config.num_stages <= MOST_STAGES and 1 <= ahead(problem, config) <= most
+        limit = MAX_STAGES if config.teams else block_chunks(workload, config)
+        return config.num_stages <= MAX_STAGES and 1 <= ahead(problem, config) <= limit
 
     def specialized(config: Config) -> bool:
         """Return whether warps have roles only where the copy engine can bring the factors of `wgmma`."""
         alone = config.min_blocks_per_sm == 1 and not config.in_cluster
-        copied = is_bulk(problem) and max(config.block_m, config.block_n) <= MOST_PIXELS
+        copied = is_bulk(problem) and max(config.block_m, config.block_n) <= MAX_PIXELS
         return not config.teams or (config.wgmma and copied and alone)
 
-    def whole_parts(config: Config) -> bool:
+    def whole_splits(config: Config) -> bool:
         """Return whether parts have equal numbers of chunks, of whole taps where a tap's last chunk is narrower."""
-        together = 1 if last_steps(workload) == STEPS else chunks_of_tap(workload)
+        together = 1 if last_chunk_steps(workload) == STEPS else chunks_of_tap(workload)
         return not config.teams or chunks(workload, by_tap=True) % (config.split_k * together) == 0
 
     def rounding(config: Config) -> bool:
         return not config.rounds_input or (config.wgmma and tf32_products(problem) == 1)
 
-    def turned(config: Config) -> bool:
+    def transposed(config: Config) -> bool:
         """Return whether channels are rows only where `wgmma` reads both factors from shared memory."""
         in_memory = config.wgmma and converted_products(problem, config) == 0
         return not config.channel_rows or (in_memory and may_have_channel_rows(problem))
@@ -127,8 +127,8 @@ def rules(problem: Problem) -> Tests[Config]:
         """Return whether chunks begin where the period of their swizzle does, also after the tiles of teams."""
         return not config.teams or config.teams * tile_bytes(problem, config) % PERMUTED_BYTES == 0
 
-    def parts_with_terms(config: Config) -> bool:
-        return (config.split_k - 1) * part_chunks(workload, config) < chunks(workload, config.teams > 0)
+    def splits_with_terms(config: Config) -> bool:
+        return (config.split_k - 1) * block_chunks(workload, config) < chunks(workload, config.teams > 0)
 
     def indices(config: Config) -> bool:
         """Return whether TVM can count the sums of parts in 32 bits."""
@@ -140,11 +140,11 @@ def rules(problem: Problem) -> Tests[Config]:
         whole_warps,
         stages,
         specialized,
-        whole_parts,
+        whole_splits,
         rounding,
-        turned,
+        transposed,
         aligned,
-        parts_with_terms,
+        splits_with_terms,
         indices,
     )
 
@@ -161,10 +161,10 @@ def needed_registers(problem: Problem, config: Config) -> int:
     return needed + spare
 
 
-def most_registers(config: Config) -> int:
+def max_registers(config: Config) -> int:
     """Return the most registers that a thread may have; 0 for roles that the registers of a block cannot serve."""
     if not config.teams:
-        return min(MOST_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
+        return min(MAX_REGISTERS, REGISTERS // (config.threads * config.min_blocks_per_sm))
     known = config.teams * config.threads // COPYING_THREADS in ROLE_REGISTERS
     at_first = REGISTERS // (config.teams * config.threads + COPYING_THREADS)
     instruction = 4 * config.tile.tiles_n + INSTRUCTION_REGISTERS

@@ -18,7 +18,7 @@ from tvmconv.compute.tensor.chunks import (
     depth,
     has_channels_last,
     image_elements,
-    last_steps,
+    last_chunk_steps,
     lays_out_input,
     lays_out_weight,
     multiplied_share,
@@ -39,10 +39,10 @@ from ..model import Counts, in_runs, memory_bytes
 from .tiles import (
     Config,
     ahead,
+    block_chunks,
     blocks,
     converted_products,
     copied_rows,
-    part_chunks,
     store_vector,
     stored_bytes,
     stores_registers,
@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 @lru_cache(maxsize=64)
 def operands_of(problem: Problem) -> Operands:
     workload = problem.workload
-    last, image = last_steps(workload), image_elements(workload)
+    last, image = last_chunk_steps(workload), image_elements(workload)
     epilogue, to_half = workload.epilogue, workload.output_storage.name in NARROW
     return Operands(
         STEPS * multiplied_share(workload),
@@ -119,7 +119,7 @@ def counts_of(problem: Problem, config: Config, target: tvm.target.Target, resid
     are counted as blocks and share its first waits (`ROLES`). Without roles a block waits for each of its products.
     """
     workload, operands, gpu = problem.workload, operands_of(problem), gpu_of(target)
-    chunks, sums, grid = part_chunks(workload, config), config.block_m * config.block_n, blocks(workload, config)
+    chunks, sums, grid = block_chunks(workload, config), config.block_m * config.block_n, blocks(workload, config)
     steps = operands.steps if config.teams else STEPS
     stored = stored_bytes(workload, config) * sums
     brought, copies, arrivals = float(sum(copied_rows(problem, config))), 0.0, float(workload.epilogue.residual)

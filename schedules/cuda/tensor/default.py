@@ -16,15 +16,15 @@ from tvmconv.targets.devices import Gpu, gpu_of
 
 from ...space import ceil_div, ceil_to, divisors
 from ..machine import BLOCK_BYTES
-from .constraints import MOST_COLUMNS
+from .constraints import MAX_COLUMNS
 from .tiles import (
-    MOST_STAGES,
+    MAX_STAGES,
     Config,
     ahead,
+    block_chunks,
     blocks,
     copied_rows,
     may_have_channel_rows,
-    part_chunks,
     tf32_products,
     tile_bytes,
 )
@@ -38,14 +38,14 @@ CANDIDATES = tuple(
     for wgmma, stages, tiles in (
         (True, 4, ((256, 128, 2, 1), (192, 128, 3, 1), (128, 256, 2, 1), (128, 128, 2, 1), (128, 96, 2, 1))),
         (True, 4, ((128, 64, 2, 1), (128, 32, 2, 1))),
-        (True, MOST_STAGES, ((64, 64, 1, 1), (64, 48, 1, 1), (64, 32, 1, 1), (64, 16, 1, 1), (128, 16, 2, 1))),
+        (True, MAX_STAGES, ((64, 64, 1, 1), (64, 48, 1, 1), (64, 32, 1, 1), (64, 16, 1, 1), (128, 16, 2, 1))),
         (False, 4, ((32, 64, 1, 4), (32, 32, 2, 1), (32, 16, 1, 1))),
         (False, 3, ((128, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2), (128, 32, 4, 1), (16, 64, 1, 2))),
         (False, 3, ((64, 32, 2, 1), (64, 16, 2, 1), (64, 48, 2, 1))),
     )
     for block_m, block_n, warps_m, warps_n in tiles
 ) + tuple(
-    Config(block_m, block_n, warps_m, 1, num_stages=MOST_STAGES, wgmma=True, teams=teams)
+    Config(block_m, block_n, warps_m, 1, num_stages=MAX_STAGES, wgmma=True, teams=teams)
     for teams, tiles in (
         (1, ((192, 128, 3), (128, 128, 2), (256, 128, 2), (128, 256, 2), (256, 64, 2), (192, 64, 3), (128, 64, 2))),
         (2, ((128, 128, 1), (64, 128, 1), (128, 64, 1), (64, 64, 1), (64, 96, 1), (128, 32, 1))),
@@ -55,7 +55,7 @@ CANDIDATES = tuple(
 """The tiles that a default is chosen from."""
 
 CHANNEL_ROWS = tuple(
-    Config(16, block_n, 1, warps_n, num_stages=MOST_STAGES, wgmma=True, teams=1, channel_rows=True)
+    Config(16, block_n, 1, warps_n, num_stages=MAX_STAGES, wgmma=True, teams=1, channel_rows=True)
     for block_n, warps_n in ((64, 1), (128, 2), (192, 3), (256, 2))
 )
 """Tiles with output channels as rows, with the numbers of pixels that `_even_pixels` returns. A second team made one
@@ -65,20 +65,20 @@ LEAST_PIXELS = 72
 """The least pixels of tiles in `CHANNEL_ROWS`: with fewer, nearly all that is copied is the weight. On an H100 the
 linear layers of 32 and 128 rows took 1.1 to 1.8 times as long by tiles of 16 to 64 rows as by those of other shapes."""
 
-MOST_TURNS = 8
+MAX_TURNS = 8
 """The most tiles of a multiprocessor for which pixels are divided evenly: with more, the last ones cost little."""
 
-LARGE_TILES = (160, 192, 224, MOST_COLUMNS)
-"""The pixels of tiles in `CHANNEL_ROWS` where even with the largest a multiprocessor has more than `MOST_TURNS`."""
+LARGE_TILES = (160, 192, 224, MAX_COLUMNS)
+"""The pixels of tiles in `CHANNEL_ROWS` where even with the largest a multiprocessor has more than `MAX_TURNS`."""
 
-FEWEST_PARTS, MOST_PARTS = 0.5, 2
-"""The parts of tiles for each multiprocessor where blocks of a default share reductions: fewer leave most of the GPU
-idle, and more have no further multiprocessor to go to."""
+LEAST_SPLIT_BLOCKS, MAX_SPLIT_BLOCKS = 0.5, 2
+"""The blocks for each multiprocessor where blocks of a default share reductions: fewer leave most of the GPU idle, and
+more have no further multiprocessor to go to."""
 
-MOST_PARTS_TRIED = 4
-"""The most parts of tiles for each multiprocessor in a space of configurations."""
+MAX_BLOCKS_TRIED = 4
+"""The most blocks for each multiprocessor in a space of configurations where blocks share reductions."""
 
-PARTS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
+REDUCTION_SPLITS = ((1, False), (2, False), (4, False), (8, False), (2, True), (4, True), (8, True))
 """The values of `split_k` and `in_cluster` that a default is chosen from."""
 
 
@@ -87,8 +87,8 @@ def tiles_of(problem: Problem) -> list[Config]:
     known = {each.block_n for each in CANDIDATES}
     whole = [size for size in divisors(problem.workload.multiplier, 256) if size % LEAST_COLUMNS == 0]
     columns = [size for size in whole if size not in known]
-    own = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
-    return [*CANDIDATES, *own]
+    divided = [replace(each, block_n=size) for each in CANDIDATES if each.warps_n == 1 for size in columns]
+    return [*CANDIDATES, *divided]
 
 
 def fitted(
@@ -96,27 +96,27 @@ def fitted(
     problem: Problem,
     target: tvm.target.Target,
     weight_is_x: bool,
-    parts: Sequence[tuple[int, bool]],
+    splits: Sequence[tuple[int, bool]],
 ) -> Iterator[Config]:
-    """Yield tiles, also with parts of their reductions where that suits the GPU; all with fitting stages."""
+    """Yield tiles, also with reductions split over blocks where that suits the GPU; all with fitting stages."""
     gpu, residual, single = gpu_of(target), problem.workload.epilogue.residual, tf32_products(problem) == 1
     even = [] if problem.open_sizes or residual else even_tiles(problem, target, weight_is_x)
     if single and not residual:
         even += [replace(each, block_n=size) for each in CANDIDATES if each.teams == 1 for size in _equal(problem)]
-    of_tiles = dict.fromkeys(tiles, parts) | dict.fromkeys(even, parts[:1])
-    for tile, own_parts in of_tiles.items():
+    of_tiles = dict.fromkeys(tiles, splits) | dict.fromkeys(even, splits[:1])
+    for tile, tile_splits in of_tiles.items():
         whole = blocks(problem.workload, tile)
-        for split_k, in_cluster in own_parts:
-            if split_k == 1 or FEWEST_PARTS < whole * split_k / gpu.multiprocessors <= MOST_PARTS:
+        for split_k, in_cluster in tile_splits:
+            if split_k == 1 or LEAST_SPLIT_BLOCKS < whole * split_k / gpu.multiprocessors <= MAX_SPLIT_BLOCKS:
                 config = _fitting(tile, split_k, in_cluster, problem, gpu)
                 yield config
                 if single and tile.teams:
                     yield replace(config, rounds_input=True)
 
 
-def few_parts(problem: Problem, config: Config, gpu: Gpu) -> bool:
-    """Return whether a multiprocessor has at most `MOST_PARTS_TRIED` blocks."""
-    return blocks(problem.workload, config) <= MOST_PARTS_TRIED * gpu.multiprocessors
+def few_blocks(problem: Problem, config: Config, gpu: Gpu) -> bool:
+    """Return whether a multiprocessor has at most `MAX_BLOCKS_TRIED` blocks."""
+    return blocks(problem.workload, config) <= MAX_BLOCKS_TRIED * gpu.multiprocessors
 
 
 def _equal(problem: Problem) -> list[int]:
@@ -126,7 +126,7 @@ def _equal(problem: Problem) -> list[int]:
     the output from registers, or along planes, need no whole lines of channels.
     """
     channels = problem.workload.multiplier
-    return [8 * ceil_div(channels, 8 * parts) for parts in range(ceil_div(channels, 256), ceil_div(channels, 64))]
+    return [8 * ceil_div(channels, 8 * count) for count in range(ceil_div(channels, 256), ceil_div(channels, 64))]
 
 
 def even_tiles(problem: Problem, target: tvm.target.Target, weight_is_x: bool) -> list[Config]:
@@ -149,11 +149,11 @@ def _even_pixels(problem: Problem, config: Config, multiprocessors: int) -> list
     workload = problem.workload
     pixels = workload.batch * prod(workload.output_size)
     of_channels = workload.groups * ceil_div(workload.multiplier, config.block_n)
-    counts = [turns * multiprocessors // of_channels for turns in range(1, MOST_TURNS + 1)]
-    if pixels > counts[-1] * MOST_COLUMNS:
+    counts = [turns * multiprocessors // of_channels for turns in range(1, MAX_TURNS + 1)]
+    if pixels > counts[-1] * MAX_COLUMNS:
         return list(LARGE_TILES)
     sizes = {ceil_to(ceil_div(pixels, count), step) for count in counts if count for step in (8, 16)}
-    return sorted(size for size in sizes if LEAST_PIXELS <= size <= MOST_COLUMNS)
+    return sorted(size for size in sizes if LEAST_PIXELS <= size <= MAX_COLUMNS)
 
 
 def _fitting(tile: Config, split_k: int, in_cluster: bool, problem: Problem, gpu: Gpu) -> Config:
@@ -167,5 +167,5 @@ def _fitting(tile: Config, split_k: int, in_cluster: bool, problem: Problem, gpu
         stages = min(config.num_stages, room // (sum(copied_rows(problem, config)) * ROW_BYTES))
     else:
         used = config.num_stages - ahead(problem, config)
-        stages = max(used + 1, min(config.num_stages, part_chunks(problem.workload, config) + used))
+        stages = max(used + 1, min(config.num_stages, block_chunks(problem.workload, config) + used))
     return config if stages == config.num_stages else replace(config, num_stages=stages)

@@ -10,7 +10,7 @@ from tvmconv.compute.tensor.chunks import STEPS
 from tvmconv.problem import Problem
 from tvmconv.targets.device_code import function, included
 
-from .tiles import Config, converted_products, goes_on, tile_row_bytes
+from .tiles import Config, converted_products, is_asynchronous, tile_row_bytes
 
 TYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "TF32", "int8": "S8", "uint8": "U8"}
 """The C++ types of factors, by the type of the input."""
@@ -31,7 +31,7 @@ def product_function(problem: Problem, config: Config, steps: int = STEPS, neare
     sizes = steps, tile.tiles_m, tile.tiles_n, tile.warps_m * tile.warps_n, tile.warps_n
     if products == 0:
         return function("wgmma_product", kind, *sizes), WGMMA
-    if goes_on(problem, config):
+    if is_asynchronous(problem, config):
         return function("wgmma_rounded", *sizes), WGMMA
     if products == 1:
         return function("wgmma_tf32", *sizes), WGMMA

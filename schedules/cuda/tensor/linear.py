@@ -29,10 +29,10 @@ from ..template import Tests
 from . import Tensor, tiles
 from .schedule import schedule_convolution
 
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 """The most rows. On an H100 1024 took 0.82 to 0.95 of the time of `cuda/tensor`, and 4096 up to 1.6 times as long."""
 
-FEW_ROWS = 32
+MAX_ROWS_BY_MMA = 32
 """The number of rows in float32 up to which `cuda/tensor` reads the weight as fast by `mma`, which splits both factors:
 on an H100 32 of 4096 channels to 4096 took 31 µs so, and here 35, 64 of them 59 and 36."""
 
@@ -67,10 +67,10 @@ class Linear(Tensor):
             return "takes 1x1 kernels on images of one pixel, without padding"
         if workload.batch % VECTOR:
             return f"takes rows in multiples of {VECTOR}, not {workload.batch}"
-        if workload.batch > MOST_ROWS:
-            return f"takes up to {MOST_ROWS} rows, not {workload.batch}"
-        if workload.dtype == "float32" and workload.batch <= FEW_ROWS:
-            return f"takes more than {FEW_ROWS} rows in float32, not {workload.batch}"
+        if workload.batch > MAX_ROWS:
+            return f"takes up to {MAX_ROWS} rows, not {workload.batch}"
+        if workload.dtype == "float32" and workload.batch <= MAX_ROWS_BY_MMA:
+            return f"takes more than {MAX_ROWS_BY_MMA} rows in float32, not {workload.batch}"
         if "wgmma" not in tensor_instructions(target):
             return f"needs a GPU with wgmma, sm_90, not {arch_of(target)}"
         return super().obstacle(problem, target)

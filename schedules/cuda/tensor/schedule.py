@@ -27,12 +27,12 @@ from tvmconv.compute.tensor.chunks import (
     chunks_of_tap,
     copied_elements,
     has_channels_last,
-    has_groups_apart,
-    last_steps,
+    has_separate_groups,
+    last_chunk_steps,
     lays_out_weight,
     reads_windows,
 )
-from tvmconv.compute.tensor.fragments import FragmentTile, number
+from tvmconv.compute.tensor.fragments import FragmentTile, row_major_number
 from tvmconv.compute.tensor.gemm import finishes_early
 from tvmconv.problem import Problem
 from tvmconv.problem.dtypes import NARROW
@@ -48,14 +48,14 @@ from .tiles import (
     Config,
     ahead,
     bank,
-    goes_on,
-    in_planes,
+    is_asynchronous,
     passes,
     plane_vector,
     role_registers,
     store_lanes,
     store_vector,
     stores_matrices,
+    stores_planes,
     stores_registers,
     tile_of,
     tile_type,
@@ -69,10 +69,10 @@ READ_AT_ONCE = 8
 def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Target, weight_is_x: bool) -> Schedule:
     """Schedule the computation, where the weight may take the part of x; the config must be legal for the problem."""
     # Step 0. The computation, rounded up to whole tiles
-    workload, split = compute.with_open_sizes(problem), weight_split(problem, config)
+    workload, weight_parts = compute.with_open_sizes(problem), weight_split(problem, config)
     form = compute.TensorForm(
-        parts=config.split_k,
-        split=split,
+        split_k=config.split_k,
+        weight_parts=weight_parts,
         in_tile=config.in_cluster,
         by_tap=config.teams > 0,
         rounds_input=config.rounds_input,
@@ -83,7 +83,7 @@ def schedule_convolution(problem: Problem, config: Config, target: tvm.target.Ta
 
     # Step 1. What a block computes goes to the output, or to a kernel that adds up the parts
     if config.kernels > 1:
-        if in_planes(problem):  # in the order in which the second kernel reads
+        if stores_planes(problem):  # in the order in which the second kernel reads
             sch.transform_layout(sums, ("write", 0), lambda part, p, group, k: [part, group, k, p])
         sch.compute_at(planes, spread_over_grid(sch, output), preserve_unit_loops=True)
         sch.set_scope(planes, 0, "local")
@@ -115,9 +115,9 @@ def schedule_product(
     multiprocessors = gpu_of(target).multiprocessors
     through = passes(problem, config, multiprocessors)
     columns, product, tiled = (sch.get_sblock(name) for name in ("columns", "product", "tile"))
-    finished = None
+    stored_tile = None
     if stores_matrices(workload, config):
-        finished, tiled = tiled, sch.cache_write(tiled, 0, "local")
+        stored_tile, tiled = tiled, sch.cache_write(tiled, 0, "local")
     weights = [sch.get_sblock(name) for name in ("weights", "rests")[: max(1, split)]]
 
     # Step 1. Tile the stored elements, unless threads store their sums as they are
@@ -134,7 +134,7 @@ def schedule_product(
     sch.reorder(part, pt, kt, wm, wn, v, r, q, *unrolled, *at_once)
     tiles = [part, pt, kt]
     if from_registers:
-        outer, kt = sch.split(kt, [workload.groups if has_groups_apart(workload) else through, None])
+        outer, kt = sch.split(kt, [workload.groups if has_separate_groups(workload) else through, None])
         sch.reorder(outer, pt, kt)
         sch.bind(sch.fuse(part, outer, pt, kt), "blockIdx.x")
         tiles = []
@@ -144,9 +144,9 @@ def schedule_product(
     sch.bind(thread, "threadIdx.x")
     if config.min_blocks_per_sm > 1:
         sch.annotate(thread, MIN_BLOCKS, config.min_blocks_per_sm)
-    if finished is not None:
-        sch.compute_at(finished, thread, preserve_unit_loops=True)
-        unrolled = [i, *sch.get_loops(finished)[-len(tile.rows + tile.columns) :]]
+    if stored_tile is not None:
+        sch.compute_at(stored_tile, thread, preserve_unit_loops=True)
+        unrolled = [i, *sch.get_loops(stored_tile)[-len(tile.rows + tile.columns) :]]
     sch.compute_at(product, thread, preserve_unit_loops=True)
     sch.set_scope(product, 0, "local")
     for loop in unrolled:
@@ -170,15 +170,15 @@ def schedule_product(
         sch.unroll(loop)
     sch.annotate(sch.blockize(copy), PRODUCT, list(product_function(problem, config, nearest=nearest)))
     if config.teams:
-        if (left := last_steps(workload)) < STEPS:
-            of_last = product_function(problem, config, left, nearest)
-            sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *of_last])
+        if (left := last_chunk_steps(workload)) < STEPS:
+            last_product = product_function(problem, config, left, nearest)
+            sch.annotate(chunk, LAST_PRODUCT, [chunks_of_tap(workload), *last_product])
         roles = config.num_stages, multiprocessors, config.teams, config.threads
-        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(goes_on(problem, config))])
+        sch.annotate(chunk, SPECIALIZED, [*roles, *role_registers(config), int(is_asynchronous(problem, config))])
         if config.channel_rows and workload.dtype in NARROW and finishes_early(workload, config.split_k):
             sch.annotate(chunk, SETTLED, list(settled_function(config)))
     else:
-        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(goes_on(problem, config))])
+        sch.annotate(chunk, RING, [ahead(problem, config), int(config.wgmma), int(is_asynchronous(problem, config))])
 
     # Step 4. Lay out the weight in a separate kernel
     if lays_out_weight(workload, split):
@@ -208,31 +208,31 @@ def _store_lines(sch: Schedule, problem: Problem, config: Config, tiled: SBlockR
     part, p, groups, k = sch.get_loops(sums)
     pt, pi = sch.split(p, [None, tile.block_m])
     outer, kt, ki = sch.split(k, [through, None, tile.block_n])
-    along: tuple[LoopRV, ...] = (ki, pi) if in_planes(problem) else (pi, ki)
+    tile_loops: tuple[LoopRV, ...] = (ki, pi) if stores_planes(problem) else (pi, ki)
     # Blocks that read the same pixels run side by side. TVM cannot divide by a number of tiles that it does not know.
     if problem.open_sizes:
         blocks = pt, groups, outer, kt, part
     else:
-        blocks = (part, groups, outer, pt, kt) if has_groups_apart(workload) else (part, outer, pt, groups, kt)
-    sch.reorder(*blocks, *along)
+        blocks = (part, groups, outer, pt, kt) if has_separate_groups(workload) else (part, outer, pt, groups, kt)
+    sch.reorder(*blocks, *tile_loops)
     block = sch.fuse(*blocks)
     sch.bind(block, "blockIdx.x")
     for stage in (sch.get_sblock("fetched"), tiled) if config.in_cluster else (tiled,):
         sch.compute_at(stage, block, preserve_unit_loops=True)
     sch.set_scope(tiled, 0, "shared.dyn")
-    sch.transform_layout(tiled, ("write", 0), lambda *place: _as_matrix(tile, place))
+    sch.transform_layout(tiled, ("write", 0), lambda *index: _as_matrix(tile, index))
     sch.storage_align(tiled, 0, -2, BANK_BYTES // tile_type(workload, config).itemsize, bank(problem, config))
-    if in_planes(problem):
+    if stores_planes(problem):
         ki, k_lane = sch.split(ki, [None, WARP // PLANE_LANES])
         pi, p_lane, vector = sch.split(pi, [None, PLANE_LANES, plane_vector(problem, config)])
-        along = ki, pi, k_lane, p_lane
-        sch.reorder(*along, vector)
+        tile_loops = ki, pi, k_lane, p_lane
+        sch.reorder(*tile_loops, vector)
     else:
         ki, k_lane, vector = sch.split(ki, [None, store_lanes(problem, config), store_vector(problem, config)])
-        along = ki, pi, k_lane
-        sch.reorder(*along, vector)
+        tile_loops = ki, pi, k_lane
+        sch.reorder(*tile_loops, vector)
     sch.vectorize(vector)
-    step, thread = sch.split(sch.fuse(*along), [None, config.threads])
+    step, thread = sch.split(sch.fuse(*tile_loops), [None, config.threads])
     if config.in_cluster:
         share, step = sch.split(step, [config.split_k, None])
         sch.bind(share, CLUSTER_AXIS)
@@ -257,10 +257,10 @@ def _fetch(sch: Schedule, fetched: SBlockRV, step: LoopRV) -> None:
     sch.annotate(column, FETCH, True)
 
 
-def _as_matrix(tile: FragmentTile, place: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
+def _as_matrix(tile: FragmentTile, index: Sequence[tirx.Var]) -> list[tirx.PrimExpr]:
     """Return the indices of an element of "tile": those of the tile, then the pixel and the channel in it."""
-    which, (pixel, channel) = place[:3], tile.turned(place[3:8], place[8:])
-    return [*which, number(pixel, tile.pixels), number(channel, tile.channels)]
+    which, (pixel, channel) = index[:3], tile.transposed(index[3:8], index[8:])
+    return [*which, row_major_number(pixel, tile.pixels), row_major_number(channel, tile.channels)]
 
 
 def _add_up_offsets(sch: Schedule) -> None:
@@ -300,8 +300,8 @@ def lay_out_image(sch: Schedule, problem: Problem) -> None:
     n, h, v, c = sch.get_loops(vector)
     co, lane = sch.split(c, [None, copied_elements(workload)])
     # TVM cannot divide by an open width with its padding, nor by the size of a plane of an open height with its own.
-    apart = 2 if "width" in problem.open_sizes else 1 if "height" in problem.open_sizes else 0
-    images, plane = [n, h, v][:apart], [n, h, v][apart:]
+    split_axes = 2 if "width" in problem.open_sizes else 1 if "height" in problem.open_sizes else 0
+    images, plane = [n, h, v][:split_axes], [n, h, v][split_axes:]
     if reads_windows(workload):  # a thread stores the vectors of a window, whose taps are then constants
         pixels, thread = sch.split(sch.fuse(*plane), [None, COPY_THREADS])
         sch.reorder(*images, pixels, thread, co, lane)

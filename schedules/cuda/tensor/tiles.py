@@ -21,7 +21,7 @@ from ..gemm.tiles import VECTOR
 WARPGROUP = 4
 """The number of warps that work on one `wgmma`."""
 
-MOST_STAGES = 8
+MAX_STAGES = 8
 """The most chunks in shared memory: `lowering.gpu.intrinsics` waits one by one for six in flight, beside two in use."""
 
 ROLE_REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
@@ -118,10 +118,10 @@ def may_have_channel_rows(problem: Problem) -> bool:
     float32 have to be rounded before, for a single product.
     """
     workload = problem.workload
-    return workload.storage.weight == workload.dtype and tf32_products(problem) < 3 and not in_planes(problem)
+    return workload.storage.weight == workload.dtype and tf32_products(problem) < 3 and not stores_planes(problem)
 
 
-def goes_on(problem: Problem, config: Config) -> bool:
+def is_asynchronous(problem: Problem, config: Config) -> bool:
     """Return whether a product is asynchronous: it continues while a block waits for the next chunk.
 
     It does with both factors in shared memory, and, if warps have roles, with one in registers, where it is rounded.
@@ -133,7 +133,7 @@ def goes_on(problem: Problem, config: Config) -> bool:
 
 def ahead(problem: Problem, config: Config) -> int:
     """Return the number of chunks that are copied ahead: those of the stages that no product uses."""
-    return config.num_stages - (2 if goes_on(problem, config) else 1)
+    return config.num_stages - (2 if is_asynchronous(problem, config) else 1)
 
 
 def role_registers(config: Config) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def role_registers(config: Config) -> tuple[int, int]:
     return ROLE_REGISTERS[config.teams * config.threads // COPYING_THREADS]
 
 
-def part_chunks(workload: ConvWorkload, config: Config) -> int:
+def block_chunks(workload: ConvWorkload, config: Config) -> int:
     """Return the number of chunks that a block goes through."""
     return ceil_div(chunks(workload, config.teams > 0), config.split_k)
 
@@ -173,7 +173,7 @@ def fragments(problem: Problem, config: Config) -> int:
         return (tile.tiles_m * 4 + tile.tiles_n * 2) * (2 if products == 3 else 1) + (
             config.sums if products == 3 else 0
         )
-    one = 24 if goes_on(problem, config) else 16  # half of the next factor beside the one in use
+    one = 24 if is_asynchronous(problem, config) else 16  # half of the next factor beside the one in use
     return {0: 0, 1: one * tile.tiles_m, 3: 32 * tile.tiles_m + config.sums}[products]
 
 
@@ -192,8 +192,8 @@ def shared_bytes(problem: Problem, config: Config) -> int:
     factors = [config.num_stages * count * ROW_BYTES for count in copied_rows(problem, config)]
     if config.teams:
         return BARRIER_BYTES + sum(factors) + config.teams * tile
-    place = max(factors) if tile_type(workload, config).name == workload.dtype else sum(factors)
-    return sum(factors) + max(0, tile - place)
+    reused = max(factors) if tile_type(workload, config).name == workload.dtype else sum(factors)
+    return sum(factors) + max(0, tile - reused)
 
 
 def tile_bytes(problem: Problem, config: Config) -> int:
@@ -231,7 +231,7 @@ def stores_registers(problem: Problem, config: Config) -> bool:
     workload = problem.workload
     four_bytes = tile_type(workload, config).itemsize == stored_bytes(workload, config) == 4
     reads_others = workload.epilogue.residual if config.split_k == 1 else workload.zero_point
-    return config.teams > 0 and four_bytes and not reads_others and not in_planes(problem)
+    return config.teams > 0 and four_bytes and not reads_others and not stores_planes(problem)
 
 
 def tile_of(problem: Problem, config: Config) -> FragmentTile:
@@ -263,12 +263,12 @@ def store_vector(problem: Problem, config: Config) -> int:
     """Return the number of neighbouring elements, or sums of parts, that a thread stores at once: at most 16 bytes."""
     workload = problem.workload
     itemsize = stored_bytes(workload, config)
-    most = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
+    vector_limit = VECTOR if workload.epilogue.residual else COPY_BYTES // itemsize
 
     def whole(size: int) -> bool:
         return not (workload.multiplier % size or config.block_n % size or config.sums % size)
 
-    return max(size for size in (VECTOR, 2 * VECTOR, 4 * VECTOR) if size <= most and whole(size))
+    return max(size for size in (VECTOR, 2 * VECTOR, 4 * VECTOR) if size <= vector_limit and whole(size))
 
 
 def store_lanes(problem: Problem, config: Config) -> int:
@@ -281,7 +281,7 @@ def store_lanes(problem: Problem, config: Config) -> int:
     return gcd(WARP, row) if config.teams else row
 
 
-def in_planes(problem: Problem) -> bool:
+def stores_planes(problem: Problem) -> bool:
     """Return whether a block stores its sums along the planes of an output in NCHW, pixel after pixel.
 
     Planes of a single pixel have their channels side by side in memory.
@@ -309,6 +309,6 @@ def bank(problem: Problem, config: Config) -> int:
     A warp stores neighbouring pairs of eight rows, four in each, and reads vectors of 16 bytes or single elements.
     """
     itemsize = tile_type(problem.workload, config).itemsize
-    if in_planes(problem):
+    if stores_planes(problem):
         return {4: 2, 2: 10, 1: 20}[itemsize]
     return max(COPY_BYTES, 8 * itemsize) // itemsize

@@ -69,7 +69,7 @@ class Size(NamedTuple):
 SIZES = {3: Size(32, nearest=False, lanes=VECTOR), 5: Size(96, nearest=True, lanes=2)}
 """The sizes of kernels, by their taps along each axis."""
 
-MOST_BYTES = 3 * 2**30
+MAX_BYTES = 3 * 2**30
 """The most bytes that a call takes beside its operands: the transformed input and the sums, the weight where it is not
 transformed ahead, and an input in NCHW once more. At batch 128 of 56x56 256 channels to 256 take 1.85 GB, and 512 to
 256 take 2.77. Of larger ones most have large images for their channels and gain little: 128 to 128 of 112x112 would be
@@ -116,7 +116,7 @@ class Winograd(Product):
         Problem(ConvWorkload.conv2d((1, 32, 6, 30), (24, 32, 3, 3), padding=(2, 0, 1, 3)), precision="tf32"),
         Problem(ConvWorkload.conv2d((1, 96, 6, 13), (24, 96, 5, 5), padding=(1, 2, 0, 3), scale=True)),
     )
-    PARTS = ((1, False),)
+    REDUCTION_SPLITS = ((1, False),)
 
     def obstacle(self, problem: Problem, target: tvm.target.Target) -> str | None:
         """Take 3x3 and 5x5 convolutions of one group with a stride of 1, where errors may spread to outputs nearby.
@@ -141,8 +141,8 @@ class Winograd(Product):
             return f"takes weights of at most {MAX_ELEMENTS} elements when they are transformed, not of {weight_points}"
         weights = 0 if problem.constant_weight else WEIGHTS * weight_points
         image = prod(workload.x_shape) if lays_out_input(workload) else 0
-        if (beside := (image + points + sums + weights) * workload.itemsize) > MOST_BYTES:
-            return f"takes up to {MOST_BYTES} bytes of transformed operands and sums, not {beside}"
+        if (beside := (image + points + sums + weights) * workload.itemsize) > MAX_BYTES:
+            return f"takes up to {MAX_BYTES} bytes of transformed operands and sums, not {beside}"
         if SIZES[taps].nearest and "wgmma" not in tensor_instructions(target):
             return f"needs a GPU with wgmma, sm_90, for {taps}x{taps} kernels, not {arch_of(target)}"
         return super().obstacle(problem, target)
@@ -159,10 +159,10 @@ class Winograd(Product):
         Unlike those of other templates the values of knobs, and the bound of what is promising, are those of another
         default: the product's, which may share reductions.
         """
-        own = PRODUCT.space(problem, target)
+        product_space = PRODUCT.space(problem, target)
         default, constraints = self.default_config(problem, target), self.constraints(problem, target)
-        knobs = {**own.knobs, "split_k": (1,), "in_cluster": (False,)}
-        return replace(own, default=default, least=self.LEAST, knobs=knobs, constraints=constraints)
+        knobs = {**product_space.knobs, "split_k": (1,), "in_cluster": (False,)}
+        return replace(product_space, default=default, least=self.LEAST, knobs=knobs, constraints=constraints)
 
     def counts(self, problem: Problem, config: tiles.Config, target: tvm.target.Target) -> Counts:
         """Return the work of the product, and of the kernels that transform operands and sums.
@@ -196,8 +196,8 @@ class Winograd(Product):
         # Step 1. The products of the points, each of which has its sums behind those of the point before
         product, workload = product_of(problem), problem.workload
         side, size = side_of(workload), _size(problem)
-        split = tiles.weight_split(product, config)
-        form = compute.TensorForm(split=split, by_tap=config.teams > 0)
+        weight_parts = tiles.weight_split(product, config)
+        form = compute.TensorForm(weight_parts=weight_parts, by_tap=config.teams > 0)
         sch = begin(compute.tensor_winograd(workload, tiles.tile_of(product, config), form), problem)
         sch.transform_layout(sch.get_sblock("sums"), ("write", 0), lambda part, t, p, k: [part, p, t, k])
         schedule_product(sch, product, config, target, size.nearest)
@@ -230,8 +230,8 @@ class Winograd(Product):
         h, i = sch.split(h, [None, OUTPUTS])
         v, j = sch.split(v, [None, OUTPUTS])
         k, lane = sch.split(k, [None, size.lanes])
-        along = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
-        sch.reorder(n, h, v, k, *along)
+        inner_loops = (i, j, lane) if workload.out_layout == "NHWC" else (i, lane, j)
+        sch.reorder(n, h, v, k, *inner_loops)
         thread = bind_to_grid(sch, [n, h, v, k], THREADS)
         sch.set_scope(planes, 0, "local")
         sch.compute_at(planes, thread, preserve_unit_loops=True)

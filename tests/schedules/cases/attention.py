@@ -12,7 +12,7 @@ from tvmconv.dispatch import select
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.dtypes import STORAGE_TYPES
 from tvmconv.problem.fused.attention import Attention
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 from tvmconv.schedules.cuda.attention.tiles import Config
 
 
@@ -57,11 +57,11 @@ class Kernel(NamedTuple):
 
     @property
     def attention(self) -> Attention:
-        def rows_alone(rows: int, columns: int) -> Place:
-            return Place.alone(self.matrices, rows, columns)
+        def rows_alone(rows: int, columns: int) -> StridedRows:
+            return StridedRows.whole_tensor(self.matrices, rows, columns)
 
         q, k = rows_alone(self.queries, self.depth), rows_alone(self.keys, self.depth)
-        bias = Place(self.queries * self.keys, 0, ((self.matrices, 0),), self.keys, self.queries)
+        bias = StridedRows(self.queries * self.keys, 0, ((self.matrices, 0),), self.keys, self.queries)
         return Attention(
             *(self.matrices, self.depth, self.width, self.dtype, self.out_dtype, self.scale, q, k),
             *(rows_alone(self.keys, self.width), rows_alone(self.queries, self.width)),

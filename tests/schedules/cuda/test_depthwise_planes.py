@@ -15,7 +15,7 @@ from tests.emulated.twins_and_cubins import SM_90
 from tests.schedules.cases.bands import planes
 from tests.schedules.cases.planes import CASES, last
 from tvmconv.dispatch import algorithms_for, select, template_for
-from tvmconv.lowering import KERNEL_NAME, Span, lower, with_places
+from tvmconv.lowering import KERNEL_NAME, Span, lower, with_subtensors
 from tvmconv.lowering.gpu.intrinsics import with_intrinsics
 from tvmconv.problem import Problem
 from tvmconv.schedules.cuda.depthwise_planes import Config
@@ -29,7 +29,7 @@ def test_part_of_a_joined_output() -> None:
     """Where a kernel writes some channels of a larger tensor, images are further apart."""
     problem, config = CASES["7x7"]
     scheduled = lower(problem, select(problem, SM_90, config, "depthwise_planes"), SM_90, KERNEL_NAME)
-    func = with_intrinsics(with_places(scheduled, {"output": Span(1, 12, 4)}, SM_90))
+    func = with_intrinsics(with_subtensors(scheduled, {"output": Span(1, 12, 4)}, SM_90))
     operands = random_operands(problem.workload)
     joined = np.zeros((4, 12, 14, 14), np.float16)
     (kernel,) = device_functions(func, SM_90)

@@ -9,7 +9,7 @@ import pytest
 import tvmconv
 from tests.schedules.cases import bands, diagonals, planes
 from tests.shared.sparing import sparing
-from tvmconv.compute.depthwise.bands import in_planes
+from tvmconv.compute.depthwise.bands import sequences_as_rows
 from tvmconv.compute.gradients import weight_diagonals
 from tvmconv.schedules.cuda import depthwise_bands, depthwise_planes
 from tvmconv.schedules.cuda.depthwise_bands.tiles import products
@@ -167,7 +167,7 @@ def holds(name: str, of: str, path: str, assertions: list[str]) -> None:
 @pytest.mark.parametrize("name", bands.CASES)
 def test_bands_are_those_of_the_schedule(name: str) -> None:
     problem, config = bands.CASES[name]
-    triples = set(products(in_planes(problem.workload), config))
+    triples = set(products(sequences_as_rows(problem.workload), config))
     function, path = depthwise_bands.product_function(problem, config)
     steps, blocks = (1 + max(each[axis] for each in triples) for axis in (1, 2))
     found = [f"T::BLOCKS == {blocks} && T::STEPS >= {steps} && T::SUMS == {config.sums}"]

@@ -23,7 +23,7 @@ from tvmconv.dispatch import select
 from tvmconv.lowering import KERNEL_NAME, build_function, build_twin, build_twin_function
 from tvmconv.lowering.gpu.conditions import with_tests_before_loops
 from tvmconv.lowering.serial import TWIN_TARGET
-from tvmconv.lowering.workspace import Workspace, steps, take_out
+from tvmconv.lowering.workspace import Workspace, statements_of, take_out
 from tvmconv.problem import IMAGES, Problem
 from tvmconv.runtime.arrays import from_numpy, to_torch
 from tvmconv.schedules.cuda import weight_gradient, weight_gradient_nhwc
@@ -130,7 +130,7 @@ def test_counts_have_a_kernel_that_adds_up_where_there_is_one(parts: int) -> Non
     config = replace(BY_WEIGHT.default_config(problem, SM_90), parts=parts)
     function = lowered(problem, SM_90, config, "weight_gradient")
     kernels = BY_WEIGHT.counts(problem, config, SM_90).kernels
-    assert kernels == len(steps(function.body.block)) == min(parts, 2)
+    assert kernels == len(statements_of(function.body.block)) == min(parts, 2)
 
 
 @by_gradient

@@ -147,7 +147,7 @@ def test_weight_must_be_finite(value: float) -> None:
 
 def test_too_much_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = np.ones(LAYER.w_shape)
-    few = replace(backend_named("cuda"), most_products=weight.size - 1)
+    few = replace(backend_named("cuda"), max_products=weight.size - 1)
     monkeypatch.setattr(kernels, "backend_of", lambda target: few)
     with pytest.raises(CodeSizeError, match=f"{weight.size} multiply-adds of a thread; at most {weight.size - 1}"):
         compile_operator(LAYER, constants(weight), SM_90, config())

@@ -52,7 +52,7 @@ from tvmconv.problem.dtypes import QUANTIZED
 from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.schedules.cuda.tensor import Config
 from tvmconv.schedules.cuda.tensor import template as tensor
-from tvmconv.schedules.cuda.tensor.tiles import ahead, part_chunks, shared_bytes, weight_split
+from tvmconv.schedules.cuda.tensor.tiles import ahead, block_chunks, shared_bytes, weight_split
 from tvmconv.targets import resolve_target
 from tvmconv.testing import check_result, random_operands
 from tvmconv.testing.configs import legal_configs
@@ -81,7 +81,7 @@ def check_ring(problem: Problem, config: Config, func: tirx.PrimFunc) -> None:
     barriers more than chunks, before the sums go to shared memory and after, and in clusters another one at the end.
     """
     (run,) = [run for run in emulated(func, problem) if run.copied]
-    chunks = part_chunks(problem.workload, config)
+    chunks = block_chunks(problem.workload, config)
     rows = config.block_m + config.block_n * max(1, weight_split(problem, config))
     assert run.copied == [rows * ROW_BYTES // COPY_BYTES] * chunks
     assert run.under_way[0] == ahead(problem, config)

@@ -110,8 +110,8 @@ class measure_option:  # noqa: N801 (AutoTVM's name)
                 for built_future in ended & building.keys():
                     trial = building.pop(built_future)
                     if (error := built_future.exception()) is None:
-                        place = 0 if built_future is leading else len(built)
-                        built.insert(place, (trial, built_future.result()))
+                        index = 0 if built_future is leading else len(built)
+                        built.insert(index, (trial, built_future.result()))
                     else:
                         yield trial, self._result(trial, _failed_build(error), 0.0)
                 for run_future in ended & running.keys():

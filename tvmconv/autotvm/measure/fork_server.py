@@ -147,16 +147,16 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers: they are gone when they end
     gc.freeze()
-    with socket.socket(fileno=descriptor) as asked:
+    with socket.socket(fileno=descriptor) as connection:
         while True:
-            message, received, *_ = socket.recv_fds(asked, 1, 3)
+            message, received, *_ = socket.recv_fds(connection, 1, 3)
             if not message:
                 return
             pid = os.fork()
             if not pid:
                 break
             handle = os.pidfd_open(pid)
-            socket.send_fds(asked, [pid.to_bytes(PID_BYTES, sys.byteorder)], [handle])
+            socket.send_fds(connection, [pid.to_bytes(PID_BYTES, sys.byteorder)], [handle])
             for each in (handle, *received):
                 os.close(each)
     calls, answers, folder = received

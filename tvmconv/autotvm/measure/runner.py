@@ -198,12 +198,12 @@ def chosen_devices(kind: str, chosen: Sequence[int] | None) -> tuple[int, ...]:
         there.append(facts)
     listed = ", ".join(f"{number}: {facts}" for number, facts in enumerate(there))
     if chosen is None:
-        alike = tuple(number for number, facts in enumerate(there) if facts == there[0])
-        if len(alike) < len(there):
+        equal_devices = tuple(number for number, facts in enumerate(there) if facts == there[0])
+        if len(equal_devices) < len(there):
             warnings.warn(
-                f"measuring on GPU {', '.join(map(str, alike))} alone, as others differ: {listed}", stacklevel=2
+                f"measuring on GPU {', '.join(map(str, equal_devices))} alone, as others differ: {listed}", stacklevel=2
             )
-        return alike
+        return equal_devices
     expected = f"different numbers of GPUs of one model; there are {listed}"
     if there and not (chosen and set(chosen) <= set(range(len(there))) and len(set(chosen)) == len(chosen)):
         raise InvalidArgumentError("devices", chosen, expected)

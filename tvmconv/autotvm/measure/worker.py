@@ -25,7 +25,7 @@ from tvmconv.dispatch import select
 from tvmconv.dispatch.call import Call, problem_from
 from tvmconv.dispatch.registry import algorithm_of, template_from, template_name
 from tvmconv.lowering import KERNEL_NAME, Kernel, build_kernel
-from tvmconv.lowering.kernels import kept_skeleton
+from tvmconv.lowering.kernels import cached_skeleton
 from tvmconv.lowering.workspace import Workspace
 from tvmconv.problem import FusedProblem, Problem
 from tvmconv.problem.constants import COMPILED_IN
@@ -85,7 +85,7 @@ def _built(problem: Problem | Call, template: str, knobs: dict[str, Any], target
     selection = select(problem, target, msgspec.convert(knobs, made_by.Config), algorithm)
     constants = None if problem.sparsity is None else random_constants(problem.workload, problem.sparsity)
     kernel = build_kernel(problem, selection, target, constants)
-    kept_skeleton.cache_clear()  # the next trial has another skeleton
+    cached_skeleton.cache_clear()  # the next trial has another skeleton
     return kernel
 
 
@@ -111,9 +111,9 @@ def evaluate(problem: str, workspace: Workspace, library: str, device: str, call
     and so caches are warm, a GPU's L2 too.
     """
     kernel_cache.use_fast_compiler(Path(library).parent)
-    module, place = tvm.runtime.load_module(library), tvm.runtime.device(device)
-    arguments = _checked(problem_from(problem), workspace, module, place)
-    return backend_on(device).costs(module, KERNEL_NAME, arguments, place, *calls)
+    module, opened_device = tvm.runtime.load_module(library), tvm.runtime.device(device)
+    arguments = _checked(problem_from(problem), workspace, module, opened_device)
+    return backend_on(device).costs(module, KERNEL_NAME, arguments, opened_device, *calls)
 
 
 def _checked(problem: Problem | Call, workspace: Workspace, module: Module, device: Device) -> list[Tensor]:

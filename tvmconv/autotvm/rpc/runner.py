@@ -143,7 +143,7 @@ class RPCRunner:
                 kind = trial.task.target.kind.name
                 Thread(target=self._begin_again, args=(client, kind), daemon=True).start()
             if isinstance(answer, _Answer):
-                self._require_alike(answer.server, trial.task.target.kind.name)
+                self._require_equal_facts(answer.server, trial.task.target.kind.name)
                 return answer.result
         return RunResult((), Status.CRASH, f"two servers were lost with it: {answer}")
 
@@ -160,7 +160,7 @@ class RPCRunner:
             if kind not in self._facts:
                 answers = [client.describe(kind) for client in self._clients]
                 try:
-                    self._facts[kind] = alike(self.key, [answer.result() for answer in answers])
+                    self._facts[kind] = equal_facts(self.key, [answer.result() for answer in answers])
                 except (OSError, RuntimeError) as error:
                     reason = last_error(str(error)) or "it may be in use"
                     raise NoDeviceError(f"a server of key {self.key!r} does not answer: {reason}") from None
@@ -182,9 +182,9 @@ class RPCRunner:
             if not self._busy:
                 raise NoDeviceError(f"no server of key {self.key!r} answers any more")
 
-    def _require_alike(self, server: str, kind: str) -> None:
+    def _require_equal_facts(self, server: str, kind: str) -> None:
         """Refuse a server that was added later and differs from the first."""
-        alike(self.key, [msgspec.json.encode(self._facts[kind][0]).decode(), server])
+        equal_facts(self.key, [msgspec.json.encode(self._facts[kind][0]).decode(), server])
 
     def _begin_again(self, client: _Client, kind: str) -> None:
         """Let a client get a server again, the same or another, and then be free; meanwhile the other clients go on."""
@@ -192,7 +192,7 @@ class RPCRunner:
         while not self._closed:
             try:
                 client.close()
-                self._require_alike(client.describe(kind).result(), kind)
+                self._require_equal_facts(client.describe(kind).result(), kind)
                 self._free.put(client)
                 return
             # ValueError: the pool writes to a process that `close` has just ended.
@@ -265,7 +265,7 @@ class _Client:
             return future
 
 
-def alike(key: str, answers: list[str]) -> list[ServerFacts]:
+def equal_facts(key: str, answers: list[str]) -> list[ServerFacts]:
     """Return servers' descriptions; refuse servers that differ from each other or have other versions."""
     servers = [msgspec.json.decode(answer, type=ServerFacts) for answer in answers]
     expected = msgspec.structs.replace(servers[0], host="", tvmconv=__version__, tvm=tvm.__version__)
@@ -309,7 +309,7 @@ class _Session:
 
     def __init__(self, tracker: _Tracker, kind: str, timeout: float) -> None:
         self._tracker = tracker
-        self._asked = self._used = time.monotonic()
+        self._last_request = self._used = time.monotonic()
         session = rpc.connect_tracker(tracker.host, tracker.port).request(tracker.key, tracker.priority)
         self._evaluate = session.get_function(EVALUATE)
         self.server = str(session.get_function(DESCRIBE)(kind, timeout))
@@ -330,9 +330,9 @@ class _Session:
 
         The tracker, whose answer takes as long as some trials, is asked every `hold` seconds.
         """
-        if time.monotonic() < self._asked + hold:
+        if time.monotonic() < self._last_request + hold:
             return False
-        self._asked = time.monotonic()
+        self._last_request = time.monotonic()
         with suppress(NoDeviceError):
             return bool(_summary(self._tracker.host, self._tracker.port)["queue_info"][self._tracker.key]["pending"])
         return False

@@ -193,12 +193,12 @@ def query(target: Any, workload: Any) -> Any:
 def recordable(args: Sequence[Any]) -> tuple[Any, ...]:
     """Return arguments as they are after a log: tuples for lists; refuse those that no log can hold."""
 
-    def copied(value: Any, place: str) -> Any:
+    def copied(value: Any, name: str) -> Any:
         if isinstance(value, list | tuple):
-            return tuple(copied(each, f"{place}[{i}]") for i, each in enumerate(value))
+            return tuple(copied(each, f"{name}[{i}]") for i, each in enumerate(value))
         is_number = type(value) in (int, float) and isfinite(value) and abs(value) < 2**63
         if is_number or value is None or type(value) in (bool, str):
             return value
-        raise InvalidArgumentError(place, value, "a finite number, a string, True, False, None or a tuple of them")
+        raise InvalidArgumentError(name, value, "a finite number, a string, True, False, None or a tuple of them")
 
-    return tuple(copied(value, f"args[{place}]") for place, value in enumerate(args))
+    return tuple(copied(value, f"args[{index}]") for index, value in enumerate(args))

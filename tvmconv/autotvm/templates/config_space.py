@@ -140,11 +140,11 @@ class ConfigSpace:
         """Return the configuration with a number; the first knob varies fastest, and 0 is the default."""
         if not 0 <= index < len(self):
             raise InvalidArgumentError("index", index, f"a number from 0 to {len(self) - 1}")
-        rest, places = index, []
+        rest, value_indices = index, []
         for values in self.knobs.values():
-            rest, place = divmod(rest, len(values))
-            places.append(place)
-        return ConfigEntity(self, index, tuple(places))
+            rest, value_index = divmod(rest, len(values))
+            value_indices.append(value_index)
+        return ConfigEntity(self, index, tuple(value_indices))
 
     @cached_property
     def default(self) -> ConfigEntity:
@@ -179,16 +179,16 @@ class ConfigSpace:
         """Return the configuration with knobs as a log has them; refuse knobs and values that are not in the space."""
         if absent := self.knobs.keys() ^ knobs.keys():
             raise InvalidArgumentError("knobs", sorted(absent), f"exactly {', '.join(self.knobs)}")
-        index, factor, places = 0, 1, []
+        index, factor, value_indices = 0, 1, []
         for name, values in self.knobs.items():
             key = _key(knobs[name])
-            place = next((place for place, entity in enumerate(values) if _key(entity.value) == key), None)
-            if place is None:
+            number = next((number for number, entity in enumerate(values) if _key(entity.value) == key), None)
+            if number is None:
                 raise InvalidArgumentError(f"knob {name!r}", knobs[name], f"one of {_shortened(values)}")
-            places.append(place)
-            index += factor * place
+            value_indices.append(number)
+            index += factor * number
             factor *= len(values)
-        return ConfigEntity(self, index, tuple(places))
+        return ConfigEntity(self, index, tuple(value_indices))
 
     def _define(self, name: str, values: tuple[Entity, ...], outputs: int) -> list[Axis]:
         if name in self.knobs:
@@ -198,7 +198,7 @@ class ConfigSpace:
         if len({_key(entity.value) for entity in values}) < len(values):
             raise InvalidArgumentError(f"candidate of {name!r}", _shortened(values), "values that differ")
         self.knobs[name] = values
-        return [Axis(name, place) for place in range(outputs)]
+        return [Axis(name, number) for number in range(outputs)]
 
     def _values_of(self, name: str) -> tuple[Any, ...]:
         if name not in self.knobs:
@@ -227,8 +227,10 @@ class FallbackConfigEntity(ConfigSpace):
         if not isinstance(values[0], SplitEntity) or len(constraints) != len(values[0].size):
             raise InvalidArgumentError(f"constraints of {name!r}", list(constraints), "one for each loop of a split")
         rest, size = self._extents[name], list[int]()
-        for most in reversed(constraints):
-            size.append(max(factor for factor in range(1, rest + 1) if rest % factor == 0 and factor <= (most % 2**63)))
+        for limit in reversed(constraints):
+            size.append(
+                max(factor for factor in range(1, rest + 1) if rest % factor == 0 and factor <= (limit % 2**63))
+            )
             rest //= size[-1]
         self._chosen[name] = SplitEntity(tuple(size[::-1]))
 
@@ -248,10 +250,10 @@ class ConfigEntity:
 
     is_fallback = False
 
-    def __init__(self, space: ConfigSpace, index: int, places: tuple[int, ...]) -> None:
+    def __init__(self, space: ConfigSpace, index: int, value_indices: tuple[int, ...]) -> None:
         self.space = space
         self.index = index
-        self.places = places
+        self.value_indices = value_indices
         """The index of each knob's value among the knob's values."""
         self.errors: list[str] = []
 
@@ -259,7 +261,8 @@ class ConfigEntity:
     def values(self) -> dict[str, Any]:
         """The value of each knob."""
         return {
-            name: values[place] for (name, values), place in zip(self.space.knobs.items(), self.places, strict=True)
+            name: values[index]
+            for (name, values), index in zip(self.space.knobs.items(), self.value_indices, strict=True)
         }
 
     @property
@@ -269,12 +272,12 @@ class ConfigEntity:
 
     def numbers(self) -> tuple[float, ...]:
         """Return numbers for the cost model: the index of each knob's value, then the numbers of each value."""
-        said = (number for entity in self.values.values() for number in entity.numbers())
-        return (*map(float, self.places), *said)
+        of_values = (number for entity in self.values.values() for number in entity.numbers())
+        return (*map(float, self.value_indices), *of_values)
 
     def __getitem__(self, name: str) -> Any:
-        place = list(self.space.knobs).index(name) if name in self.space.knobs else 0
-        return self.space._values_of(name)[self.places[place] if self.places else 0]
+        knob_index = list(self.space.knobs).index(name) if name in self.space.knobs else 0
+        return self.space._values_of(name)[self.value_indices[knob_index] if self.value_indices else 0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.space)
@@ -282,7 +285,7 @@ class ConfigEntity:
     def define_knob(self, name: str, *definition: Any, **options: Any) -> list[Axis]:
         """Return the axes that the space returned for this name; the other definitions do the same."""
         value = self[name].value
-        return [Axis(name, place) for place in range(len(value) if isinstance(value, tuple) else 0)]
+        return [Axis(name, number) for number in range(len(value) if isinstance(value, tuple) else 0)]
 
     define_split = define_reorder = define_annotate = define_knob
     axis = reduce_axis = staticmethod(ConfigSpace.axis)
@@ -301,7 +304,7 @@ class ConfigEntity:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, ConfigEntity)
-            and self.places == other.places
+            and self.value_indices == other.value_indices
             and (self.space is other.space or self.entity == other.entity)
         )
 

@@ -69,7 +69,7 @@ class Instance:
 
     def instantiate(self, config: ConfigEntity) -> tuple[Schedule, list[te.Tensor]]:
         """Return the template's schedule for a configuration; refuse one that the template has rejected."""
-        fresh = ConfigEntity(config.space, config.index, config.places)
+        fresh = ConfigEntity(config.space, config.index, config.value_indices)
         result = self._called(fresh)
         if not fresh.valid():
             raise InvalidArgumentError("config", str(config), f"another one: {'; '.join(fresh.errors)}")

@@ -28,7 +28,7 @@ from tvmconv.lowering import (
     build_twin_function,
     with_alignment,
 )
-from tvmconv.lowering.workspace import Workspace, steps
+from tvmconv.lowering.workspace import Workspace, statements_of
 from tvmconv.problem.errors import InvalidArgumentError, WrongResultError
 from tvmconv.targets import backend_of, backend_on, device_of, resolve_target
 
@@ -54,7 +54,7 @@ def scheduled(task: Instance, config: ConfigEntity) -> tirx.PrimFunc:
     schedule, _ = task.instantiate(config)
     func = schedule.mod["main"]
     limit = task.target.attrs.get("max_threads_per_block")
-    if limit is not None and (threads := _most_threads(func)) > int(limit):  # the kernel would not start
+    if limit is not None and (threads := _max_threads(func)) > int(limit):  # the kernel would not start
         raise InvalidArgumentError("threads of a block", threads, f"at most {limit}")
     return with_alignment(as_scheduled(func, KERNEL_NAME), task.target)
 
@@ -65,8 +65,8 @@ def checked(call: Call, workspace: Workspace, module: Module, device: Device) ->
     arguments = [tvm.runtime.tensor(array, device) for array in expected.arrays]
     given = arguments + [tvm.runtime.empty(*parameter, device) for parameter in workspace.parameters]
     module[KERNEL_NAME](*given)
-    for place, name in expected.places.items():
-        assert_same(name, arguments[place].numpy(), expected.results[place], expected.tolerance)
+    for index, name in expected.outputs.items():
+        assert_same(name, arguments[index].numpy(), expected.results[index], expected.tolerance)
     return given
 
 
@@ -91,7 +91,7 @@ class _Expected:
     """The array for each argument of the kernel; outputs hold values that no kernel has written."""
     results: list[np.ndarray[Any, Any]]
     """The expected content of each array after the computation."""
-    places: dict[int, str]
+    outputs: dict[int, str]
     """The names of the outputs, by their indices among the arrays."""
     tolerance: float
     """The relative tolerance; see `assert_same`."""
@@ -115,8 +115,8 @@ def _expected(call: Call, kind: str, function: Any) -> _Expected:
         results = [each.numpy() for each in tensors]
         if all(np.isfinite(result).all() for result in results):
             break  # else there may be a logarithm, or a root, of a negative number
-    places = {place: tensor.name for place, tensor in enumerate(task.computation) if _is_output(tensor)}
-    return _Expected(arrays, results, places, _tolerance(func))
+    outputs = {index: tensor.name for index, tensor in enumerate(task.computation) if _is_output(tensor)}
+    return _Expected(arrays, results, outputs, _tolerance(func))
 
 
 def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: float) -> None:
@@ -135,8 +135,8 @@ def assert_same(name: str, got: np.ndarray, reference: np.ndarray, tolerance: fl
         near = difference <= tolerance * (size + np.sqrt(np.mean(size**2)))
         wrong = ~np.where(finite, near, (wide == exact) | (np.isnan(wide) & np.isnan(exact)))
     if wrong.any():
-        places = [tuple(map(int, place)) for place in np.argwhere(wrong)[:3]]
-        shown = ", ".join(f"{place}: {got[place]!s} for {reference[place]!s}" for place in places)
+        indices = [tuple(map(int, index)) for index in np.argwhere(wrong)[:3]]
+        shown = ", ".join(f"{index}: {got[index]!s} for {reference[index]!s}" for index in indices)
         raise AssertionError(f"{wrong.sum()} of {wrong.size} elements of {name} are wrong: {shown}")
 
 
@@ -175,10 +175,10 @@ def _operand(tensor: te.Tensor, draw: Any, rng: np.random.Generator) -> np.ndarr
     return np.resize(drawn.astype(dtype), shape)
 
 
-def _most_threads(func: tirx.PrimFunc) -> int:
+def _max_threads(func: tirx.PrimFunc) -> int:
     """Return the largest number of threads in a block of the function's kernels."""
-    most = 1
-    for step in steps(func.body.block):
+    max_threads = 1
+    for step in statements_of(func.body.block):
         extents: dict[str, int] = {}
 
         def visit(loop: tirx.For, extents: dict[str, int] = extents) -> None:
@@ -186,8 +186,8 @@ def _most_threads(func: tirx.PrimFunc) -> int:
                 extents[str(loop.thread_binding.thread_tag)] = int(loop.extent)
 
         tvm_ffi.structural_walk(step, [(tirx.For, visit)])
-        most = max(most, prod(extents.values()))
-    return most
+        max_threads = max(max_threads, prod(extents.values()))
+    return max_threads
 
 
 def _tolerance(func: tirx.PrimFunc) -> float:

@@ -43,7 +43,7 @@ class Axis(NamedTuple):
     """A loop in the result of a knob: `define_split` and the others return these, to define more knobs with."""
 
     knob: str
-    place: int
+    number: int
 
 
 class Entity:
@@ -102,7 +102,7 @@ class ReorderEntity(Entity):
     def apply(self, sch: Schedule, block: Any, loops: Sequence[Any]) -> list[Any]:
         """Reorder loops of a block; return them in the new order."""
         require_loops(sch, block, loops)
-        ordered = [loops[place] for place in self.perm]
+        ordered = [loops[index] for index in self.perm]
         sch.reorder(*ordered)
         return ordered
 
@@ -142,24 +142,24 @@ class AnnotateEntity(Entity):
         require_loops(sch, block, loops)
         loops = list(loops)
         if source is not None:
-            for stages, place in zip(source, self.anns, strict=True):
+            for stages, index in zip(source, self.anns, strict=True):
                 for stage in stages:
-                    sch.compute_at(stage, loops[int(place)])
+                    sch.compute_at(stage, loops[int(index)])
             return loops
         lengths = axis_lens or [int(sch.get(loop).extent) for loop in loops]
-        for place, ann in enumerate(self.anns):
+        for index, ann in enumerate(self.anns):
             if ann == "unroll":
-                if max_unroll is not None and lengths[place] > max_unroll:
-                    cfg.raise_error(f"a loop of {lengths[place]} is too long to unroll, above {max_unroll}")
-                sch.unroll(loops[place])
+                if max_unroll is not None and lengths[index] > max_unroll:
+                    cfg.raise_error(f"a loop of {lengths[index]} is too long to unroll, above {max_unroll}")
+                sch.unroll(loops[index])
             elif ann == "vec":
-                if vec_size is not None and lengths[place] not in vec_size:
-                    cfg.raise_error(f"a loop of {lengths[place]} is none to vectorize, which are {list(vec_size)}")
-                sch.vectorize(loops[place])
+                if vec_size is not None and lengths[index] not in vec_size:
+                    cfg.raise_error(f"a loop of {lengths[index]} is none to vectorize, which are {list(vec_size)}")
+                sch.vectorize(loops[index])
             elif ann == FUSED:
-                loops[place + 1] = sch.fuse(loops[place], loops[place + 1])
+                loops[index + 1] = sch.fuse(loops[index], loops[index + 1])
             elif ann != "none":
-                sch.bind(loops[place], ann)
+                sch.bind(loops[index], ann)
         return loops
 
 
@@ -197,8 +197,8 @@ def split_values(
     else:
         if num_outputs is None or num_outputs < 1:
             raise InvalidArgumentError(f"num_outputs of {name!r}", num_outputs, "how many loops the split makes")
-        most = inf if max_factor is None else max_factor
-        factors = [factor for factor in _factors(name, extent, policy) if factor <= most]
+        limit = inf if max_factor is None else max_factor
+        factors = [factor for factor in _factors(name, extent, policy) if factor <= limit]
         whole = policy == "factors" if no_tail is None else no_tail
         # AutoTVM's order, in which the size next to the outermost varies fastest.
         inner = (sizes[::-1] for sizes in product(factors, repeat=num_outputs - 1))
@@ -213,20 +213,21 @@ def reorder_values(
     name: str, axes: Sequence[Any], policy: str, options: Mapping[str, Any]
 ) -> tuple[ReorderEntity, ...]:
     """Return the values of a knob that reorders loops; see `ConfigSpace.define_reorder`."""
-    places = tuple(range(len(axes)))
+    indices = tuple(range(len(axes)))
     orders: list[tuple[int, ...]]
     if policy == "identity":
-        orders = [places]
+        orders = [indices]
     elif policy == "all":
-        orders = list(permutations(places))
+        orders = list(permutations(indices))
     elif policy == "interval_all":
         begin, end = options["interval"]
-        orders = [places[:begin] + inner + places[end:] for inner in permutations(places[begin:end])]
+        orders = [indices[:begin] + inner + indices[end:] for inner in permutations(indices[begin:end])]
     elif policy == "candidate":
-        orders = [tuple(_place(name, axes, axis) for axis in order) for order in options["candidate"]]
+        orders = [tuple(_axis_index(name, axes, axis) for axis in order) for order in options["candidate"]]
     elif policy in ("interleave", "interleave_cuda"):
         spatial, reduce = (
-            [[_place(name, axes, axis) for axis in chain] for chain in options[kind]] for kind in ("spatial", "reduce")
+            [[_axis_index(name, axes, axis) for axis in chain] for chain in options[kind]]
+            for kind in ("spatial", "reduce")
         )
         outer, inner = _merged([chain[:-1] for chain in spatial]), [chain[-1:] for chain in spatial]
         if policy == "interleave":
@@ -236,7 +237,7 @@ def reorder_values(
     else:
         known = "identity, all, interval_all, candidate, interleave or interleave_cuda"
         raise InvalidArgumentError(f"policy of {name!r}", policy, known)
-    if wrong := [order for order in orders if sorted(order) != list(places)]:
+    if wrong := [order for order in orders if sorted(order) != list(indices)]:
         raise InvalidArgumentError(f"reorder {name!r}", wrong[0], f"an order of all {len(axes)} axes")
     return tuple(map(ReorderEntity, orders))
 
@@ -306,12 +307,12 @@ def _checked(name: str, size: tuple[int, ...], extent: int, num_outputs: int | N
     return SplitEntity(size)
 
 
-def _place(name: str, axes: Sequence[Any], axis: Any) -> int:
-    for place, known in enumerate(axes):
+def _axis_index(name: str, axes: Sequence[Any], axis: Any) -> int:
+    for index, known in enumerate(axes):
         if known is axis or (isinstance(known, Axis | int | str) and known == axis):
-            return place
+            return index
         if isinstance(known, tvm_ffi.Object) and isinstance(axis, tvm_ffi.Object) and known.same_as(axis):
-            return place
+            return index
     raise InvalidArgumentError(f"reorder {name!r}", axis, "one of its axes")
 
 
@@ -321,5 +322,5 @@ def _merged(chains: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     if not any(left):
         return [()]
     longest = left.index(max(left))
-    rest = [chain[1:] if place == longest else chain for place, chain in enumerate(chains)]
+    rest = [chain[1:] if index == longest else chain for index, chain in enumerate(chains)]
     return [(chains[longest][0], *others) for others in _merged(rest)]

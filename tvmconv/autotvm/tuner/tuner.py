@@ -136,20 +136,20 @@ class Tuner(ABC):
             device = measure_option.device(trial.task)
             announce(trial, MeasureResult((), Status.STARTED, None, 0.0, time.time(), device))
 
-        def measure(inputs: Iterable[MeasureInput], over: Callable[[], bool]) -> None:
-            with closing(measure_option.measure(inputs, started, over)) as ended:
+        def measure(inputs: Iterable[MeasureInput], is_over: Callable[[], bool]) -> None:
+            with closing(measure_option.measure(inputs, started, is_over)) as ended:
                 for trial, result in ended:
                     self.update([trial], [result])
                     self._log(trial, result, si_prefix)
                     announce(trial, result)
 
-        def over() -> bool:
+        def is_over() -> bool:
             stale = early_stopping is not None and self.trials - self._best_trial >= early_stopping
             return self.trials >= n_trial or stale or stop()
 
-        if not over():
+        if not is_over():
             try:
-                measure(self._proposals(n_trial), over)
+                measure(self._proposals(n_trial), is_over)
             finally:
                 self._take_back()
         finalists = self._finalists()
@@ -185,11 +185,18 @@ class Tuner(ABC):
     def _log(self, trial: MeasureInput, result: MeasureResult, si_prefix: str) -> None:
         if logger.isEnabledFor(logging.DEBUG):
             best = inf if self.best is None else self.best[1].cost
-            current, most = (rate(self.task.flop, cost, si_prefix) for cost in (result.cost, best))
+            current, best_rate = (rate(self.task.flop, cost, si_prefix) for cost in (result.cost, best))
             what = result.reason or f"{1e6 * result.cost:.4g} µs"
-            unit, place = f"{si_prefix.strip()}FLOPS", f"{trial.stage.value} {self.trials}"
+            unit, progress = f"{si_prefix.strip()}FLOPS", f"{trial.stage.value} {self.trials}"
             logger.debug(
-                "%s\t%s: %.2f/%.2f\t%s: %s\t%s", place, unit, current, most, result.status.value, what, trial.config
+                "%s\t%s: %.2f/%.2f\t%s: %s\t%s",
+                progress,
+                unit,
+                current,
+                best_rate,
+                result.status.value,
+                what,
+                trial.config,
             )
 
     def _propose(self, size: int) -> list[Any]:
@@ -204,7 +211,7 @@ class Tuner(ABC):
         """Return the best few and the default, without those that failed, best first."""
         ranked = sorted((config for config, cost in self.costs.items() if cost < inf), key=self.costs.__getitem__)
         default = self.space.default
-        return [config for place, config in enumerate(ranked) if place < FINALISTS or config == default]
+        return [config for rank, config in enumerate(ranked) if rank < FINALISTS or config == default]
 
 
 def records_in(records: Iterable[Record]) -> list[Record]:

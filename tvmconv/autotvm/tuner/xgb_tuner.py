@@ -120,7 +120,7 @@ class XGBTuner(Tuner):
         if not (self.costs or self._similar):
             return self.sample(size)
         configs = list(self.unmeasured)
-        rows = self._rows[[self._places[config] for config in configs]]
+        rows = self._rows[[self._row_numbers[config] for config in configs]]
         strangers = self.sample(int(self.rng.binomial(size, self.random_share)))
         chosen = [configs[i] for i in self._pick(rows, size)]
         return list(dict.fromkeys([*strangers, *chosen]))[:size]
@@ -130,9 +130,9 @@ class XGBTuner(Tuner):
         return matrix(self.task, self.space.configs)
 
     @cached_property
-    def _places(self) -> dict[Any, int]:
+    def _row_numbers(self) -> dict[Any, int]:
         """The row of each configuration in the matrix of all."""
-        return {config: place for place, config in enumerate(self.space.configs)}
+        return {config: number for number, config in enumerate(self.space.configs)}
 
     def _pick(self, rows: Matrix, size: int) -> list[int]:
         """Return the rows to try next: with a high score, and unlike each other."""

@@ -32,6 +32,6 @@ def input_elements(workload: ConvWorkload, padded: te.Tensor, height: int) -> El
     def element(
         n: tirx.PrimExpr, c: tirx.PrimExpr, h: tirx.PrimExpr, v: tirx.PrimExpr, r: tirx.Var, s: tirx.Var
     ) -> tirx.PrimExpr:
-        return padded[workload.x_layout.place(n, c, h * sh + r * dh, v * sw + s * dw)]
+        return padded[workload.x_layout.memory_index(n, c, h * sh + r * dh, v * sw + s * dw)]
 
     return element

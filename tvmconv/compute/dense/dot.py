@@ -68,7 +68,7 @@ def dot(
     workload: ConvWorkload,
     instruction: DotInstruction,
     tile: tuple[int, int, int],
-    own_channels: int,
+    group_depth: int,
     staged: Layout | None,
     rows_of: ConvWorkload | None = None,
 ) -> list[te.Tensor]:
@@ -77,9 +77,9 @@ def dot(
     Returns the operands in the order of `workload.operands`. Where `is_row` is true the rows of a plane are joined: x
     is (N, C, 1, H * W), and the output (N, K, 1, H * W). Sums of integers are exact.
 
-    `tile` rounds the channels, rows and columns of "dot" up to whole tiles, and `own_channels` is the number of input
+    `tile` rounds the channels, rows and columns of "dot" up to whole tiles, and `group_depth` is the number of input
     channels of a group, rounded up to whole instructions. With `staged`, a layout, there is the stage "pad" in that
-    layout, with `own_channels` channels for each group and zeros around planes; else the sums read x directly, and
+    layout, with `group_depth` channels for each group and zeros around planes; else the sums read x directly, and
     outputs past the end of a plane read what its last outputs read. "packed" is the weight in blocks of the tile's
     channels. "offsets", (K,), is the sum of each filter's weights times the number that stands for zero; "sums"
     subtracts it, or "groups", which is there with several groups. Where that number is 0 there are neither "offsets"
@@ -99,22 +99,22 @@ def dot(
     block, rows, columns = tile
     sizes = workload.output_size
     height, width = (-(-size // step) * step for size, step in zip(sizes, (rows, columns), strict=True))
-    packed = packed_weight(w, workload, block, own_channels, instruction.second)
+    packed = packed_weight(w, workload, block, group_depth, instruction.second)
     channels = int(packed.shape[0]) * block
     layout, size = staged or workload.x_layout, workload.read_by((height, width))
-    source = padded_factors(x, workload, instruction, layout, size, own_channels, rows_of) if staged else x
+    source = padded_factors(x, workload, instruction, layout, size, group_depth, rows_of) if staged else x
     (sh, sw), (dh, dw) = workload.stride, workload.dilation
-    c = te.reduce_axis((0, own_channels), name="c")
+    c = te.reduce_axis((0, group_depth), name="c")
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
-    def within(place: tirx.PrimExpr, size: int, rounded: int) -> tirx.PrimExpr:
-        return place if staged or size == rounded else te.min(place, size - 1)
+    def within(index: tirx.PrimExpr, size: int, rounded: int) -> tirx.PrimExpr:
+        return index if staged or size == rounded else te.min(index, size - 1)
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         channel = c if workload.groups == 1 else k // (channels // workload.groups) * c.dom.extent + c
         row, column = within(h, sizes[0], height) * sh + r * dh, within(v, sizes[1], width) * sw + s * dw
-        element = source[layout.place(n, channel, row, column)]
+        element = source[layout.memory_index(n, channel, row, column)]
         if not staged:
             element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
         weight = as_term(packed[k // block, c, r, s, k % block], instruction.second, instruction.sums)
@@ -151,7 +151,7 @@ def filter_rows(w: te.Tensor, workload: ConvWorkload, rows: ConvWorkload) -> te.
     taps = workload.kernel[1]
 
     def value(k: tirx.Var, q: tirx.Var, r: tirx.Var, s: tirx.Var) -> tirx.PrimExpr:
-        return w[workload.weight_layout.place(k, q // taps, r, q % taps + s)]
+        return w[workload.weight_layout.memory_index(k, q // taps, r, q % taps + s)]
 
     return te.compute(rows.w_shape, value, name="filter_rows")
 
@@ -171,7 +171,7 @@ def padded_factors(
     and x is the operand of `rows_of`: see `with_rows_as_channels`.
     """
     top, left, _, _ = workload.padding
-    (height, width), own = size, workload.w_shape[1]
+    (height, width), group_channels = size, workload.w_shape[1]
 
     def in_row(c: tirx.PrimExpr, v: tirx.PrimExpr) -> tuple[tirx.PrimExpr, tirx.PrimExpr]:
         """Return the channel and the column of x that tap-channel c of output column v reads."""
@@ -179,20 +179,20 @@ def padded_factors(
         taps = rows_of.kernel[1]
         return c // taps, v * rows_of.stride[1] + c % taps * rows_of.dilation[1] - rows_of.padding[1]
 
-    def value(*place: tirx.Var) -> tirx.PrimExpr:
-        n, c, h, v = layout.logical(*place)
-        tests = [] if channels == own else [c % channels < own]
+    def value(*index: tirx.Var) -> tirx.PrimExpr:
+        n, c, h, v = layout.logical(*index)
+        tests = [] if channels == group_channels else [c % channels < group_channels]
         tests += [h >= top] if top else []
         tests += [h - top < workload.height] if height > top + workload.height else []
         tests += [v >= left] if left else []
         tests += [v - left < workload.width] if width > left + workload.width else []
-        c = c if channels == own else c // channels * own + c % channels
+        c = c if channels == group_channels else c // channels * group_channels + c % channels
         if rows_of is None:
-            element = x[workload.x_layout.place(n, c, h - top, v - left)]
+            element = x[workload.x_layout.memory_index(n, c, h - top, v - left)]
         else:
             channel, column = in_row(c, v)
             tests += [column >= 0, column < rows_of.width]
-            element = x[rows_of.x_layout.place(n, channel, h - top, column)]
+            element = x[rows_of.x_layout.memory_index(n, channel, h - top, column)]
         element = as_factor(element, workload.dtype, instruction.first, workload.zero_point)
         zero = tirx.const(zero_of(workload, instruction.first), instruction.first)
         return tirx.if_then_else(tirx.all(*tests), element, zero) if tests else element

@@ -18,7 +18,7 @@ def im2win(workload: ConvWorkload, tile: tuple[int, int, int] = (1, 1, 1)) -> li
     """Return the TE definition, in the stages "pad", "windows", "packed", "im2win", "output" and, if any, "groups".
 
     Operands, result and `tile` are as for `direct`. "windows" is the transform, (N, C, Ho, W, R), where W counts padded
-    columns: a column's R elements are one dimension, in the same place in memory as `x*R + r`. With kernel height and
+    columns: a column's R elements are one dimension, at the address of `x*R + r`. With kernel height and
     stride alike it is as large as the input, else R / sh times that.
     """
     return summed_in_tiles(workload, tile, "im2win", "sr", window_elements)

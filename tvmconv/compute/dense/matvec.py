@@ -27,22 +27,22 @@ def matvec(workload: ConvWorkload, vector: int, lanes: int, ahead: int, rows: in
     operands, sums = epilogue_operands(workload), workload.storage.sums
     vectors, outputs = workload.in_channels // vector, workload.out_channels
     chunks = -(-vectors // (lanes * ahead))
-    wanted = -(-outputs // rows) * rows
+    rounded_outputs = -(-outputs // rows) * rows
 
     whole = chunks * ahead * lanes == vectors
 
-    def vector_of(factor: te.Tensor, place: tirx.PrimExpr, at: tuple[tirx.Var, tirx.Var, tirx.Var]) -> tirx.PrimExpr:
-        step, lane, element = at
+    def vector_of(factor: te.Tensor, row: tirx.PrimExpr, index: tuple[tirx.Var, tirx.Var, tirx.Var]) -> tirx.PrimExpr:
+        step, lane, element = index
         number = step * lanes + lane
         layout = workload.x_layout if factor is x else workload.weight_layout
         nearest = number if whole else tirx.min(number, vectors - 1)
-        return factor(*layout.place(place, nearest * vector + element, 0, 0))
+        return factor(*layout.memory_index(row, nearest * vector + element, 0, 0))
 
     shape = (chunks * ahead, lanes, vector)
     pixels = te.compute((workload.batch, *shape), lambda n, *at: vector_of(x, n, at), name="pixels")
     weights = te.compute(
-        (wanted, *shape),
-        lambda k, *at: vector_of(w, k if wanted == outputs else tirx.min(k, outputs - 1), at),
+        (rounded_outputs, *shape),
+        lambda k, *at: vector_of(w, k if rounded_outputs == outputs else tirx.min(k, outputs - 1), at),
         name="weights",
     )
     chunk, step, element = (
@@ -50,19 +50,21 @@ def matvec(workload: ConvWorkload, vector: int, lanes: int, ahead: int, rows: in
         for name, extent in (("chunk", chunks), ("step", ahead), ("element", vector))
     )
 
-    def part(n: tirx.Var, k: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
-        place = chunk * ahead + step, lane, element
-        factor = pixels(n, *place).astype(sums)
+    def lane_sum(n: tirx.Var, k: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
+        vector_index = chunk * ahead + step, lane, element
+        factor = pixels(n, *vector_index).astype(sums)
         if workload.zero_point:
             factor = factor - tirx.const(workload.zero_point, sums)
-        term = factor * weights(k, *place).astype(sums)
+        term = factor * weights(k, *vector_index).astype(sums)
         if not whole:
             inside = (chunk * ahead + step) * lanes + lane < vectors
             term = tirx.if_then_else(inside, term, tirx.const(0, sums))
         return te.sum(term, axis=[chunk, step, element])
 
-    parts = te.compute((workload.batch, wanted, lanes), part, name="parts")
+    parts = te.compute((workload.batch, rounded_outputs, lanes), lane_sum, name="parts")
     lane = te.reduce_axis((0, lanes), name="lane")
-    product = te.compute((workload.batch, wanted), lambda n, k: te.sum(parts[n, k, lane], axis=lane), name="product")
+    product = te.compute(
+        (workload.batch, rounded_outputs), lambda n, k: te.sum(parts[n, k, lane], axis=lane), name="product"
+    )
     planes = te.compute((workload.batch, outputs, 1, 1), lambda n, k, h, v: product[n, k], name="planes")
     return [x, w, *operands.values(), epilogue(planes, workload, operands)]

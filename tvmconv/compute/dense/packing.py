@@ -7,9 +7,11 @@ from tvm import te, tirx
 from tvmconv.problem.workload import ConvWorkload
 
 
-def in_type(value: tirx.PrimExpr, dtype: str, wanted: str) -> tirx.PrimExpr:
+def in_type(value: tirx.PrimExpr, dtype: str, out_dtype: str) -> tirx.PrimExpr:
     """Return an element in another type; bfloat16 in uint16 keeps its bits."""
-    return tirx.reinterpret(wanted, value) if dtype == "bfloat16" and wanted == "uint16" else value.astype(wanted)
+    return (
+        tirx.reinterpret(out_dtype, value) if dtype == "bfloat16" and out_dtype == "uint16" else value.astype(out_dtype)
+    )
 
 
 def packed_weight(
@@ -20,15 +22,17 @@ def packed_weight(
     The depth is C / groups or more. A block has channels of one group: the last block of each group is filled up with
     zeros, and so is the depth. Elements are converted to `dtype`, where that is given.
     """
-    channels, own_depth, dtype = workload.multiplier, workload.w_shape[1], dtype or w.dtype
-    depth = own_depth if depth is None else depth
+    channels, group_channels, dtype = workload.multiplier, workload.w_shape[1], dtype or w.dtype
+    depth = group_channels if depth is None else depth
     blocks = -(-channels // block)
 
     def value(b: tirx.Var, c: tirx.Var, r: tirx.Var, s: tirx.Var, ki: tirx.Var) -> tirx.PrimExpr:
         q = b % blocks * block + ki
         k = b * block + ki if channels % block == 0 else b // blocks * channels + q
-        tests = ([] if channels % block == 0 else [q < channels]) + ([] if depth == own_depth else [c < own_depth])
-        weight = in_type(w[workload.weight_layout.place(k, c, r, s)], w.dtype, dtype)
+        tests = ([] if channels % block == 0 else [q < channels]) + (
+            [] if depth == group_channels else [c < group_channels]
+        )
+        weight = in_type(w[workload.weight_layout.memory_index(k, c, r, s)], w.dtype, dtype)
         return tirx.if_then_else(tirx.all(*tests), weight, tirx.const(0, dtype)) if tests else weight
 
     return te.compute((workload.groups * blocks, depth, *workload.kernel, block), value, name="packed")
@@ -39,7 +43,7 @@ def weighted_zero(w: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
     c, r, s = (te.reduce_axis((0, extent), name=name) for name, extent in zip("crs", workload.w_shape[1:], strict=True))
 
     def product(k: tirx.Var) -> tirx.PrimExpr:
-        weight = w[workload.weight_layout.place(k, c, r, s)].astype(workload.storage.sums)
+        weight = w[workload.weight_layout.memory_index(k, c, r, s)].astype(workload.storage.sums)
         return te.sum(weight * tirx.const(zero, workload.storage.sums), axis=[c, r, s])
 
     return te.compute((workload.out_channels,), product, name="offsets")
@@ -56,8 +60,8 @@ def in_groups(accumulated: te.Tensor, workload: ConvWorkload, offsets: te.Tensor
     batch, rounded, *size = accumulated.shape
     channels = rounded // workload.groups
 
-    def value(n: tirx.Var, k: tirx.PrimExpr, place: tirx.PrimExpr, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
-        summed = accumulated[n, place, h, v]
+    def value(n: tirx.Var, k: tirx.PrimExpr, rounded_k: tirx.PrimExpr, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
+        summed = accumulated[n, rounded_k, h, v]
         return summed if offsets is None else summed - offsets[k]
 
     if workload.groups == 1:

@@ -29,7 +29,7 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
 
     A plane whose size is known only when the kernel runs is in T tiles of `vectors * lanes` pixels, where T is a
     variable: x is (N, C, T, vectors * lanes). Lowering maps the tiles to the plane, the last one so that it ends where
-    the plane ends (`lowering.open_sizes.pixels.in_planes`).
+    the plane ends (`lowering.open_sizes.pixels.with_open_planes`).
     """
     plane = prod(workload.output_size)
     if isinstance(plane, int):
@@ -56,8 +56,8 @@ def pointwise(workload: ConvWorkload, block: int = 1, vectors: int = 1, lanes: i
 
     accumulated = te.compute((row.batch, channels, row.height, count, lanes), accumulate, name="pointwise")
 
-    def in_place(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
+    def sum_of_pixel(n: tirx.Var, k: tirx.Var, h: tirx.Var, p: tirx.Var) -> tirx.PrimExpr:
         return accumulated[n, k, h, p // lanes, (p - first(p // lanes)) % lanes]
 
-    pixels = te.compute((row.batch, channels, row.height, plane), in_place, name="pixels")
+    pixels = te.compute((row.batch, channels, row.height, plane), sum_of_pixel, name="pixels")
     return [x, w, *operands.values(), epilogue(in_groups(pixels, row), row, operands)]

@@ -96,8 +96,8 @@ def sparse_rows(workload: ConvWorkload, rows: int, vectors: int, lanes: int) -> 
     def accumulate(
         n: tirx.Var, b: tirx.Var, k: tirx.Var, t: tirx.Var, vector: tirx.Var, lane: tirx.Var
     ) -> tirx.PrimExpr:
-        place = t * tile + vector * lanes + lane + r * dh // sh * pitch + s * dw // sw
-        element = staged[n, b, c, r * dh % sh, s * dw % sw, place // pitch, place % pitch]
+        pixel_index = t * tile + vector * lanes + lane + r * dh // sh * pitch + s * dw // sw
+        element = staged[n, b, c, r * dh % sh, s * dw % sw, pixel_index // pitch, pixel_index % pitch]
         return te.sum(element * w[k, c, r, s], axis=[c, r, s])
 
     shape = (workload.batch, bands, workload.out_channels, tiles, vectors, lanes)

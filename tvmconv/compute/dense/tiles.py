@@ -48,8 +48,8 @@ def summed_in_tiles(
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
-    def within(place: tirx.PrimExpr, size: int, rounded: int) -> tirx.PrimExpr:
-        return te.min(place, size - 1) if channels_last and size != rounded else place
+    def within(index: tirx.PrimExpr, size: int, rounded: int) -> tirx.PrimExpr:
+        return te.min(index, size - 1) if channels_last and size != rounded else index
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         channel = c if workload.groups == 1 else k // (channels // workload.groups) * w.shape[1] + c

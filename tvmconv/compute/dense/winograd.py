@@ -85,7 +85,7 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
 
     def block_of_channels(n: tirx.Var, c: tirx.Var, h: tirx.Var, v: tirx.Var, i: tirx.Var) -> tirx.PrimExpr:
         channel = _within(c * lanes + i, channels, lanes)
-        return padded[workload.x_layout.place(n, channel, h, v)].astype(sums)
+        return padded[workload.x_layout.memory_index(n, channel, h, v)].astype(sums)
 
     size = (padded.shape[axis] for axis in workload.x_layout.spatial)
     blocks = te.compute((workload.batch, depth // lanes, *size, lanes), block_of_channels, name="blocks")
@@ -94,8 +94,8 @@ def winograd(workload: ConvWorkload, tile: WinogradTile) -> list[te.Tensor]:
         n: tirx.Var, b: tirx.Var, p: tirx.Var, q: tirx.Var, c: tirx.Var, t: tirx.Var, i: tirx.Var
     ) -> tirx.PrimExpr:
         t = t if rounded is count else tirx.min(t, count - 1)
-        panel, place = t // (lines * across), t % (lines * across)
-        line, column = place // across, panel * across + place % across
+        panel, of_panel = t // (lines * across), t % (lines * across)
+        line, column = of_panel // across, panel * across + of_panel % across
         image, row = (n, line) if tile.images == 1 else (n * tile.images + line // tile.rows, line % tile.rows)
         h, v = (b * tile.rows + row) * step, column * step
         return transformed(matrices.input, p, q, lambda r, s: blocks[image, c, h + r, v + s, i])
@@ -165,7 +165,7 @@ def _coefficient(matrix: Matrix, row: tirx.PrimExpr, column: int) -> tirx.PrimEx
     """Return an element of a matrix whose row is an expression of TVM: a chain of selects by the row."""
     values = [float(each[column]) for each in matrix]
     usual = max(values, key=values.count)
-    others = [(place, tirx.const(value, "float32")) for place, value in enumerate(values) if value != usual]
+    others = [(index, tirx.const(value, "float32")) for index, value in enumerate(values) if value != usual]
     return reduce(lambda rest, each: tirx.Select(row == each[0], each[1], rest), others, tirx.const(usual, "float32"))
 
 

@@ -43,15 +43,15 @@ def depthwise(workload: ConvWorkload, tile: tuple[int, int] = (1, 1), lanes: int
     operands = epilogue_operands(workload)
     rounded = tuple(in_tiles(size, step) for size, step in zip(workload.output_size, tile, strict=True))
     padded, surplus = padded_input(x, workload, (rounded[0], rounded[1]), lanes, exact)
-    taps = te.compute(w.shape, lambda *place: w[place].astype(exact), name="packed") if exact else w
+    taps = te.compute(w.shape, lambda *index: w[index].astype(exact), name="packed") if exact else w
     (sh, sw), (dh, dw), m, layout = workload.stride, workload.dilation, workload.multiplier, workload.x_layout
     r = te.reduce_axis((0, workload.kernel[0]), name="r")
     s = te.reduce_axis((0, workload.kernel[1]), name="s")
 
     def accumulate(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         c, row, column = k // m, h * sh + r * dh, surplus + v * sw + s * dw
-        place = (n, c, row, column // lanes, column % lanes) if lanes > 1 else layout.place(n, c, row, column)
-        element = padded[place]
+        index = (n, c, row, column // lanes, column % lanes) if lanes > 1 else layout.memory_index(n, c, row, column)
+        element = padded[index]
         return te.sum(element.astype(sum_type) * taps[k // m, k % m, r, s].astype(sum_type), axis=[r, s])
 
     accumulated = te.compute((workload.batch, workload.out_channels, *rounded), accumulate, name="depthwise")

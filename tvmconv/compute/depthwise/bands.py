@@ -54,7 +54,7 @@ def lanes(workload: ConvWorkload) -> int:
     return gcd(columns_of(workload, VECTOR_BYTES), workload.width)
 
 
-def in_planes(workload: ConvWorkload) -> ConvWorkload:
+def sequences_as_rows(workload: ConvWorkload) -> ConvWorkload:
     """Return a workload in which sequences, images of one row, are rows of one image; other workloads as they are."""
     if workload.height > 1 or workload.kernel[0] > 1 or workload.output_size[0] > 1:
         return workload
@@ -81,8 +81,9 @@ def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Te
     """Return the TE definition, in the stages "lines", "packed", "taps", "product", "sums", "planes" and "output".
 
     Returns x (N, C, H, W) and w (C, 1, R, S), the epilogue's operands, and the output. `tile` is the rows and columns
-    of outputs in a tile, of planes as `in_planes` has them. "lines" is the input as tiles read it, with zeros around
-    it: (N, C, row tiles, column tiles, rows, vectors, columns of a vector), of the rows and columns in `lines_read`.
+    of outputs in a tile, of planes as `sequences_as_rows` has them. "lines" is the input as tiles read it, with zeros
+    around it: (N, C, row tiles, column tiles, rows, vectors, columns of a vector), for the rows and columns that
+    `lines_read` returns.
     "packed" has the rows of taps among zeros, (C, R, 2, columns), in two copies: a pair of taps under an even output
     begins at an even index in the first copy, and under an odd output in the second, which is shifted by a column;
     "taps" is "packed" in vectors. "product" has the sums in the order of the registers of tensor cores, (N, C, row
@@ -93,33 +94,33 @@ def depthwise_bands(workload: ConvWorkload, tile: tuple[int, int]) -> list[te.Te
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
     operands, (rows, columns), sums = epilogue_operands(workload), tile, workload.storage.sums
-    planes = in_planes(workload)
+    planes = sequences_as_rows(workload)
     lines, taps = _lines(x, planes, tile, planes is not workload), _taps(w, workload)
     (first_row, *_), (first_column, *_) = lines_read(planes, tile)
     width, vector = lanes(workload), columns_of(workload, VECTOR_BYTES)
     r, read = te.reduce_axis((0, workload.kernel[0]), name="r"), te.reduce_axis((0, reach(workload)), name="read")
 
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
-        *which, eight, band, two, odd, pair, own = axes
-        row, column = eight * EIGHT + pair * 2 + own + r - first_row, band * BAND + read - first_column
+        *which, eight, band, two, odd, pair, row_of_pair = axes
+        row, column = eight * EIGHT + pair * 2 + row_of_pair + r - first_row, band * BAND + read - first_column
         tap, s = read - two * 2 + BEFORE, read - two * 2 - odd - surplus(workload)
         inside = [row >= 0, row < lines.shape[4], column >= 0, column < lines.shape[5] * width]
         inside += [s >= 0, s < workload.kernel[1]]
-        place = *which, row, column // width, column % width
-        pixel = lines[place].astype(sums)
+        index = *which, row, column // width, column % width
+        pixel = lines[index].astype(sums)
         term = pixel * taps[which[1], r, odd, tap // vector, tap % vector].astype(sums)
         return te.sum(tirx.if_then_else(tirx.all(*inside), term, tirx.const(0, sums)), axis=[r, read])
 
     shape = (*lines.shape[:4], rows // EIGHT, columns // BAND, EIGHT, 2, EIGHT // 2, 2)
     product = te.compute(shape, accumulate, name="product")
-    tiled = te.compute(shape, lambda *place: product[place], name="sums")
+    tiled = te.compute(shape, lambda *index: product[index], name="sums")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         n, h = (n, h) if planes is workload else (0, n)
         row, column = h % rows, v % columns
         tiles = n, k, h // rows, v // columns, row // EIGHT, column // BAND
-        place = *tiles, column % BAND // 2, column % 2, row % EIGHT // 2, row % 2
-        return tiled[place]
+        index = *tiles, column % BAND // 2, column % 2, row % EIGHT // 2, row % 2
+        return tiled[index]
 
     gathered = te.compute((workload.batch, workload.out_channels, *workload.output_size), gather, name="planes")
     return [x, w, *operands.values(), epilogue(gathered, workload, operands)]
@@ -136,8 +137,8 @@ def _lines(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int], of_seque
         n, c, y, xs, row, vector, lane = axes
         h, v = y * rows + row - top, xs * (columns // width) + vector - left // width
         inside = tirx.all(h >= 0, h < workload.height, v >= 0, v < workload.width // width)
-        place = *((h, c, 0) if of_sequences else (n, c, h)), v * width + lane
-        return tirx.if_then_else(inside, x[place], tirx.const(0, x.dtype))
+        index = *((h, c, 0) if of_sequences else (n, c, h)), v * width + lane
+        return tirx.if_then_else(inside, x[index], tirx.const(0, x.dtype))
 
     shape = (workload.batch, workload.in_channels, *tiles, len(rows_read), len(columns_read) // width, width)
     return te.compute(shape, element, name="lines")
@@ -147,8 +148,8 @@ def _taps(w: te.Tensor, workload: ConvWorkload) -> te.Tensor:
     """Return the stage "taps" of `depthwise_bands`, after "packed"."""
     vector = columns_of(workload, VECTOR_BYTES)
 
-    def element(k: tirx.Var, r: tirx.Var, odd: tirx.Var, place: tirx.Var) -> tirx.PrimExpr:
-        s = place - odd - (BEFORE + surplus(workload))
+    def element(k: tirx.Var, r: tirx.Var, odd: tirx.Var, column: tirx.Var) -> tirx.PrimExpr:
+        s = column - odd - (BEFORE + surplus(workload))
         return tirx.if_then_else(tirx.all(s >= 0, s < workload.kernel[1]), w[k, 0, r, s], tirx.const(0, w.dtype))
 
     packed = te.compute(

@@ -17,14 +17,14 @@ from ..dense.packing import weighted_zero
 from ..epilogue import epilogue, epilogue_operands
 
 
-def steps_of(workload: ConvWorkload, terms: int) -> int:
+def row_instructions(workload: ConvWorkload, terms: int) -> int:
     """Return the number of instructions for a row of the kernel, of `terms` taps each."""
     return -(-workload.kernel[1] // terms)
 
 
 def neighbours(workload: ConvWorkload, terms: int) -> int:
     """Return the number of adjacent outputs that are computed from the same columns: these have all their windows."""
-    return (steps_of(workload, terms) * terms - workload.kernel[1]) // workload.stride[1] + 1
+    return (row_instructions(workload, terms) * terms - workload.kernel[1]) // workload.stride[1] + 1
 
 
 def depthwise_dot(workload: ConvWorkload, instruction: DotInstruction, tile: tuple[int, int]) -> list[te.Tensor]:
@@ -40,7 +40,7 @@ def depthwise_dot(workload: ConvWorkload, instruction: DotInstruction, tile: tup
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
     operands = epilogue_operands(workload)
     lanes, terms = instruction.lanes, instruction.terms
-    steps, side_by_side = steps_of(workload, terms), neighbours(workload, terms)
+    steps, side_by_side = row_instructions(workload, terms), neighbours(workload, terms)
     rows, columns = (-(-size // step) * step for size, step in zip(workload.output_size, tile, strict=True))
     (sh, sw), dh, (kernel_rows, kernel_columns) = workload.stride, workload.dilation[0], workload.kernel
     blocks, windows = workload.out_channels // lanes, columns // side_by_side

@@ -37,7 +37,7 @@ def neighbours(workload: ConvWorkload) -> int:
     return 2 if workload.layout == "NHWC" else 1
 
 
-def copied(workload: ConvWorkload, channels: int) -> tuple[int, int, int]:
+def copied_runs(workload: ConvWorkload, channels: int) -> tuple[int, int, int]:
     """Return how `channels` planes of an image are copied: contiguous runs, vectors of a run, elements of a vector.
 
     In NHWC a run is a pixel, in NCHW all of the planes.
@@ -54,25 +54,25 @@ def depthwise_planes(workload: ConvWorkload, images: int, channels: int) -> list
 
     Returns the operands in the order of `workload.operands`; x and the output are in NCHW or in NHWC. `images` of the
     batch and `channels` are computed together. "lines" has planes in the order of memory, (N, C / channels, runs,
-    vectors, lanes) as `copied` returns them, and "taps" the filters, (C / channels, channels, R, S). "product" has sums
-    in the order of the registers of tensor cores: (N, C, groups of eight rows, bands, pairs of columns, columns of a
-    pair, pairs of rows, rows of a pair). With two images side by side the first dimension is N / 2, and in place of
-    pairs of columns and columns of a pair there are eight columns and two images.
+    vectors, lanes) as `copied_runs` returns them, and "taps" the filters, (C / channels, channels, R, S). "product" has
+    sums in the order of the registers of tensor cores: (N, C, groups of eight rows, bands, pairs of columns, columns of
+    a pair, pairs of rows, rows of a pair). With two images side by side the first dimension is N / 2, and there are
+    eight columns and two images instead of pairs of columns and columns of a pair.
     """
     x = te.placeholder(*workload.operands["x"], name="x")
     w = te.placeholder(workload.w_shape, workload.storage.weight, name="w")
-    operands, sums, last = epilogue_operands(workload), workload.storage.sums, workload.layout == "NHWC"
+    operands, sums, is_nhwc = epilogue_operands(workload), workload.storage.sums, workload.layout == "NHWC"
     (height, width), (top, left, _, _), kernel = (workload.height, workload.width), workload.padding, workload.kernel
     (rows, bands), together = eights(workload), side_by_side(workload, images)
-    pixels, vectors, lanes = copied(workload, channels)
+    pixels, vectors, lanes = copied_runs(workload, channels)
     blocks = workload.in_channels // channels
 
     def element(n: tirx.Var, block: tirx.Var, pixel: tirx.Var, vector: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
-        place = vector * lanes + lane
-        if last:
-            return x[n, pixel // width, pixel % width, block * channels + place]
-        channel, at = block * channels + place // (height * width), place % (height * width)
-        return x[n, channel, at // width, at % width]
+        offset = vector * lanes + lane
+        if is_nhwc:
+            return x[n, pixel // width, pixel % width, block * channels + offset]
+        channel, pixel_index = block * channels + offset // (height * width), offset % (height * width)
+        return x[n, channel, pixel_index // width, pixel_index % width]
 
     lines = te.compute((workload.batch, blocks, pixels, vectors, lanes), element, name="lines")
     taps = te.compute(
@@ -81,23 +81,23 @@ def depthwise_planes(workload: ConvWorkload, images: int, channels: int) -> list
     r, s = te.reduce_axis((0, kernel[0]), name="r"), te.reduce_axis((0, kernel[1]), name="s")
 
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
-        n, k, eight, band, two, own, pair, odd = axes
-        row, column = rows * (2 * pair + odd) + eight + r - top, band * BAND + 2 * two + own + s - left
+        n, k, eight, band, two, column_of_pair, pair, odd = axes
+        row, column = rows * (2 * pair + odd) + eight + r - top, band * BAND + 2 * two + column_of_pair + s - left
         if together == 2:
-            n, column = 2 * n + own, two + s - left
+            n, column = 2 * n + column_of_pair, two + s - left
         block, channel, pixel = k // channels, k % channels, row * width + column
-        if last:
-            place = n, block, pixel, channel // lanes, channel % lanes
+        if is_nhwc:
+            index = n, block, pixel, channel // lanes, channel % lanes
         else:
-            at = channel * (height * width) + pixel
-            place = n, block, 0, at // lanes, at % lanes
+            offset = channel * (height * width) + pixel
+            index = n, block, 0, offset // lanes, offset % lanes
         inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
-        term = lines[place].astype(sums) * taps[block, channel, r, s].astype(sums)
+        term = lines[index].astype(sums) * taps[block, channel, r, s].astype(sums)
         return te.sum(tirx.if_then_else(inside, term, tirx.const(0, sums)), axis=[r, s])
 
     shape = (workload.batch // together, workload.in_channels, rows, bands, EIGHT, 2, EIGHT // 2, 2)
     product = te.compute(shape, accumulate, name="product")
-    tiled = te.compute(shape, lambda *place: product[place], name="sums")
+    tiled = te.compute(shape, lambda *index: product[index], name="sums")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         of_row = h // rows // 2, h // rows % 2

@@ -27,7 +27,7 @@ class Phases:
     kernel: int
     stride: int
     dilation: int
-    before: int
+    padding: int
     """The padding above, or to the left."""
 
     @property
@@ -51,26 +51,26 @@ class Phases:
     def tap(self, phase: Any, number: Any) -> Any:
         """Return the index in the kernel of a phase's tap; `number` counts the taps that the phase reads."""
         inverse = pow(self.rise, -1, self.step)
-        return (phase + self.before) // self.common * inverse % self.step + number * self.step
+        return (phase + self.padding) // self.common * inverse % self.step + number * self.step
 
     def offset(self, phase: Any, number: Any) -> Any:
         """Return the row of the output that a tap is multiplied with, less the number of the input row in its phase."""
-        return (phase + self.before - self.tap(phase, 0) * self.dilation) // self.stride - number * self.rise
+        return (phase + self.padding - self.tap(phase, 0) * self.dilation) // self.stride - number * self.rise
 
     def reads(self, phase: Any, number: Any) -> Any:
         """Return the condition that a phase has a tap with this number."""
-        return tirx.all((phase + self.before) % self.common == 0, self.tap(phase, number) < self.kernel)
+        return tirx.all((phase + self.padding) % self.common == 0, self.tap(phase, number) < self.kernel)
 
     @property
     def offsets(self) -> tuple[int, int]:
         """The smallest and the largest offset of all phases and taps."""
-        found = [
+        offsets = [
             self.offset(phase, number)
             for phase in range(self.stride)
             for number in range(self.taps)
-            if (phase + self.before) % self.common == 0 and self.tap(phase, number) < self.kernel
+            if (phase + self.padding) % self.common == 0 and self.tap(phase, number) < self.kernel
         ]
-        return min(found), max(found)
+        return min(offsets), max(offsets)
 
     def window(self, tile: int) -> int:
         """Return the number of output rows that `tile` neighbouring rows of all phases read."""
@@ -117,8 +117,8 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1
         n, k, it, jt, a, b, *lane = of_window
         y, vector = it * ti + a + rows.offsets[0], jt * (tj // lanes) + b + start
         inside = tirx.all(y >= 0, y < ho, vector >= 0, vector < wo // lanes)
-        place = workload.output_layout.place(n, k, y, vector * lanes + sum(lane))
-        return tirx.if_then_else(inside, dy[place].astype("float32"), zero)
+        index = workload.output_layout.memory_index(n, k, y, vector * lanes + sum(lane))
+        return tirx.if_then_else(inside, dy[index].astype("float32"), zero)
 
     shape = (workload.batch, workload.out_channels, *tiles, *window_shape(workload, tile, lanes))
     window = te.compute((*shape, lanes) if lanes > 1 else shape, element, name="window")
@@ -130,14 +130,14 @@ def input_gradient(workload: ConvWorkload, tile: tuple[int, int], lanes: int = 1
         tap = w[c, q, rows.tap(p, r), columns.tap(o, s)].astype("float32")
         reads = tirx.all(rows.reads(p, r), columns.reads(o, s))
         column = (b // lanes, b % lanes) if lanes > 1 else (b,)
-        place = (n, c * m + q, it, jt, a, *column)
-        return te.sum(tirx.if_then_else(reads, window[place] * tap, zero), axis=[q, r, s])
+        index = (n, c * m + q, it, jt, a, *column)
+        return te.sum(tirx.if_then_else(reads, window[index] * tap, zero), axis=[q, r, s])
 
     shape = (workload.batch, workload.in_channels, *tiles, ti, sh, tj, sw)
     sums = te.compute(shape, product, name="sums")
 
-    def stored(*place: Any) -> tirx.PrimExpr:
-        n, c, h, v = workload.x_layout.logical(*place)
+    def stored(*index: Any) -> tirx.PrimExpr:
+        n, c, h, v = workload.x_layout.logical(*index)
         i, j = h // sh, v // sw
         return sums[n, c, i // ti, j // tj, i % ti, h % sh, j % tj, v % sw].astype(workload.dtype)
 
@@ -149,10 +149,10 @@ def input_gradient_reference(workload: ConvWorkload, dy: np.ndarray, w: np.ndarr
     (top, left, _, _), (sh, sw), (dh, dw) = workload.padding, workload.stride, workload.dilation
     (n, c, height, width), (ho, wo) = workload.x_shape, workload.output_size
     padded = np.zeros((n, c, *workload.padded_input))
-    parts = dy.astype(np.float64).reshape(n, c, workload.multiplier, ho, wo)
+    grouped = dy.astype(np.float64).reshape(n, c, workload.multiplier, ho, wo)
     for r in range(workload.kernel[0]):
         for s in range(workload.kernel[1]):
             rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
             columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
-            padded[..., rows, columns] += np.einsum("ncqyx,cq->ncyx", parts, w[..., r, s].astype(np.float64))
+            padded[..., rows, columns] += np.einsum("ncqyx,cq->ncyx", grouped, w[..., r, s].astype(np.float64))
     return padded[..., top : top + height, left : left + width]

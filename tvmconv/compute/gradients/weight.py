@@ -87,9 +87,9 @@ def folds(lanes: int) -> list[int]:
 def _folded(sums: te.Tensor, lanes: int) -> te.Tensor:
     """Return the stage "folded_<lanes>", in which lane i is the sum of lanes i and i + `lanes`."""
 
-    def value(*place: tirx.Var) -> tirx.PrimExpr:
-        behind = (*place[:-1], place[-1] + lanes)
-        return sums[place] + sums[behind]
+    def value(*index: tirx.Var) -> tirx.PrimExpr:
+        upper = (*index[:-1], index[-1] + lanes)
+        return sums[index] + sums[upper]
 
     return te.compute((*sums.shape[:-1], lanes), value, name=f"folded_{lanes}")
 
@@ -144,39 +144,39 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
     all_tiles = workload.batch * plane
     turns = (all_tiles + parts * warps * warp - 1) // (parts * warps * warp)
 
-    def tile(p: Any, turn: Any, own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
+    def tile(p: Any, turn: Any, warp_index: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
         """Return the number of a tile, its image, its first row and its column."""
-        number = ((turn * parts + p) * warps + own) * warp + lane
+        number = ((turn * parts + p) * warps + warp_index) * warp + lane
         known = tirx.min(number, all_tiles - 1)
         return number, known // plane, known % plane // wo * rows, known % wo
 
-    def of_x(p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
+    def of_x(p: Any, ro: Any, so: Any, turn: Any, warp_index: Any, lane: Any, a: Any, b: Any) -> tuple[Any, Any, Any]:
         """Return the image of a tile, and the row and column in x of an element of its window."""
-        _, n, y, v = tile(p, turn, own, lane)
+        _, n, y, v = tile(p, turn, warp_index, lane)
         row = y * sh + (ro * block_r + a) * (dh if rows == 1 else 1) - top
         return n, row, v * sw + (so * block_s + b) * dw - left
 
     def within(index: Any, size: int) -> Any:
         return tirx.max(tirx.min(index, size - 1), 0)
 
-    def near_x(k: Any, *place: Any) -> tirx.PrimExpr:
-        n, row, column = of_x(*place)
+    def near_x(k: Any, *index: Any) -> tirx.PrimExpr:
+        n, row, column = of_x(*index)
         return x[n, k // m, within(row, workload.height), within(column, workload.width)]
 
-    def in_window(*place: Any) -> tirx.PrimExpr:
-        _, row, column = of_x(*place[1:])
+    def in_window(*index: Any) -> tirx.PrimExpr:
+        _, row, column = of_x(*index[1:])
         inside = tirx.all(row >= 0, row < workload.height, column >= 0, column < workload.width)
-        return tirx.Select(inside, wide_x[place], zero)
+        return tirx.Select(inside, wide_x[index], zero)
 
-    def near_dy(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any) -> tirx.PrimExpr:
-        _, n, y, v = tile(p, turn, own, lane)
+    def near_dy(k: Any, p: Any, turn: Any, warp_index: Any, lane: Any, a: Any) -> tirx.PrimExpr:
+        _, n, y, v = tile(p, turn, warp_index, lane)
         return dy[n, k, tirx.min(y + a, ho - 1) if ho % rows else y + a, v]
 
-    def of_dy(*place: Any) -> tirx.PrimExpr:
-        *which, a = place
+    def of_dy(*index: Any) -> tirx.PrimExpr:
+        *which, a = index
         number, _, y, _ = tile(*which[1:])
         inside = tirx.all(number < all_tiles, y + a < ho) if ho % rows else number < all_tiles
-        return tirx.Select(inside, wide_dy[place], zero)
+        return tirx.Select(inside, wide_dy[index], zero)
 
     blocks = shares.blocks(workload)
     window_shape = (k_out, parts, *blocks, turns, warps, warp, *tiles.window(workload))
@@ -187,9 +187,9 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
     grad = te.compute(nearest_dy.shape, of_dy, name="grad")
     turn, row = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, rows), name="row")
 
-    def product(k: Any, p: Any, ro: Any, so: Any, own: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
-        factor = window[k, p, ro, so, turn, own, lane, row * sh + r, s]
-        return te.sum(grad[k, p, turn, own, lane, row] * factor, axis=[turn, row])
+    def product(k: Any, p: Any, ro: Any, so: Any, warp_index: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
+        factor = window[k, p, ro, so, turn, warp_index, lane, row * sh + r, s]
+        return te.sum(grad[k, p, turn, warp_index, lane, row] * factor, axis=[turn, row])
 
     sums = te.compute((k_out, parts, *blocks, warps, warp, block_r, block_s), product, name="sums")
     return [dy, x, added_up(sums, workload, shares)]
@@ -197,7 +197,7 @@ def weight_gradient_in_tiles(workload: ConvWorkload, tiles: Tiles, warp: int) ->
 
 def widened(tensor: te.Tensor, name: str) -> te.Tensor:
     """Return a stage with the elements of a tensor in float32."""
-    return te.compute(tensor.shape, lambda *place: tensor[place].astype("float32"), name=name)
+    return te.compute(tensor.shape, lambda *index: tensor[index].astype("float32"), name=name)
 
 
 def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tensor:
@@ -208,17 +208,19 @@ def added_up(sums: te.Tensor, workload: ConvWorkload, shares: Shares) -> te.Tens
     """
     block_r, block_s, warps, parts = shares
     *outer, warp, _, _ = sums.shape
-    lane, own = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, warps), name="own")
+    lane, warp_index = te.reduce_axis((0, warp), name="lane"), te.reduce_axis((0, warps), name="own")
 
-    def of_warp(*place: Any) -> tirx.PrimExpr:
-        of_lane = (*place[:-2], lane, *place[-2:])
+    def of_warp(*index: Any) -> tirx.PrimExpr:
+        of_lane = (*index[:-2], lane, *index[-2:])
         return te.sum(sums[of_lane], axis=[lane])
 
     of_warps = te.compute((*outer, block_r, block_s), of_warp, name="warps")
 
     def of_part(c: Any, q: Any, r: Any, s: Any, p: Any) -> tirx.PrimExpr:
         k = c * workload.multiplier + q
-        return te.sum(of_warps[k, p, r // block_r, s // block_s, own, r % block_r, s % block_s], axis=[own])
+        return te.sum(
+            of_warps[k, p, r // block_r, s // block_s, warp_index, r % block_r, s % block_s], axis=[warp_index]
+        )
 
     if parts == 1:
         return _stored(te.compute(workload.w_shape, lambda c, q, r, s: of_part(c, q, r, s, 0), name="parts"), workload)
@@ -237,7 +239,7 @@ def placeholders(workload: ConvWorkload) -> tuple[te.Tensor, te.Tensor]:
 
 
 def _stored(total: te.Tensor, workload: ConvWorkload) -> te.Tensor:
-    return te.compute(workload.w_shape, lambda *place: total[place].astype(workload.dtype), name="output")
+    return te.compute(workload.w_shape, lambda *index: total[index].astype(workload.dtype), name="output")
 
 
 def weight_gradient_reference(workload: ConvWorkload, dy: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -245,10 +247,10 @@ def weight_gradient_reference(workload: ConvWorkload, dy: np.ndarray, x: np.ndar
     (top, left, bottom, right), (sh, sw), (dh, dw) = workload.padding, workload.stride, workload.dilation
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     n, c, (ho, wo) = workload.batch, workload.in_channels, workload.output_size
-    parts = dy.astype(np.float64).reshape(n, c, workload.multiplier, ho, wo)
+    grouped = dy.astype(np.float64).reshape(n, c, workload.multiplier, ho, wo)
     gradient = np.zeros(workload.w_shape)
     for r, s in np.ndindex(*workload.kernel):
         rows = slice(r * dh, r * dh + (ho - 1) * sh + 1, sh)
         columns = slice(s * dw, s * dw + (wo - 1) * sw + 1, sw)
-        gradient[..., r, s] = np.einsum("ncqyx,ncyx->cq", parts, padded[..., rows, columns])
+        gradient[..., r, s] = np.einsum("ncqyx,ncyx->cq", grouped, padded[..., rows, columns])
     return gradient

@@ -66,7 +66,7 @@ class DiagonalTiles(NamedTuple):
         return workload.height + 1 if self.bands(workload) == 1 else self.rows + workload.kernel[0] - 1
 
 
-def columns_there(width: int) -> int:
+def padded_columns(width: int) -> int:
     """Return the number of columns of a row in shared memory: `width` rounded up to whole vectors of eight."""
     return -(-width // EIGHT) * EIGHT
 
@@ -74,16 +74,16 @@ def columns_there(width: int) -> int:
 def products(workload: ConvWorkload) -> tuple[tuple[int, int], ...]:
     """Return the tiles of P with elements of taps: the numbers of their 16 columns of x and their 8 columns of dy."""
     first = -workload.padding[1]
-    return _along(workload.width, workload.output_size[1], range(first, first + workload.kernel[1]))
+    return _nonzero_tiles(workload.width, workload.output_size[1], range(first, first + workload.kernel[1]))
 
 
 @lru_cache(maxsize=64)  # a model asks for each of thousands of tiles
-def _along(width: int, dy_width: int, taps: range) -> tuple[tuple[int, int], ...]:
+def _nonzero_tiles(width: int, dy_width: int, taps: range) -> tuple[tuple[int, int], ...]:
     """Return the tiles (m, n) in which a column of x less a column of dy is one of `taps`."""
 
     def meets_taps(m: int, n: int) -> bool:
-        last, dy_last = min((m + 1) * TILE, width) - 1, min((n + 1) * EIGHT, dy_width) - 1
-        return last - n * EIGHT >= taps[0] and m * TILE - dy_last <= taps[-1]
+        last, last_dy = min((m + 1) * TILE, width) - 1, min((n + 1) * EIGHT, dy_width) - 1
+        return last - n * EIGHT >= taps[0] and m * TILE - last_dy <= taps[-1]
 
     tiles, eights = range(-(-width // TILE)), range(-(-dy_width // EIGHT))
     return tuple((m, n) for m in tiles for n in eights if meets_taps(m, n))
@@ -91,8 +91,8 @@ def _along(width: int, dy_width: int, taps: range) -> tuple[tuple[int, int], ...
 
 def diagonals(workload: ConvWorkload) -> range:
     """Return the range of diagonals of the tiles of `products`: columns of x less columns of dy, in eights."""
-    found = [2 * m - n for m, n in products(workload)]
-    return range(min(found, default=0), max(found, default=-1) + 1)
+    kept_diagonals = [2 * m - n for m, n in products(workload)]
+    return range(min(kept_diagonals, default=0), max(kept_diagonals, default=-1) + 1)
 
 
 def copied_lanes(width: int, itemsize: int) -> int:
@@ -118,7 +118,7 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
     (top, left, _, _), channels, kr = workload.padding, workload.in_channels, workload.kernel[0]
     groups, shares, pairs, rows, _, parts = tiles
     block_r = tiles.block_r(workload)
-    found = diagonals(workload)
+    kept_diagonals = diagonals(workload)
     first = top if tiles.bands(workload) == 1 else 0  # the row of windows that is staged first
     lines = _staged(x, "lines", workload, tiles, range(first - top, first - top + tiles.lines(workload)))
     given = _staged(dy, "given", workload, tiles, range(rows))
@@ -126,36 +126,36 @@ def weight_gradient_on_diagonals(workload: ConvWorkload, tiles: DiagonalTiles) -
     eights = -(-workload.output_size[1] // EIGHT)
     y, eight = te.reduce_axis((0, rows), name="y"), te.reduce_axis((0, eights), name="eight")
 
-    def at(tensor: te.Tensor, k: Any, p: Any, own: Any, line: Any, column: Any) -> tirx.PrimExpr:
+    def at(tensor: te.Tensor, k: Any, p: Any, share: Any, line: Any, column: Any) -> tirx.PrimExpr:
         lanes = tensor.shape[-1]
-        place = k, p, turn, own * (2 * pairs) + image, line, column // lanes, column % lanes
-        return tensor[place].astype("float32")
+        index = k, p, turn, share * (2 * pairs) + image, line, column // lanes, column % lanes
+        return tensor[index].astype("float32")
 
-    def multiply(*place: Any) -> tirx.PrimExpr:
-        k, p, own, group, r, diagonal, half, i, pair, odd = place
-        line, tile = y + group * block_r + r - first, eight + diagonal + found[0]
+    def multiply(*index: Any) -> tirx.PrimExpr:
+        k, p, share, group, r, diagonal, half, i, pair, odd = index
+        line, tile = y + group * block_r + r - first, eight + diagonal + kept_diagonals[0]
         column = (tile + half) * EIGHT + i
-        met = [tile >= 0, tile % 2 == 0, column < columns_there(workload.width)]
-        met += [group * block_r + r < kr, line >= 0, line < tiles.lines(workload)]
-        term = at(lines, k, p, own, line, column) * at(given, k, p, own, y, eight * EIGHT + pair * 2 + odd)
-        return te.sum(tirx.if_then_else(tirx.all(*met), term, tirx.const(0, "float32")), axis=[turn, image, y, eight])
+        tests = [tile >= 0, tile % 2 == 0, column < padded_columns(workload.width)]
+        tests += [group * block_r + r < kr, line >= 0, line < tiles.lines(workload)]
+        term = at(lines, k, p, share, line, column) * at(given, k, p, share, y, eight * EIGHT + pair * 2 + odd)
+        return te.sum(tirx.if_then_else(tirx.all(*tests), term, tirx.const(0, "float32")), axis=[turn, image, y, eight])
 
-    shape = (channels, parts, shares, groups, block_r, len(found), 2, EIGHT, EIGHT // 2, 2)
+    shape = (channels, parts, shares, groups, block_r, len(kept_diagonals), 2, EIGHT, EIGHT // 2, 2)
     product = te.compute(shape, multiply, name="product")
-    squares = te.compute(shape, lambda *place: product[place], name="squares")
+    squares = te.compute(shape, lambda *index: product[index], name="squares")
 
-    def along(k: Any, p: Any, _ro: Any, _so: Any, own: Any, place: Any, r: Any, s: Any) -> tirx.PrimExpr:
+    def tap_term(k: Any, p: Any, _ro: Any, _so: Any, share: Any, column_of_tile: Any, r: Any, s: Any) -> tirx.PrimExpr:
         """Return the term of tap (r, s) for one column of dy in eight, from one half of a tile's columns of x."""
-        half, v = place // EIGHT, place % EIGHT
+        half, v = column_of_tile // EIGHT, column_of_tile % EIGHT
         column = s - left + v
-        diagonal = column // EIGHT - half - found[0]
-        which = k, p, own, r // block_r, r % block_r, diagonal, half, column % EIGHT, v // 2, v % 2
-        inside = tirx.all(diagonal >= 0, diagonal < len(found))
+        diagonal = column // EIGHT - half - kept_diagonals[0]
+        which = k, p, share, r // block_r, r % block_r, diagonal, half, column % EIGHT, v // 2, v % 2
+        inside = tirx.all(diagonal >= 0, diagonal < len(kept_diagonals))
         return tirx.if_then_else(inside, squares[which], tirx.const(0, "float32"))
 
-    own = Shares(groups * block_r, workload.kernel[1], shares, parts)
-    sums = te.compute((channels, parts, 1, 1, shares, TILE, *own[:2]), along, name="sums")
-    return [dy, x, added_up(sums, workload, own)]
+    tap_shares = Shares(groups * block_r, workload.kernel[1], shares, parts)
+    sums = te.compute((channels, parts, 1, 1, shares, TILE, *tap_shares[:2]), tap_term, name="sums")
+    return [dy, x, added_up(sums, workload, tap_shares)]
 
 
 def _staged(tensor: te.Tensor, name: str, workload: ConvWorkload, tiles: DiagonalTiles, rows: range) -> te.Tensor:
@@ -167,7 +167,7 @@ def _staged(tensor: te.Tensor, name: str, workload: ConvWorkload, tiles: Diagona
     lanes, zero = copied_lanes(width, workload.itemsize), tirx.const(0, tensor.dtype)
     images, bands = tiles.images, tiles.bands(workload)
     turns = ((workload.batch + images - 1) // images * bands + tiles.parts - 1) // tiles.parts
-    shape = (channels, tiles.parts, turns, images, len(rows), columns_there(width) // lanes, lanes)
+    shape = (channels, tiles.parts, turns, images, len(rows), padded_columns(width) // lanes, lanes)
 
     def image_and_row(p: Any, turn: Any, image: Any, line: Any) -> tuple[Any, Any]:
         number = turn * tiles.parts + p
@@ -180,12 +180,12 @@ def _staged(tensor: te.Tensor, name: str, workload: ConvWorkload, tiles: Diagona
 
     near = te.compute(shape, nearest, name=f"near_{name}") if is_plain(width, workload.itemsize) else None
 
-    def element(*place: Any) -> tirx.PrimExpr:
-        k, p, turn, image, line, vector, lane = place
+    def element(*index: Any) -> tirx.PrimExpr:
+        k, p, turn, image, line, vector, lane = index
         n, row = image_and_row(p, turn, image, line)
         inside = tirx.all(n < workload.batch, row >= 0, row < height, vector < width // lanes)
         if near is not None:
-            return tirx.Select(inside, near[place], zero)
+            return tirx.Select(inside, near[index], zero)
         return tirx.if_then_else(inside, tensor[n, k, row, vector * lanes + lane], zero)
 
     return te.compute(shape, element, name=name)

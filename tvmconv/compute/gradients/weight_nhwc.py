@@ -76,24 +76,24 @@ def weight_gradient_in_channels(workload: ConvWorkload, tiles: ChannelTiles) -> 
     def within(index: Any, size: int) -> Any:
         return tirx.max(tirx.min(index, size - 1), 0)
 
-    def near_x(*place: Any) -> tirx.PrimExpr:
-        _, n, row, column = of_x(*place[:-1])
-        return x[n, within(row, workload.height), within(column, workload.width), place[-1]]
+    def near_x(*index: Any) -> tirx.PrimExpr:
+        _, n, row, column = of_x(*index[:-1])
+        return x[n, within(row, workload.height), within(column, workload.width), index[-1]]
 
-    def in_window(*place: Any) -> tirx.PrimExpr:
-        number, _, row, column = of_x(*place[:-1])
+    def in_window(*index: Any) -> tirx.PrimExpr:
+        number, _, row, column = of_x(*index[:-1])
         inside = [number < all_tiles, row >= 0, row < workload.height, column >= 0, column < workload.width]
-        return tirx.Select(tirx.all(*inside), wide_x[place], zero)
+        return tirx.Select(tirx.all(*inside), wide_x[index], zero)
 
     def near_dy(p: Any, turn: Any, thread: Any, a: Any, b: Any, k: Any) -> tirx.PrimExpr:
         _, n, y, v = tile(p, turn, thread)
         return dy[n, within(y + a, ho), within(v + b, wo), k]
 
-    def of_dy(*place: Any) -> tirx.PrimExpr:
-        p, turn, thread, a, b, _ = place
+    def of_dy(*index: Any) -> tirx.PrimExpr:
+        p, turn, thread, a, b, _ = index
         number, _, y, v = tile(p, turn, thread)
         inside = tirx.all(number < all_tiles, y + a < ho, v + b < wo)
-        return tirx.Select(inside, wide_dy[place], zero)
+        return tirx.Select(inside, wide_dy[index], zero)
 
     window_shape = (parts, turns, threads, *tiles.window(workload), channels)
     nearest_x = te.compute(window_shape, near_x, name="near_x")

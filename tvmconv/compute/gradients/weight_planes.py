@@ -85,23 +85,25 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
         return element(x, k // workload.multiplier, p, turn, image, a - top, b - left)
 
     lines = te.compute((k_out, parts, turns, images, *of_x), line, name="lines")
-    given = te.compute((k_out, parts, turns, images, *of_dy), lambda *place: element(dy, *place), name="given")
+    given = te.compute((k_out, parts, turns, images, *of_dy), lambda *index: element(dy, *index), name="given")
 
-    def tile(own: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
+    def tile(warp_index: Any, lane: Any) -> tuple[Any, Any, Any, Any]:
         """Return the number of a thread's tile, its image among those in shared memory, its first row and first column.
 
         Tiles are numbered along the columns of all images first, then along the rows: see `PlaneTiles.banks`.
         """
-        number = own * warp + lane
+        number = warp_index * warp + lane
         row = tirx.min(number // (tiles_x * images), tiles_y - 1) * rows
         return number, number // tiles_x % images, row, number % tiles_x * columns
 
-    def in_window(k: Any, p: Any, ro: Any, so: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
-        _, image, y, v = tile(own, lane)
+    def in_window(
+        k: Any, p: Any, ro: Any, so: Any, turn: Any, warp_index: Any, lane: Any, a: Any, b: Any
+    ) -> tirx.PrimExpr:
+        _, image, y, v = tile(warp_index, lane)
         return lines[k, p, turn, image, y * sh + ro * (block_r * dh) + a, v * sw + so * (block_s * dw) + b]
 
-    def of_tile(k: Any, p: Any, turn: Any, own: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
-        number, image, y, v = tile(own, lane)
+    def of_tile(k: Any, p: Any, turn: Any, warp_index: Any, lane: Any, a: Any, b: Any) -> tirx.PrimExpr:
+        number, image, y, v = tile(warp_index, lane)
         return tirx.Select(number < images * tiles_y * tiles_x, given[k, p, turn, image, y + a, v + b], zero)
 
     window_shape = (k_out, parts, *blocks, turns, warps, warp, *tiles.window(workload))
@@ -110,11 +112,11 @@ def weight_gradient_in_planes(workload: ConvWorkload, tiles: PlaneTiles, warp: i
     turn, column = te.reduce_axis((0, turns), name="turn"), te.reduce_axis((0, columns), name="column")
     i = te.reduce_axis((0, tiles.window(workload)[0]), name="i")
 
-    def product(k: Any, p: Any, ro: Any, so: Any, own: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
+    def product(k: Any, p: Any, ro: Any, so: Any, warp_index: Any, lane: Any, r: Any, s: Any) -> tirx.PrimExpr:
         below = i - r * dh  # each row of the window is used for all rows of the kernel over it
         met = tirx.all(below >= 0, below < rows * sh, below % sh == 0)
-        factor = window[k, p, ro, so, turn, own, lane, i, column * sw + s * dw]
-        term = grad[k, p, turn, own, lane, below // sh, column] * factor
+        factor = window[k, p, ro, so, turn, warp_index, lane, i, column * sw + s * dw]
+        term = grad[k, p, turn, warp_index, lane, below // sh, column] * factor
         return te.sum(tirx.if_then_else(met, term, zero), axis=[turn, i, column])
 
     sums = te.compute((k_out, parts, *blocks, warps, warp, block_r, block_s), product, name="sums")

@@ -48,7 +48,7 @@ def has_channels_last(workload: ConvWorkload) -> bool:
     return workload.layout == "NHWC" or blocks or (workload.height == workload.width == 1)
 
 
-def has_groups_apart(workload: ConvWorkload) -> bool:
+def has_separate_groups(workload: ConvWorkload) -> bool:
     """Return whether the input has its channels in blocks of one group each, which are separate images in memory."""
     in_blocks = 1 < workload.x_layout.block == workload.w_shape[1]
     return in_blocks and prod((workload.height, workload.width)) > 1
@@ -87,8 +87,8 @@ def _reads_padding_alone(workload: ConvWorkload) -> bool:
 
 def reads_windows(workload: ConvWorkload) -> bool:
     """Return whether the input is laid out as rows of windows: where its channels are at most half of a copy."""
-    few = 2 * workload.in_channels <= copied_elements(workload)
-    return workload.groups == 1 and workload.kernel[1] > 1 and few
+    has_few_channels = 2 * workload.in_channels <= copied_elements(workload)
+    return workload.groups == 1 and workload.kernel[1] > 1 and has_few_channels
 
 
 def read_image(workload: ConvWorkload) -> ConvWorkload:
@@ -147,7 +147,7 @@ def chunks_of_tap(workload: ConvWorkload) -> int:
     return -(-depth(read_image(workload)) * workload.itemsize // ROW_BYTES)
 
 
-def last_steps(workload: ConvWorkload) -> int:
+def last_chunk_steps(workload: ConvWorkload) -> int:
     """Return the number of steps with channels in the last chunk of a tap."""
     last = (depth(read_image(workload)) * workload.itemsize - 1) % ROW_BYTES + 1
     return -(-last // STEP_BYTES)
@@ -160,4 +160,4 @@ def row_bytes(steps: int) -> int:
 
 def multiplied_share(workload: ConvWorkload) -> float:
     """Return the share of steps that have channels, where no chunk spans two taps."""
-    return 1 - (1 - last_steps(workload) / STEPS) / chunks_of_tap(workload)
+    return 1 - (1 - last_chunk_steps(workload) / STEPS) / chunks_of_tap(workload)

@@ -71,17 +71,17 @@ class FragmentTile:
     @property
     def pixels(self) -> tuple[int, ...]:
         """The extents of the axes that a pixel of the tile is split into."""
-        return self.turned(self.rows, self.columns)[0]
+        return self.transposed(self.rows, self.columns)[0]
 
     @property
     def channels(self) -> tuple[int, ...]:
         """The extents of the axes that an output channel of the tile is split into."""
-        return self.turned(self.rows, self.columns)[1]
+        return self.transposed(self.rows, self.columns)[1]
 
     @property
     def factors(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The extents of the axes of the pixels, and of those of the output channels, in a chunk of each factor."""
-        return self.turned(self.rows, (self.warps_n, self.tiles_n, 8))
+        return self.transposed(self.rows, (self.warps_n, self.tiles_n, 8))
 
     @property
     def registers(self) -> tuple[int, ...]:
@@ -95,24 +95,24 @@ class FragmentTile:
             j, e = j * 2 + e // 2, e % 2
         return wm, wn, v, r, q, i, j, h, e
 
-    def channel_at(self, place: Any) -> Any:
+    def channel_at(self, column: Any) -> Any:
         """Return the output channel of a column of the product, given by its number."""
         if not self.gathered:
-            return place
-        matrix, q, e = place_of(place, (2, 4, 2))
-        return place // GATHERED * GATHERED + number((q, matrix, e), (4, 2, 2))
+            return column
+        matrix, q, e = index_of(column, (2, 4, 2))
+        return column // GATHERED * GATHERED + row_major_number((q, matrix, e), (4, 2, 2))
 
-    def turned(self, first: _Of, second: _Of) -> tuple[_Of, _Of]:
+    def transposed(self, first: _Of, second: _Of) -> tuple[_Of, _Of]:
         """Return values for (rows, columns) as values for (pixels, output channels), or the other way round."""
         return (second, first) if self.channel_rows else (first, second)
 
 
-def number(place: Sequence[Any], extents: Sequence[int]) -> Any:
+def row_major_number(index: Sequence[Any], extents: Sequence[int]) -> Any:
     """Return the row-major number of an index on axes of these extents."""
-    return reduce(lambda outer, axis: outer * axis[1] + axis[0], zip(place, extents, strict=True), 0)
+    return reduce(lambda outer, axis: outer * axis[1] + axis[0], zip(index, extents, strict=True), 0)
 
 
-def place_of(number: Any, extents: Sequence[int]) -> list[Any]:
+def index_of(number: Any, extents: Sequence[int]) -> list[Any]:
     """Return the index, on axes of these extents, that has a row-major number."""
     inner = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
     return [number // size % extent for size, extent in zip(inner, extents, strict=True)]

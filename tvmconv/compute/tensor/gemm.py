@@ -22,7 +22,7 @@ from tvmconv.problem.dtypes import INFINITY, MAGNITUDE
 from tvmconv.problem.workload import ConvWorkload
 
 from ..dense.packing import weighted_zero
-from ..epilogue import epilogue, epilogue_operands, finished, in_a_row, in_layout
+from ..epilogue import epilogue, epilogue_operands, epilogue_value, in_layout, with_flat_pixels
 from ..open_sizes import is_whole, pixel_tiles
 from .chunks import (
     ROW_BYTES,
@@ -37,7 +37,7 @@ from .chunks import (
     read_image,
     reads_windows,
 )
-from .fragments import FragmentTile, number, place_of
+from .fragments import FragmentTile, index_of, row_major_number
 
 LOST_BITS = 13
 """The number of last bits of a float32 number that a TF32 number lacks."""
@@ -59,17 +59,17 @@ def in_tf32(value: tirx.PrimExpr) -> tirx.PrimExpr:
     return tirx.reinterpret("float32", tirx.Select((bits & const(MAGNITUDE)) > const(INFINITY), const(NAN), finite))
 
 
-def finishes_early(workload: ConvWorkload, parts: int) -> bool:
+def finishes_early(workload: ConvWorkload, split_k: int) -> bool:
     """Return whether the epilogue is computed on sums in registers: of one part, and without a residual."""
-    return parts == 1 and not workload.epilogue.residual
+    return split_k == 1 and not workload.epilogue.residual
 
 
 class TensorForm(NamedTuple):
     """The form of a product for tensor cores, beside its tiles: see `tensor_gemm`."""
 
-    parts: int = 1
+    split_k: int = 1
     """The number of parts of the reduction, whose sums are added up afterwards."""
-    split: int = 0
+    weight_parts: int = 0
     """The number of TF32 numbers that add up to each weight; 0 where the weight is multiplied as it is."""
     in_tile: bool = False
     """True if the parts of a tile are added up before "sums"."""
@@ -95,7 +95,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
     "columns" and "weights" are the factors in chunks of `ROW_BYTES`, zero past the last pixel, channel and term; with
     `by_tap` each chunk is of one tap, and zero past the tap's last channel. They are (pixel tiles, groups, chunks, rows
     of a tile, copies, elements) and (channel tiles, chunks, ...), where channel tiles are those of all groups.
-    "product" has the sums of each of the `parts` of the chunks in the order of registers, "tile" in the order of
+    "product" has the sums of each of the `split_k` of the chunks in the order of registers, "tile" in the order of
     memory, and "sums" without elements past the end. Where x has a zero point, "sums" subtracts a stage "offsets" of
     (K,): the zero point times the sum of a channel's weights. Parts are added up in "planes", or with `in_tile` already
     in "sums", which then has one part and reads the others by way of a stage "fetched": (parts, pixel tiles, channel
@@ -105,7 +105,7 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
     With `weight_is_x` the workload's x is the problem's weight, and its w the problem's input: the
     epilogue's vectors are along the pixels of one image, and w is returned first.
     """
-    flat, weight_is_x = in_a_row(workload), form.weight_is_x
+    flat, weight_is_x = with_flat_pixels(workload), form.weight_is_x
     first, second = ("w", "x") if weight_is_x else ("x", "w")
     x = te.placeholder(*workload.operands["x"], name=first)
     w = te.placeholder(*workload.operands["w"], name=second)
@@ -116,11 +116,11 @@ def tensor_gemm(workload: ConvWorkload, tile: FragmentTile, form: TensorForm) ->
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         p = v if isinstance(flat.batch, int) and flat.batch == 1 else n * flat.width + v
-        g, own = k // workload.multiplier, k % workload.multiplier
-        return sums[0, p, g, own] if left == 1 else te.sum(sums[part, p, g, own], axis=part)
+        g, of_group = k // workload.multiplier, k % workload.multiplier
+        return sums[0, p, g, of_group] if left == 1 else te.sum(sums[part, p, g, of_group], axis=part)
 
     planes = te.compute(flat.output_shape, gather, name="planes")
-    early = finishes_early(workload, form.parts)
+    early = finishes_early(workload, form.split_k)
     output = in_layout(planes, flat) if early else epilogue(planes, flat, operands, weight_is_x)
     return [*((w, x) if weight_is_x else (x, w)), *operands.values(), output]
 
@@ -137,11 +137,11 @@ def tensor_sums(
 
     The factors may be stages themselves. The epilogue's operands are read where `finishes_early` is true.
     """
-    flat = in_a_row(workload)
-    parts, split, in_tile, by_tap, rounds_input, weight_is_x = form
-    count = -(-chunks(workload, by_tap) // parts)
-    columns = _columns(x, workload, tile, count * parts, by_tap, rounds_input)
-    factors = _weights(w, workload, tile, count * parts, by_tap, split)
+    flat = with_flat_pixels(workload)
+    split_k, weight_parts, in_tile, by_tap, rounds_input, weight_is_x = form
+    count = -(-chunks(workload, by_tap) // split_k)
+    columns = _columns(x, workload, tile, count * split_k, by_tap, rounds_input)
+    factors = _weights(w, workload, tile, count * split_k, by_tap, weight_parts)
     tiles_m, tiles = columns.shape[0], int(factors[0].shape[0])
     sum_type = workload.storage.sums
     chunk = te.reduce_axis((0, count), name="chunk")
@@ -151,15 +151,15 @@ def tensor_sums(
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
         part, pt, kt, wm, wn, v, r, q, i, j, h, e = axes
         at = part * count + chunk
-        pixel, channel = tile.turned((wm, i, v, h, r), (wn, j, q * 2 + e))
+        pixel, channel = tile.transposed((wm, i, v, h, r), (wn, j, q * 2 + e))
         element = columns(pt, kt // (tiles // workload.groups), at, *pixel, copy, lane).astype(sum_type)
         weight = reduce(add, (each(kt, at, *channel, copy, lane).astype(sum_type) for each in factors))
-        first, second = tile.turned(element, weight)  # the factor of rows is read first, as products expect it
+        first, second = tile.transposed(element, weight)  # the factor of rows is read first, as products expect it
         return te.sum(first * second, axis=[chunk, copy, lane])
 
-    product = te.compute((parts, tiles_m, tiles, *tile.registers), accumulate, name="product")
+    product = te.compute((split_k, tiles_m, tiles, *tile.registers), accumulate, name="product")
 
-    early, per_group = finishes_early(workload, parts), tiles // workload.groups
+    early, per_group = finishes_early(workload, split_k), tiles // workload.groups
     offsets = weighted_zero(w, workload, workload.zero_point) if workload.zero_point else None
 
     def in_rows(*axes: tirx.Var) -> tirx.PrimExpr:
@@ -167,45 +167,45 @@ def tensor_sums(
         y = product(part, pt, kt, *tile.register(row, column))
         if not early:
             return y
-        pixel, channel = tile.turned(row, column)
+        pixel, channel = tile.transposed(row, column)
         if weight_is_x:
-            own, most = pt * tile.block_m + number(pixel, tile.pixels), flat.width
-            begin, whole = 0, is_whole(most, tile.block_m)
+            index, limit = pt * tile.block_m + row_major_number(pixel, tile.pixels), flat.width
+            begin, whole = 0, is_whole(limit, tile.block_m)
         else:
-            own, most = kt % per_group * tile.block_n + number(channel, tile.channels), workload.multiplier
-            begin, whole = kt // per_group * most, most % tile.block_n == 0
+            index, limit = kt % per_group * tile.block_n + row_major_number(channel, tile.channels), workload.multiplier
+            begin, whole = kt // per_group * limit, limit % tile.block_n == 0
 
         def of_channel(numbers: te.Tensor) -> tirx.PrimExpr:
             # Results past the last channel are not stored, and use its number: a condition TVM would repeat with each
             # use of the result, four times for a minimum and a maximum.
-            return numbers[begin + (own if whole else tirx.min(own, most - 1))]
+            return numbers[begin + (index if whole else tirx.min(index, limit - 1))]
 
         y = y if offsets is None else y - of_channel(offsets)
-        return finished(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
+        return epilogue_value(y, flat, {name: of_channel(numbers) for name, numbers in operands.items()})
 
-    tiled = te.compute((parts, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
+    tiled = te.compute((split_k, tiles_m, tiles, *tile.rows, *tile.columns), in_rows, name="tile")
 
     def in_matrix(part: tirx.Var, pt: tirx.Var, kt: tirx.Var, m: tirx.PrimExpr, n: tirx.PrimExpr) -> tirx.PrimExpr:
-        row, column = tile.turned(place_of(m, tile.pixels), place_of(n, tile.channels))
+        row, column = tile.transposed(index_of(m, tile.pixels), index_of(n, tile.channels))
         return tiled(part, pt, kt, *row, *column)
 
     fetched = None
     if in_tile:
-        fetched = te.compute((parts, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
+        fetched = te.compute((split_k, tiles_m, tiles, tile.block_m, tile.block_n), in_matrix, name="fetched")
 
     def exact(part: tirx.Var, p: tirx.Var, g: tirx.Var, k: tirx.Var) -> tirx.PrimExpr:
-        place = p // tile.block_m, g * per_group + k // tile.block_n, p % tile.block_m, k % tile.block_n
+        index = p // tile.block_m, g * per_group + k // tile.block_n, p % tile.block_m, k % tile.block_n
         if fetched is None:
-            total = in_matrix(part, *place)
+            total = in_matrix(part, *index)
         else:
-            total = reduce(add, (fetched(each, *place) for each in range(parts)))
+            total = reduce(add, (fetched(each, *index) for each in range(split_k)))
         if offsets is None or early:
             return total
         offset = offsets[g * workload.multiplier + k]
         return total - (offset if left == 1 else tirx.if_then_else(part == 0, offset, zero))
 
     zero = tirx.const(0, sum_type)
-    left = 1 if in_tile else parts
+    left = 1 if in_tile else split_k
     shape = (left, flat.batch * flat.width, workload.groups, workload.multiplier)
     return te.compute(shape, exact, name="sums")
 
@@ -215,7 +215,7 @@ def _columns(
 ) -> te.Tensor:
     """Return the stage "columns" with `count` chunks, after "image" if there is one."""
     given, workload = workload, read_image(workload)
-    channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    channels, group_channels, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     windows, padded, outside = reads_windows(given), pads_input(given), tirx.const(given.zero_point, x.dtype)
     batch, groups, pixels = workload.batch, workload.groups, workload.batch * prod(given.output_size)
     (height, width), (sh, sw), (dh, dw) = given.output_size, workload.stride, workload.dilation
@@ -229,14 +229,14 @@ def _columns(
             channel = c % given.in_channels
         else:
             col = v - given.padding[1] if padded else v
-            channel = c // channels * own + c % channels
-        value = x[given.x_layout.place(n, channel, row, col)]
+            channel = c // channels * group_channels + c % channels
+        value = x[given.x_layout.memory_index(n, channel, row, col)]
         value = in_tf32(value) if rounds else value
         inside = [row >= 0, row < given.height] if padded else []
         if padded or (windows and any(given.padding[1::2])):
             inside += [col >= 0, col < given.width]
         value = tirx.if_then_else(tirx.all(*inside), value, outside) if inside else value
-        return value if own == channels else tirx.if_then_else(c % channels < own, value, zero)
+        return value if group_channels == channels else tirx.if_then_else(c % channels < group_channels, value, zero)
 
     image = None
     if rounds or lays_out_input(given):
@@ -244,65 +244,67 @@ def _columns(
 
     def column(*axes: tirx.Var) -> tirx.PrimExpr:
         pt, g, chunk, *row_axes, copy, lane = axes
-        p = pt * tile.block_m + number(row_axes, own_rows)
+        p = pt * tile.block_m + row_major_number(row_axes, tile_rows)
         tap, c = _term(workload, chunk, copy, by_tap)
         row = p // width % height * sh + tap // workload.kernel[1] * dh - top
         col = p % width * sw + tap % workload.kernel[1] * dw - left
         inside = [] if is_whole(pixels, tile.block_m) else [p < pixels]
         if any(workload.padding):
             inside += [row >= 0, row < workload.height, col >= 0, col < workload.width]
-        inside += _before_the_end(workload, tap, c, count, by_tap)
+        inside += _within_terms(workload, tap, c, count, by_tap)
         n, channel = p // width // height, g * channels + c + lane
-        value = x[workload.x_layout.place(n, channel, row, col)] if image is None else image[n, row, col, channel]
+        value = (
+            x[workload.x_layout.memory_index(n, channel, row, col)] if image is None else image[n, row, col, channel]
+        )
         return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-    tiles, (own_rows, _) = pixel_tiles(given, tile.block_m), tile.factors
-    return te.compute((tiles, groups, count, *own_rows, VECTORS, lanes), column, name="columns")
+    tiles, (tile_rows, _) = pixel_tiles(given, tile.block_m), tile.factors
+    return te.compute((tiles, groups, count, *tile_rows, VECTORS, lanes), column, name="columns")
 
 
 def _weights(
-    w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, split: int
+    w: te.Tensor, workload: ConvWorkload, tile: FragmentTile, count: int, by_tap: bool, weight_parts: int
 ) -> list[te.Tensor]:
     """Return the stages "weights" and, of a weight in two numbers, "rests", after "packed" if there is one."""
     given, workload = workload, read_image(workload)
-    channels, own, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
+    channels, group_channels, lanes = depth(workload), workload.w_shape[1], copied_elements(workload)
     (_, columns), zero = workload.kernel, tirx.const(0, w.dtype)
 
     def element(summand: tirx.Var, k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         tap, channel = (c // given.in_channels, c % given.in_channels) if reads_windows(given) else (s, c)
-        value = w[given.weight_layout.place(tile.channel_at(k), channel, r, tap)]
-        if split:
+        value = w[given.weight_layout.memory_index(tile.channel_at(k), channel, r, tap)]
+        if weight_parts:
             high = in_tf32(value)
             # TVM simplifies indices by the condition, and a `Select` would read at the indices of both alternatives.
-            value = high if split == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
-        return value if own == channels else tirx.if_then_else(c < own, value, zero)
+            value = high if weight_parts == 1 else tirx.if_then_else(summand == 0, high, in_tf32(value - high))
+        return value if group_channels == channels else tirx.if_then_else(c < group_channels, value, zero)
 
     packed = None
-    if lays_out_weight(given, split):
-        shape = (max(1, split), workload.out_channels, *workload.kernel, channels)
+    if lays_out_weight(given, weight_parts):
+        shape = (max(1, weight_parts), workload.out_channels, *workload.kernel, channels)
         packed = te.compute(shape, element, name="packed")
 
     def stage(summand: int, name: str) -> te.Tensor:
         def weight(*axes: tirx.Var) -> tirx.PrimExpr:
             kt, chunk, *row_axes, copy, lane = axes
-            own = kt % per_group * tile.block_n + number(row_axes, own_rows)
-            k = kt // per_group * workload.multiplier + own
+            index = kt % per_group * tile.block_n + row_major_number(row_axes, tile_rows)
+            k = kt // per_group * workload.multiplier + index
             tap, c = _term(workload, chunk, copy, by_tap)
-            inside = [] if workload.multiplier % tile.block_n == 0 else [own < workload.multiplier]
-            inside += _before_the_end(workload, tap, c, count, by_tap)
+            inside = [] if workload.multiplier % tile.block_n == 0 else [index < workload.multiplier]
+            inside += _within_terms(workload, tap, c, count, by_tap)
             r, s = tap // columns, tap % columns
             if packed is None:
-                value = w[workload.weight_layout.place(k, c + lane, r, s)]
+                value = w[workload.weight_layout.memory_index(k, c + lane, r, s)]
             else:
                 value = packed[summand, k, r, s, c + lane]
             return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
 
-        return te.compute((tiles, count, *own_rows, VECTORS, lanes), weight, name=name)
+        return te.compute((tiles, count, *tile_rows, VECTORS, lanes), weight, name=name)
 
-    _, own_rows = tile.factors
+    _, tile_rows = tile.factors
     per_group = -(-workload.multiplier // tile.block_n)
     tiles = workload.groups * per_group
-    return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, split)])]
+    return [stage(summand, name) for summand, name in enumerate(("weights", "rests")[: max(1, weight_parts)])]
 
 
 def _term(
@@ -317,7 +319,7 @@ def _term(
     return first // channels, first % channels
 
 
-def _before_the_end(
+def _within_terms(
     workload: ConvWorkload, tap: tirx.PrimExpr, c: tirx.PrimExpr, count: int, by_tap: bool
 ) -> list[tirx.PrimExpr]:
     """Return the test that a term is not past the end of a tap, or of all taps, if `count` chunks reach beyond it."""

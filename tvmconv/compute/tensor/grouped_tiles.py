@@ -81,9 +81,9 @@ def grouped_tiles(workload: ConvWorkload, tile: tuple[int, int, int]) -> list[te
     def accumulate(*axes: tirx.Var) -> tirx.PrimExpr:
         *which, h, v, unit, k = axes
         column = v * sw + s * dw
-        place = *which, h * sh + r * dh, column // width, column % width, unit * vectors + vector, lane
+        index = *which, h * sh + r * dh, column // width, column % width, unit * vectors + vector, lane
         weight = weights[unit, k, (r * kernel_x + s) * vectors + vector, lane]
-        term = pixels[place].astype(sums) * weight.astype(sums)
+        term = pixels[index].astype(sums) * weight.astype(sums)
         if shared > 1:
             in_group = k // workload.multiplier == lane // workload.w_shape[1]
             term = tirx.Select(in_group, term, tirx.const(0, sums))
@@ -121,13 +121,13 @@ def _pixels(x: te.Tensor, workload: ConvWorkload, tile: tuple[int, int, int]) ->
 
 def _weights(w: te.Tensor, workload: ConvWorkload, count: int) -> te.Tensor:
     """Return the stage "weights" with `count` units, after "packed" if there is one."""
-    inputs, outputs, own = unit_inputs(workload), unit_outputs(workload), workload.w_shape[1]
+    inputs, outputs, group_channels = unit_inputs(workload), unit_outputs(workload), workload.w_shape[1]
     vectors, columns, zero = inputs // LANES, workload.kernel[1], tirx.const(0, w.dtype)
 
     def laid_out(k: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
-        value = w[workload.weight_layout.place(k, c % own, r, s)]
-        in_group = k // workload.multiplier % unit_groups(workload) == c // own
-        return value if inputs == own else tirx.if_then_else(in_group, value, zero)
+        value = w[workload.weight_layout.memory_index(k, c % group_channels, r, s)]
+        in_group = k // workload.multiplier % unit_groups(workload) == c // group_channels
+        return value if inputs == group_channels else tirx.if_then_else(in_group, value, zero)
 
     packed = None
     if lays_out_group_weight(workload):
@@ -136,7 +136,7 @@ def _weights(w: te.Tensor, workload: ConvWorkload, count: int) -> te.Tensor:
     def weight(unit: tirx.Var, column: tirx.Var, vector: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
         k, tap, channel = unit * outputs + column, vector // vectors, vector % vectors * LANES + lane
         r, s = tap // columns, tap % columns
-        value = w[workload.weight_layout.place(k, channel, r, s)] if packed is None else packed[k, r, s, channel]
+        value = w[workload.weight_layout.memory_index(k, channel, r, s)] if packed is None else packed[k, r, s, channel]
         return value if count == units(workload) else tirx.if_then_else(unit < units(workload), value, zero)
 
     return te.compute((count, outputs, prod(workload.kernel) * vectors, LANES), weight, name="weights")

@@ -40,7 +40,7 @@ def window_terms(workload: ConvWorkload) -> int:
     return (workload.kernel[0] - 1) * row_terms(workload) + workload.kernel[1] * pixel_channels(workload)
 
 
-def steps(workload: ConvWorkload) -> int:
+def instructions_of_sum(workload: ConvWorkload) -> int:
     """Return the number of instructions for a sum."""
     return -(-workload.kernel[0] * row_terms(workload) // STEP)
 
@@ -60,7 +60,7 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
     w = te.placeholder(*workload.operands["w"], name="w")
     operands, (rows, columns, outputs, warps) = epilogue_operands(workload), tile
     (sh, sw), (kernel_y, kernel_x), sum_type = workload.stride, workload.kernel, workload.storage.sums
-    channels, terms, own = pixel_channels(workload), row_terms(workload), outputs // QUAD
+    channels, terms, lane_outputs = pixel_channels(workload), row_terms(workload), outputs // QUAD
     pixels = _pixels(x, workload, rows, columns)
     weights = _weights(w, workload, outputs, warps)
     r = te.reduce_axis((0, kernel_y), name="r")
@@ -71,10 +71,10 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
         *which, h, v, warp, k = axes
         column = tirx.min(term // channels, kernel_x - 1)
         at_pixel = *which, h * sh + r, v * sw + column, term % channels
-        q, e = k // own, k % own
-        place = warp % warps * outputs + e // 2 * EIGHT + q * 2 + e % 2
-        at = r * terms + term
-        weight = weights[warp // warps, place, at // EIGHT, at % EIGHT]
+        q, e = k // lane_outputs, k % lane_outputs
+        weight_row = warp % warps * outputs + e // 2 * EIGHT + q * 2 + e % 2
+        of_row = r * terms + term
+        weight = weights[warp // warps, weight_row, of_row // EIGHT, of_row % EIGHT]
         factor = pixels[at_pixel].astype(sum_type) * weight.astype(sum_type)
         if terms > kernel_x * channels:
             factor = tirx.if_then_else(term < kernel_x * channels, factor, tirx.const(0, sum_type))
@@ -82,7 +82,7 @@ def shallow_tiles(workload: ConvWorkload, tile: tuple[int, int, int, int]) -> li
 
     shape = (*pixels.shape[:3], rows, columns, int(weights.shape[0]) * warps, outputs)
     product = te.compute(shape, accumulate, name="product")
-    tiled = te.compute(shape, lambda *place: product[place], name="sums")
+    tiled = te.compute(shape, lambda *index: product[index], name="sums")
 
     def gather(n: tirx.Var, k: tirx.Var, h: tirx.Var, v: tirx.Var) -> tirx.PrimExpr:
         return tiled[n, h // rows, v // columns, h % rows, v % columns, k // outputs, k % outputs]
@@ -99,7 +99,7 @@ def _pixels(x: te.Tensor, workload: ConvWorkload, rows: int, columns: int) -> te
         h, v = y * (rows * sh) + row - top, xs * (columns * sw) + col - left
         inside = [h >= 0, h < workload.height, v >= 0, v < workload.width]
         inside += [] if channels == workload.in_channels else [c < workload.in_channels]
-        return tirx.if_then_else(tirx.all(*inside), x[workload.x_layout.place(n, c, h, v)], zero)
+        return tirx.if_then_else(tirx.all(*inside), x[workload.x_layout.memory_index(n, c, h, v)], zero)
 
     channels = pixel_channels(workload)
     tiles = [whole_tiles(size, step) for size, step in zip(workload.output_size, (rows, columns), strict=True)]
@@ -109,21 +109,23 @@ def _pixels(x: te.Tensor, workload: ConvWorkload, rows: int, columns: int) -> te
 
 def _weights(w: te.Tensor, workload: ConvWorkload, outputs: int, warps: int) -> te.Tensor:
     """Return the stage "weights" of `shallow_tiles`, after "packed"."""
-    own, channels, terms = workload.in_channels, pixel_channels(workload), row_terms(workload)
+    channels_in_group, channels, terms = workload.in_channels, pixel_channels(workload), row_terms(workload)
     (kernel_y, kernel_x), zero = workload.kernel, tirx.const(0, w.dtype)
     tiles = -(-workload.out_channels // (outputs * warps))
 
-    def laid_out(tile_k: tirx.Var, place: tirx.Var, at: tirx.Var) -> tirx.PrimExpr:
-        column, q, e = place % outputs // EIGHT, place % EIGHT // 2, place % 2
+    def laid_out(tile_k: tirx.Var, row: tirx.Var, element: tirx.Var) -> tirx.PrimExpr:
+        column, q, e = row % outputs // EIGHT, row % EIGHT // 2, row % 2
         of_warp = q * (outputs // QUAD) + column * 2 + e
-        k = (tile_k * warps + place // outputs) * outputs + of_warp
-        r, s, c = at // terms, at % terms // channels, at % terms % channels
-        inside = [k < workload.out_channels, r < kernel_y, s < kernel_x, c < own]
-        return tirx.if_then_else(tirx.all(*inside), w[workload.weight_layout.place(k, c, r, s)], zero)
+        k = (tile_k * warps + row // outputs) * outputs + of_warp
+        r, s, c = element // terms, element % terms // channels, element % terms % channels
+        inside = [k < workload.out_channels, r < kernel_y, s < kernel_x, c < channels_in_group]
+        return tirx.if_then_else(tirx.all(*inside), w[workload.weight_layout.memory_index(k, c, r, s)], zero)
 
-    packed = te.compute((tiles, outputs * warps, steps(workload) * STEP), laid_out, name="packed")
+    packed = te.compute((tiles, outputs * warps, instructions_of_sum(workload) * STEP), laid_out, name="packed")
 
-    def weight(tile_k: tirx.Var, place: tirx.Var, eight: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
-        return packed[tile_k, place, eight * EIGHT + lane]
+    def weight(tile_k: tirx.Var, row: tirx.Var, eight: tirx.Var, lane: tirx.Var) -> tirx.PrimExpr:
+        return packed[tile_k, row, eight * EIGHT + lane]
 
-    return te.compute((tiles, outputs * warps, steps(workload) * STEP // EIGHT, EIGHT), weight, name="weights")
+    return te.compute(
+        (tiles, outputs * warps, instructions_of_sum(workload) * STEP // EIGHT, EIGHT), weight, name="weights"
+    )

@@ -87,13 +87,13 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm
     zero, image = tirx.const(0, workload.dtype), None
     if lays_out_input(workload):
         shape = (workload.batch, workload.height, workload.width, channels)
-        image = te.compute(shape, lambda n, h, v, c: x[workload.x_layout.place(n, c, h, v)], name="image")
+        image = te.compute(shape, lambda n, h, v, c: x[workload.x_layout.memory_index(n, c, h, v)], name="image")
 
     def window(t: tirx.Var, r: tirx.Var, s: tirx.Var, c: tirx.Var) -> tirx.PrimExpr:
         h, v = t // columns % rows * OUTPUTS + r - top, t % columns * OUTPUTS + s - left
         inside = tirx.all(h >= 0, h < workload.height, v >= 0, v < workload.width)
         n = t // columns // rows
-        value = x[workload.x_layout.place(n, c, h, v)] if image is None else image[n, h, v, c]
+        value = x[workload.x_layout.memory_index(n, c, h, v)] if image is None else image[n, h, v, c]
         return tirx.if_then_else(inside, value, zero)
 
     windows = te.compute((count, side, side, channels), window, name="windows")
@@ -109,7 +109,7 @@ def tensor_winograd(workload: ConvWorkload, tile: FragmentTile, form: TensorForm
     )
     weight_rows = te.compute(
         (outputs, side, reach, channels),
-        lambda k, p, s, c: multiplied(matrices.weight, p, lambda r: w[workload.weight_layout.place(k, c, r, s)]),
+        lambda k, p, s, c: multiplied(matrices.weight, p, lambda r: w[workload.weight_layout.memory_index(k, c, r, s)]),
         name="weight_rows",
     )
 

@@ -13,7 +13,7 @@ from tvm.runtime import Module
 from tvm.tirx.build import codegen_build
 
 from tvmconv.targets import llvm
-from tvmconv.targets.devices import MOST_LANES, cpu_of
+from tvmconv.targets.devices import MAX_LANES, cpu_of
 
 CALLED_PACKED = 1
 """The calling convention of a function with TVM's checks in it, `CallingConv::kCPackedFunc`."""
@@ -41,7 +41,7 @@ def with_widest_vectors(target: tvm.target.Target) -> tvm.target.Target:
 
     Without the option LLVM prefers half of an AVX-512 register, since the first such CPUs ran slower with whole ones.
     """
-    if cpu_of(target).lanes < MOST_LANES:
+    if cpu_of(target).lanes < MAX_LANES:
         return target
     config = json.loads(str(target))
     return tvm.target.Target({**config, "mattr": [*config.get("mattr", ()), NOT_HALVES]})
@@ -53,13 +53,13 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
     The network is lowered, in the form from which its bytecode is made. It calls all other functions with constants and
     with memory that it has allocated for them.
     """
-    found: set[str] = set()
+    names: set[str] = set()
 
     @visitor
     class Collect(PyExprVisitor):  # type: ignore[misc]
-        def __init__(self, given: list[relax.Var]) -> None:
+        def __init__(self, inputs: list[relax.Var]) -> None:
             super().__init__()
-            self.given = set(given)
+            self.inputs = set(inputs)
 
         def visit_var_binding_(self, binding: relax.VarBinding) -> None:
             super().visit_var_binding_(binding)
@@ -71,18 +71,18 @@ def functions_of_inputs(mod: tvm.IRModule) -> set[str]:
 
         def note(self, binding: relax.Binding) -> None:
             value = binding.value
-            if self.given.isdisjoint(relax.analysis.free_vars(value)):
+            if self.inputs.isdisjoint(relax.analysis.free_vars(value)):
                 return
             if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                found.add(value.op.name_hint)
+                names.add(value.op.name_hint)
             else:
-                self.given.add(binding.var)
+                self.inputs.add(binding.var)
 
     for func in mod.functions.values():
         if isinstance(func, relax.Function):
             count = int(func.attrs.get("num_input", len(func.params))) if func.attrs else len(func.params)
             Collect(list(func.params)[:count]).visit_expr(func)
-    return found
+    return names
 
 
 def _without_checks(func: tirx.PrimFunc) -> tirx.PrimFunc:

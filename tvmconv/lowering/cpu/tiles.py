@@ -28,22 +28,22 @@ def with_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Before: `for task in T.parallel(...): ... for y, x, k, c, r, s, ...: sums[y, x, k] += a[...] * b[...] ...`.
     After: `assert request() == 0`, and `for task in T.parallel(...): begin() ... product(sums, a, b, ...) ... end()`.
     """
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def task(loop: tirx.For) -> tirx.For:
         if TILE_TASK not in loop.annotations:
             return loop
         annotations = dict(loop.annotations)
         code, request, begin, end = annotations.pop(TILE_TASK)
-        asked[:] = code, request
+        requested[:] = code, request
         body = tirx.SeqStmt([_call(begin), loop.body, _call(end)])
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, None, annotations)
 
     func = tvm_ffi.structural_map(func, (SBlock, _multiplied))
     func = tvm_ffi.structural_map(func, (tirx.For, task))
-    if not asked:
+    if not requested:
         return func
-    code, request = asked
+    code, request = requested
     root = func.body.block
     granted = tirx.call_extern("int32", request) == 0
     test = tirx.AssertStmt(granted, tvm.ir.StringImm("RuntimeError"), [tvm.ir.StringImm(REFUSED)])

@@ -65,8 +65,8 @@ class Copies:
         One barrier is enough: after it all threads see the chunk, and have finished the chunk before, whose buffer the
         next copies fill.
         """
-        places = 1 + max(step.place for step in steps if isinstance(step, Products))
-        taps = places // self.channels
+        elements = 1 + max(step.weight_index for step in steps if isinstance(step, Products))
+        taps = elements // self.channels
         started = ready = -1  # the last chunk that copies were started for, and that the threads have waited for
         for step in steps:
             if isinstance(step, Staging) and step.channel // self.chunk > started:
@@ -76,8 +76,8 @@ class Copies:
                 elif started >= self.buffers:
                     ready = started - self.buffers + 1
                     yield from _ready(started - 1 - ready)
-            elif isinstance(step, Products) and step.place // taps // self.chunk > ready:
-                ready = step.place // taps // self.chunk
+            elif isinstance(step, Products) and step.weight_index // taps // self.chunk > ready:
+                ready = step.weight_index // taps // self.chunk
                 yield from _ready(started - ready)
             if started < 0 or not (isinstance(step, Always) and _is_barrier(step.stmt)):
                 yield step  # TVM's barrier before the first copy stays: it separates the tiles of a block

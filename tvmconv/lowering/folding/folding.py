@@ -95,9 +95,9 @@ def _can_outline(skeleton: Skeleton) -> bool:
     LLVM refuses TVM's debug information for statements after such a function, except releases of memory in the
     iterations of a parallel loop; and TVM makes no loop of a single iteration.
     """
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, found.append))
-    parallel = (loop for loop in found if loop.kind == tirx.ForKind.PARALLEL)
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(skeleton.func.body, (tirx.For, loops.append))
+    parallel = (loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL)
     turns = [loop.extent * int(loop.annotations.get(SHARES, 1)) for loop in parallel]
     tasks = any(not isinstance(count, tirx.IntImm) or int(count) > 1 for count in turns)
     return tasks and any(_nbytes(buffer) > STACK_BYTES for buffer in _private(skeleton))
@@ -150,8 +150,8 @@ def expanded(workload: ConvWorkload, constants: Constants) -> Constants:
 def _choose(number: tirx.Var, bodies: Sequence[tirx.Stmt]) -> tirx.Stmt:
     """Return a statement that runs the body whose index is `number`."""
     chosen = bodies[-1]
-    for place in reversed(range(len(bodies) - 1)):
-        chosen = tirx.IfThenElse(number == place, bodies[place], chosen)
+    for index in reversed(range(len(bodies) - 1)):
+        chosen = tirx.IfThenElse(number == index, bodies[index], chosen)
     return chosen
 
 
@@ -162,8 +162,8 @@ def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block
     """
     filters = constants["w"][list(block)]
     read = set(np.flatnonzero(filters.any(axis=(0, 2, 3))).tolist())
-    own = filters.reshape(len(block), -1)
-    nonzero = own != 0
+    rows = filters.reshape(len(block), -1)
+    nonzero = rows != 0
     sums: dict[int, tirx.PrimExpr] = {}
     private = _private(skeleton)
     analyzer = Analyzer()
@@ -171,12 +171,12 @@ def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block
 
     def known(load: TensorLoad) -> tirx.PrimExpr:
         if load.source.same_as(skeleton.sums):
-            return sums.get(place_of(load), _constant(0.0, load))
+            return sums.get(index_of(load), _constant(0.0, load))
         if load.source.name in constants:
-            return _constant(float(constants[load.source.name][place_of(load)]), load)
+            return _constant(float(constants[load.source.name][index_of(load)]), load)
         return load
 
-    def place_of(load: TensorLoad) -> int:
+    def index_of(load: TensorLoad) -> int:
         return int(analyzer.simplify(first_lane(load.indices[0])))
 
     for step in steps:
@@ -186,49 +186,51 @@ def _body(skeleton: Skeleton, steps: Sequence[Step], constants: Constants, block
             case Staging(channel, stmt):
                 if channel in read:
                     yield stmt
-            case Products(place):
-                chosen = np.flatnonzero(nonzero[:, place])
+            case Products(weight_index):
+                chosen = np.flatnonzero(nonzero[:, weight_index])
                 if chosen.size:
                     element = tirx.Var(f"x{next(number)}", step.element.ty)
                     yield tirx.Bind(element, step.element)
-                for row, weight in zip(chosen.tolist(), own[chosen, place].tolist(), strict=True):
+                for row, weight in zip(chosen.tolist(), rows[chosen, weight_index].tolist(), strict=True):
                     index = step.first + block[row] * step.step
                     total = tirx.Var(f"y{next(number)}", element.ty)
                     product = tirx.Mul(element, _constant(weight, element))
                     yield tirx.Bind(total, tirx.Add(sums[index], product) if index in sums else product)
                     sums[index] = total
             case PerOutput():
-                for place, k in enumerate(block):
-                    stmt = _with_own_variables(_in_places(step, place, private))
+                for position, k in enumerate(block):
+                    stmt = _with_fresh_variables(_at_block_position(step, position, private))
                     yield tvm_ffi.structural_map(substitute(stmt, {step.k: k}), (TensorLoad, known))
             case Loop(loop, inner):
                 repeated = tirx.stmt_seq(*_body(skeleton, inner, constants, block))
                 yield tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, repeated)
 
 
-def _in_places(step: PerOutput, place: int, private: Sequence[tirx.Buffer]) -> tirx.Stmt:
+def _at_block_position(step: PerOutput, position: int, private: Sequence[tirx.Buffer]) -> tirx.Stmt:
     """Return the statement with accesses to private buffers at the channel's index in its block, not at its number.
 
     So these buffers are no larger than a block, and stay in a near cache.
     """
 
     def load(expr: TensorLoad) -> TensorLoad:
-        return substitute(expr, {step.k: place}) if expr.source in private else expr
+        return substitute(expr, {step.k: position}) if expr.source in private else expr
 
     def store(stmt: tirx.BufferStore) -> tirx.Stmt:
         if stmt.buffer not in private:
             return stmt
-        return tirx.BufferStore(stmt.buffer, stmt.value, [substitute(index, {step.k: place}) for index in stmt.indices])
+        return tirx.BufferStore(
+            stmt.buffer, stmt.value, [substitute(each, {step.k: position}) for each in stmt.indices]
+        )
 
     return tvm_ffi.structural_map(step.stmt, [(TensorLoad, load), (tirx.BufferStore, store)])
 
 
-def _with_own_variables(stmt: tirx.Stmt) -> tirx.Stmt:
+def _with_fresh_variables(stmt: tirx.Stmt) -> tirx.Stmt:
     """Return the statement with new variables for its activation: TVM refuses two definitions of one variable."""
     bound: list[tirx.Let] = []
     tvm_ffi.structural_walk(stmt, (tirx.Let, bound.append))
-    own = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
-    return substitute(stmt, own) if own else stmt
+    fresh = {let.var: tirx.Var(let.var.name, let.var.ty) for let in bound}
+    return substitute(stmt, fresh) if fresh else stmt
 
 
 def _constant(value: float, like: tirx.PrimExpr) -> tirx.PrimExpr:

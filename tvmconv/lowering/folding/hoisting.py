@@ -26,17 +26,17 @@ class Hoisting:
         self._analyzer = analyzer
         self._tests: dict[tvm_ffi.StructuralKey, tirx.Var] = {}
         self._variables: dict[tuple[tirx.Buffer, tvm_ffi.StructuralKey], tirx.Buffer] = {}
-        self._parts: set[tirx.Buffer] = set()
+        self._shifted_buffers: set[tirx.Buffer] = set()
 
     def rewrite(self, node: Any, k: tirx.Var | None = None) -> Any:
         """Rewrite a statement or an expression, which may depend on k."""
 
         def load(expr: TensorLoad) -> tirx.PrimExpr:
-            buffer, index = self._place(expr.source, expr.indices[0], k)
+            buffer, index = self._split_index(expr.source, expr.indices[0], k)
             return buffer[(index,)]
 
         def store(stmt: tirx.BufferStore) -> tirx.Stmt:
-            buffer, index = self._place(stmt.buffer, stmt.indices[0], k)
+            buffer, index = self._split_index(stmt.buffer, stmt.indices[0], k)
             return tirx.BufferStore(buffer, stmt.value, [index])
 
         def branch(stmt: tirx.IfThenElse) -> tirx.Stmt:
@@ -54,33 +54,33 @@ class Hoisting:
             node, [(TensorLoad, load), (tirx.BufferStore, store), (tirx.IfThenElse, branch), (tvm.ir.Call, choice)]
         )
 
-    def _place(
+    def _split_index(
         self, buffer: tirx.Buffer, index: tirx.PrimExpr, k: tirx.Var | None
     ) -> tuple[tirx.Buffer, tirx.PrimExpr]:
         """Return a buffer that begins at the thread's offset, and the index in it: a constant plus a multiple of k."""
         if k is not None:
             start, after = (self._analyzer.simplify(substitute(index, {k: at})) for at in (0, 1))
             slope = int(self._analyzer.simplify(after - start))
-            buffer, place = self._place(buffer, start, None)
-            return buffer, place + k * slope if slope else place
+            buffer, offset = self._split_index(buffer, start, None)
+            return buffer, offset + k * slope if slope else offset
         index, constant = self._analyzer.simplify(index), 0
         if isinstance(index, tirx.Add | tirx.Sub) and isinstance(index.b, tirx.IntImm):
             constant = int(index.b) if isinstance(index, tirx.Add) else -int(index.b)
             index = index.a
         if isinstance(index, tirx.IntImm):
             return buffer, index
-        return self._part(buffer, index), tirx.IntImm("int32", constant)
+        return self._shifted_buffer(buffer, index), tirx.IntImm("int32", constant)
 
-    def _part(self, buffer: tirx.Buffer, start: tirx.PrimExpr) -> tirx.Buffer:
+    def _shifted_buffer(self, buffer: tirx.Buffer, start: tirx.PrimExpr) -> tirx.Buffer:
         """Return the buffer that begins at element `start` of `buffer`."""
-        if buffer in self._parts:
+        if buffer in self._shifted_buffers:
             return buffer
         key = buffer, tvm_ffi.StructuralKey(start)
         if key not in self._variables:
             name = f"{buffer.name}_{len(self._variables)}"
             part = tirx.decl_buffer(buffer.shape, buffer.dtype, name, scope=buffer.scope())
             self._variables[key] = part
-            self._parts.add(part)
+            self._shifted_buffers.add(part)
             self.bindings.append(tirx.DeclBuffer(part, data=tirx.address_of(buffer[(start,)])))
         return self._variables[key]
 

@@ -54,8 +54,8 @@ class Skeleton:
     @property
     def pixels(self) -> int:
         """The number of pixels of a thread: its multiply-adds for each weight."""
-        places = [step.place for step in _flat(self.steps) if isinstance(step, Products)]
-        return len(places) // len(set(places))
+        indices = [step.weight_index for step in _flat(self.steps) if isinstance(step, Products)]
+        return len(indices) // len(set(indices))
 
 
 @pass_instrument
@@ -86,15 +86,17 @@ def make_skeleton(func: tirx.PrimFunc, target: tvm.target.Target) -> Skeleton:
 
     tvm_ffi.structural_mutate(lowered.body, (tirx.SeqStmt, unroll))
     (sums,) = unroller.sums
-    own = list(_without(steps, sums))
+    kept_steps = list(_without(steps, sums))
     if unroller.copies:
-        own = list(unroller.copies.synchronized(own))
+        kept_steps = list(unroller.copies.synchronized(kept_steps))
     extents = thread_extents(lowered)
     common = _with_intrinsics(unroller.hoisting.bindings, lowered, extents)
     if not extents:  # on a CPU blocks run one after the other, and read what is staged before the first one
-        staged = [step for step in takewhile(lambda step: isinstance(step, Always), own) if isinstance(step, Always)]
-        common, own = tuple(step.stmt for step in staged), own[len(staged) :]
-    return Skeleton(lowered, sums, extents, common, tuple(own))
+        staged = [
+            step for step in takewhile(lambda step: isinstance(step, Always), kept_steps) if isinstance(step, Always)
+        ]
+        common, kept_steps = tuple(step.stmt for step in staged), kept_steps[len(staged) :]
+    return Skeleton(lowered, sums, extents, common, tuple(kept_steps))
 
 
 def _flat(steps: Iterable[Step]) -> Iterator[Step]:
@@ -170,9 +172,9 @@ class _Unroller:
             if isinstance(before, TensorLoad) and before.source.same_as(stmt.buffer) and isinstance(product, tirx.Mul):
                 first, second = (self._constant(stmt.indices[0], k, at) for at in (0, 1))
                 weight = product.b.value if isinstance(product.b, tirx.Broadcast) else product.b
-                place = self._constant(weight.indices[0], k, 0)
+                weight_index = self._constant(weight.indices[0], k, 0)
                 self.sums.add(stmt.buffer)
-                return Products(place, self._hoisted(product.a), first, second - first)
+                return Products(weight_index, self._hoisted(product.a), first, second - first)
         return PerOutput(k, self._hoisted(stmt, k))
 
     def _staging(self, loop: tirx.For, values: Values) -> Iterator[Step]:
@@ -213,9 +215,9 @@ def is_unrolled(stmt: tirx.Stmt) -> bool:
 
 
 def _has_unrolled(stmt: tirx.Stmt) -> bool:
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(stmt, (tirx.For, found.append))
-    return any(map(is_unrolled, found))
+    collected: list[tirx.For] = []
+    tvm_ffi.structural_walk(stmt, (tirx.For, collected.append))
+    return any(map(is_unrolled, collected))
 
 
 def _with_intrinsics(
@@ -237,19 +239,19 @@ def _with_intrinsics(
 
 def rolled_loops(func: tirx.PrimFunc) -> list[tirx.For]:
     """Return the loops that stay loops, since they are not annotated with `UNROLLED`."""
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(func.body, (tirx.For, found.append))
-    return [loop for loop in found if UNROLLED not in loop.annotations]
+    collected: list[tirx.For] = []
+    tvm_ffi.structural_walk(func.body, (tirx.For, collected.append))
+    return [loop for loop in collected if UNROLLED not in loop.annotations]
 
 
 def thread_extents(func: tirx.PrimFunc) -> tuple[tirx.AttrStmt, ...]:
     """Return the statements that hold the numbers of blocks and threads."""
-    found: list[tirx.AttrStmt] = []
-    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, found.append))
-    return tuple(stmt for stmt in found if stmt.attr_key == "thread_extent")
+    collected: list[tirx.AttrStmt] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, collected.append))
+    return tuple(stmt for stmt in collected if stmt.attr_key == "thread_extent")
 
 
 def _stored_to(stmt: tirx.Stmt) -> tirx.Buffer:
-    found: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: found.append(store.buffer)))
-    return found[0]
+    collected: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(stmt, (tirx.BufferStore, lambda store: collected.append(store.buffer)))
+    return collected[0]

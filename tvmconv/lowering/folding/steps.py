@@ -34,10 +34,10 @@ class PerOutput:
 class Products:
     """The products of one element of the input with the weights of all output channels.
 
-    `sums[k * step + first] += element * weight[k, place]`, where `place` is the row-major number of (c, r, s).
+    `sums[k * step + first] += element * weight[k, weight_index]`; `weight_index` is the row-major number of (c, r, s).
     """
 
-    place: int
+    weight_index: int
     element: tirx.PrimExpr
     first: int
     step: int

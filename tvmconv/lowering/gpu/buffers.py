@@ -10,38 +10,38 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 from tvm.s_tir.stmt import MatchBufferRegion
 
-Places = dict[Any, tuple[Any, list[int]]]
-"""For each buffer the one that replaces it, and the axes on which `moved` sets the index."""
+Replacements = dict[Any, tuple[Any, list[int]]]
+"""For each buffer the one that replaces it, and the axes on which `with_buffers` sets the index."""
 
 
-def moved(stmt: tirx.Stmt, places: Places, last: Any) -> tirx.Stmt:
-    """Return a statement with buffers replaced: at index 0 on the given axes, except `last` on the last of these.
+def with_buffers(stmt: tirx.Stmt, replacements: Replacements, last_index: Any) -> tirx.Stmt:
+    """Return a statement with buffers replaced: at index 0 on the given axes, except `last_index` on the last of these.
 
     There the index is 0 too, where the new buffer has a single element along that axis.
     """
 
-    def place_of(buffer: Any, indices: Any) -> tuple[Any, list[Any]]:
-        fresh, axes = places[buffer]
+    def replaced_index(buffer: Any, indices: Any) -> tuple[Any, list[Any]]:
+        fresh, axes = replacements[buffer]
         which = {axis: tirx.const(0, "int32") for axis in axes}
-        which |= {axis: last for axis in axes[-1:] if int(fresh.ty.shape[axis]) > 1}
+        which |= {axis: last_index for axis in axes[-1:] if int(fresh.ty.shape[axis]) > 1}
         return fresh, [which.get(axis, index) for axis, index in enumerate(indices)]
 
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
-        if store.buffer not in places:
+        if store.buffer not in replacements:
             return store
-        buffer, indices = place_of(store.buffer, store.indices)
+        buffer, indices = replaced_index(store.buffer, store.indices)
         return tirx.BufferStore(buffer, store.value, indices)
 
     def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        if load.source not in places:
+        if load.source not in replacements:
             return load
-        buffer, indices = place_of(load.source, load.indices)
+        buffer, indices = replaced_index(load.source, load.indices)
         return buffer[tuple(indices)]
 
     def covered(region: TensorRegion) -> TensorRegion:
-        if region.source not in places:
+        if region.source not in replacements:
             return region
-        buffer, indices = place_of(region.source, region.region)
+        buffer, indices = replaced_index(region.source, region.region)
         ranges = [each if isinstance(each, tvm.ir.Range) else tvm.ir.Range.from_min_extent(each, 1) for each in indices]
         return TensorRegion(buffer, ranges, region.ty)
 

@@ -108,18 +108,20 @@ def _reading_first(loop: tirx.For, test: tirx.IfThenElse, params: Sequence[tirx.
     steps = [known.simplify(each - begin) for each, begin in zip(loads[0].indices, begins, strict=True)]
     if not all(_is_zero(each) or each.same_as(lane) for each in steps):
         return loop
-    places = [tirx.Select(test.condition, begin, 0) + step for begin, step in zip(begins, steps, strict=True)]
+    clamped = [tirx.Select(test.condition, begin, 0) + step for begin, step in zip(begins, steps, strict=True)]
     first = tirx.decl_buffer([loop.extent, vector.extent], loads[0].ty.dtype, "first", scope="local")
     value = tvm_ffi.structural_map(store.value, (TensorLoad, lambda each: first[turn, lane] if each in loads else each))
 
-    def over(store: tirx.BufferStore, condition: tirx.PrimExpr | None) -> tirx.Stmt:
+    def unrolled_loop(store: tirx.BufferStore, condition: tirx.PrimExpr | None) -> tirx.Stmt:
         body: tirx.Stmt = tirx.For(lane, vector.min, vector.extent, vector.kind, store)
         body = body if condition is None else tirx.IfThenElse(condition, body, None)
         return tirx.For(turn, loop.min, loop.extent, loop.kind, body)
 
     fresh = {each: tirx.Var(each.name, each.ty.dtype) for each in (turn, lane)}
-    reading = substitute(over(tirx.BufferStore(first, loads[0].source[tuple(places)], [turn, lane]), None), fresh)
-    storing = over(tirx.BufferStore(store.buffer, value, store.indices), test.condition)
+    reading = substitute(
+        unrolled_loop(tirx.BufferStore(first, loads[0].source[tuple(clamped)], [turn, lane]), None), fresh
+    )
+    storing = unrolled_loop(tirx.BufferStore(store.buffer, value, store.indices), test.condition)
     block = SBlock([], [], [], "first", tirx.SeqStmt([reading, storing]), alloc_buffers=[first])
     return SBlockRealize([], True, block)
 
@@ -134,9 +136,9 @@ def _of_vector(test: tirx.PrimExpr, loop: tirx.For, known: Analyzer) -> tirx.Pri
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(test, tirx.LT) or lane in undefined_vars(test.b):
         return test
     first = substitute(test.a, {lane: 0})
-    in_a_row = known.can_prove_equal(test.a, first + lane)
+    is_contiguous = known.can_prove_equal(test.a, first + lane)
     whole = all(known.can_prove_equal(tirx.floormod(each, lanes), 0) for each in (first, test.b))
-    return first < test.b if in_a_row and whole else test
+    return first < test.b if is_contiguous and whole else test
 
 
 def _is_true(test: tirx.PrimExpr) -> bool:

@@ -29,7 +29,7 @@ LAUNCH_PARAMETERS = "tirx.kernel_launch_params"
 DEPENDENT, DYNAMIC_SHARED = "tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"
 """Names in that list, as TVM spells them: of a dependent launch, and of the bytes of shared memory, the last one."""
 
-MOST_SHARED = 100 * 1024
+MAX_SHARED_BYTES = 100 * 1024
 """The most bytes of shared memory of a block that lets the next kernel start before it ends.
 
 On an H100 1x1 layers whose blocks have 200 KB took up to 17% longer where they let the next kernel start early,
@@ -48,15 +48,15 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
     Since each kernel waits, it ends after all earlier kernels, so that the next one needs to wait for it alone.
 
     Before: `def kernel(x, y): y[thread] = x[thread]`. After: `def kernel(x, y): after_others(132); y[thread] =
-    x[thread]`, where 132 is the number of multiprocessors, or 0 for blocks with more shared memory than `MOST_SHARED`.
+    x[thread]`, where 132 is the number of multiprocessors, or 0 for blocks with more than `MAX_SHARED_BYTES`.
     """
     if not has_dependent_launches(target):
         return mod
 
     def dependent(func: tirx.PrimFunc) -> tirx.PrimFunc:
-        most = gpu_of(target).multiprocessors if _shared_bytes(func) <= MOST_SHARED else 0
+        multiprocessors = gpu_of(target).multiprocessors if _shared_bytes(func) <= MAX_SHARED_BYTES else 0
         source = included("lowering/gpu/dependent_launches.cuh")
-        wait = cuda_func_call(AFTER_OTHERS, tirx.const(most, "uint32"), source_code=source)
+        wait = cuda_func_call(AFTER_OTHERS, tirx.const(multiprocessors, "uint32"), source_code=source)
         parameters = [str(name) for name in func.attrs[LAUNCH_PARAMETERS]]
         last = parameters.index(DYNAMIC_SHARED) if DYNAMIC_SHARED in parameters else len(parameters)
         parameters.insert(last, DEPENDENT)
@@ -67,14 +67,14 @@ def with_dependent_launches(mod: tvm.IRModule, target: tvm.target.Target) -> tvm
 
 
 def _shared_bytes(func: tirx.PrimFunc) -> int:
-    """Return the bytes of shared memory of a block; over `MOST_SHARED` where its size is known only at run time."""
+    """Return the bytes of shared memory of a block; over `MAX_SHARED_BYTES` where the size is open."""
     sizes: list[int] = []
 
     def note(allocation: tirx.AllocBuffer) -> None:
         buffer = allocation.buffer
         if buffer.scope().startswith("shared"):
             is_known = all(isinstance(size, tirx.IntImm) for size in buffer.ty.shape)
-            elements = prod(map(int, buffer.ty.shape)) if is_known else MOST_SHARED + 1
+            elements = prod(map(int, buffer.ty.shape)) if is_known else MAX_SHARED_BYTES + 1
             sizes.append(elements * itemsize(buffer.ty.dtype))
 
     tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, note)])

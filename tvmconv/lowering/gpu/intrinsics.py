@@ -52,14 +52,16 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
         block, count = loop.body.block, int(loop.extent)
         (read,), (written,) = block.reads, block.writes
         shared.append(read.source)
-        rank, *place = (each.min for each in read.region)
+        rank, *first_index = (each.min for each in read.region)
         several = tvm.ir.Range.from_min_extent(written.region[-1].min, count)
         written = TensorRegion(written.source, [*list(written.region)[:-1], several], written.ty)
-        target, place = Operand(written), [tirx.const(0, "int32"), *place]
+        target, first_index = Operand(written), [tirx.const(0, "int32"), *first_index]
         # TVM lets sums share the memory of factors of another type, of which `access_ptr` knows nothing.
-        source = tirx.address_of(read.source[tuple(place)])
+        source = tirx.address_of(read.source[tuple(first_index)])
         call = cuda_call(function("fetch", count), CLUSTERS, target.pointer, source, rank)
-        whole = SBlock(block.iter_vars, [_own(read)], [written], block.name_hint, call, match_buffers=[target.match])
+        whole = SBlock(
+            block.iter_vars, [_at_first_index(read)], [written], block.name_hint, call, match_buffers=[target.match]
+        )
         values = [substitute(value, {loop.loop_var: loop.min}) for value in loop.body.iter_values]
         return SBlockRealize(values, loop.body.predicate, whole)
 
@@ -75,7 +77,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def written(block: SBlock) -> SBlock:
         if not any(region.source.same_as(each) for region in block.writes for each in shared):
             return block
-        writes = [_own(region) for region in block.writes]
+        writes = [_at_first_index(region) for region in block.writes]
         return SBlock(
             *(block.iter_vars, block.reads, writes, block.name_hint, block.body, block.init),
             *(block.alloc_buffers, block.match_buffers, block.annotations),
@@ -92,7 +94,7 @@ def _with_clusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tvm_ffi.structural_map(func, (tirx.For, between_barriers))
 
 
-def _own(region: TensorRegion) -> TensorRegion:
+def _at_first_index(region: TensorRegion) -> TensorRegion:
     """Return a region at index 0 of its first axis, where a block stores its part."""
     first = tvm.ir.Range.from_min_extent(tirx.const(0, "int32"), 1)
     return TensorRegion(region.source, [first, *list(region.region)[1:]], region.ty)
@@ -121,8 +123,8 @@ def _with_function(block: SBlock) -> SBlock:
         (output,), (staged,) = block.writes, [Operand(region) for region in block.reads]
         image, *others = (each.min for each in output.region)
         following = image + min(1, int(output.region[0].extent) - 1)
-        places = (image, *others), (following, *others)
-        addresses = [tirx.address_of(output.source[place]) for place in places]
+        indices = (image, *others), (following, *others)
+        addresses = [tirx.address_of(output.source[index]) for index in indices]
         return _replaced(block, [staged], cuda_call(str(name), str(source), *addresses, staged.pointer))
     return block
 
@@ -135,8 +137,8 @@ def _whole(region: TensorRegion, count: int) -> TensorRegion:
 
 
 def _replaced(block: SBlock, operands: list[Operand], body: tirx.Stmt, annotations: Any = None) -> SBlock:
-    matches, own = [operand.match for operand in operands], (block.iter_vars, block.reads, block.writes)
-    return SBlock(*own, block.name_hint, body, match_buffers=matches, annotations=annotations)
+    matches, unchanged = [operand.match for operand in operands], (block.iter_vars, block.reads, block.writes)
+    return SBlock(*unchanged, block.name_hint, body, match_buffers=matches, annotations=annotations)
 
 
 def _copied(block: SBlock) -> SBlock:
@@ -160,8 +162,8 @@ def _copied(block: SBlock) -> SBlock:
     *outer, row, copy, _ = store.indices
     (written,) = block.writes
     vector = copy ^ row if block.annotations[COPY] else copy
-    place = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, vector)]
-    target = Operand(TensorRegion(written.source, [*place, written.region[-1]], written.ty))
+    ranges = [tvm.ir.Range.from_min_extent(index, 1) for index in (*outer, row, vector)]
+    target = Operand(TensorRegion(written.source, [*ranges, written.region[-1]], written.ty))
     source = tirx.address_of(value.source[tuple(value.indices)])
     count = int(loop.extent) * tvm.DataType(written.source.ty.dtype).itemsize
     call = cuda_call(function("copy", count), COPIES, target.pointer, source, _all_of(inside))
@@ -178,13 +180,13 @@ def _all_of(condition: Any) -> Any:
 def _ring(loop: tirx.For) -> tirx.Stmt:
     """Return a loop over chunks as a ring of buffers: one barrier for each chunk, after which an older buffer is free.
 
-    With asynchronous products (`goes_on`), an iteration waits for its chunk, begins the product, waits for the previous
-    product, and copies a chunk to the buffer of that one's factors. Else it copies first, since the previous product is
-    complete. A single chunk is copied, waited for and multiplied.
+    With asynchronous products an iteration waits for its chunk, begins the product, waits for the previous product, and
+    copies a chunk to the buffer of that one's factors. Else it copies first, since the previous product is complete. A
+    single chunk is copied, waited for and multiplied.
     """
     if RING not in loop.annotations:
         return loop
-    ahead, wgmma, goes_on = (int(value) for value in loop.annotations[RING])
+    ahead, wgmma, is_asynchronous = (int(value) for value in loop.annotations[RING])
     *copies, product = loop.body.seq
     left = loop.extent - 1 - loop.loop_var
     commit = _opaque("commit", cuda_call(function("commit"), COPIES))
@@ -195,7 +197,7 @@ def _ring(loop: tirx.For) -> tirx.Stmt:
         return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tirx.SeqStmt(parts))
     stages = [0] * len(copies) + [0, ahead, ahead]
     order = [*range(1, len(copies) + 2), 0, len(copies) + 2]
-    if goes_on:
+    if is_asynchronous:
         done = _opaque("done", cuda_call(function("done"), WGMMA, tirx.min(1, left)), _block_of(product))
         parts.append(done)
         stages.append(ahead + 1)

@@ -35,7 +35,7 @@ def import_kernels(module: Module, kernels: Iterable[Kernels]) -> None:
             module.import_module(each)
 
 
-def finished(kernels: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def finalized(kernels: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """Return a module of lowered kernels ready for TVM to write CUDA source: dependent launches, device code."""
     return with_device_code(with_dependent_launches(kernels, target))
 
@@ -60,8 +60,10 @@ def library_for_gpu(mod: tvm.IRModule, target: tvm.target.Target, keeps: bool) -
             alone = tirx.transform.BindTarget(target)(tvm.IRModule({var: func.without_attr(KEEP)}))
             host, kernels = split_host_device_mods(pipeline(alone))
             module = codegen_build(finalize_host()(host), target.host)
-            final = [(finalize_kernels()(with_roles_apart(each)), place) for place, each in kernels.items()]
-            units = [(finished(_with_constant_bits(each), target), place) for each, place in final]
+            final = [
+                (finalize_kernels()(with_roles_apart(each)), units_target) for units_target, each in kernels.items()
+            ]
+            units = [(finalized(_with_constant_bits(each), target), units_target) for each, units_target in final]
             made = [codegen_build(*unit) for unit in units]
         for each in made:
             module.import_module(each)
@@ -95,10 +97,10 @@ def _with_constant_bits(mod: tvm.IRModule) -> tvm.IRModule:
         if not str(getattr(call.op, "name", "")).endswith("reinterpret"):
             return call
         (value,), dtype = call.args, str(call.ty.dtype)
-        own = str(value.ty.dtype)
-        if not isinstance(value, tirx.IntImm | tirx.FloatImm) or own not in WORDS or dtype not in WORDS:
+        dtype_of_value = str(value.ty.dtype)
+        if not isinstance(value, tirx.IntImm | tirx.FloatImm) or dtype_of_value not in WORDS or dtype not in WORDS:
             return call
-        return tirx.const(np.array(value.value, own).view(dtype).item(), dtype)
+        return tirx.const(np.array(value.value, dtype_of_value).view(dtype).item(), dtype)
 
     def folded(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, constant)))

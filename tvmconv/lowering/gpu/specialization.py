@@ -33,7 +33,7 @@ from tvmconv.compute.annotations import (
 from tvmconv.compute.substitution import substitute
 from tvmconv.targets.device_code import function
 
-from .buffers import Operand, Places, moved
+from .buffers import Operand, Replacements, with_buffers
 from .roles import ROLES
 from .tensor_maps import ENCODE, tensor_map
 
@@ -72,14 +72,14 @@ class _Block:
     def __init__(self, loop: tirx.For, ring: tirx.For, buffers: list[Any]) -> None:
         self.loop, self.ring, self.buffers = loop, ring, buffers
         values = (int(value) for value in ring.annotations[SPECIALIZED])
-        self.slots, self.multiprocessors, self.teams, self.threads, *self.registers, self.goes_on = values
+        self.slots, self.multiprocessors, self.teams, self.threads, *self.registers, self.is_asynchronous = values
         self.multiplying = self.teams * self.threads
         self.block, self.thread = _variable("block"), _variable("thread")
-        self.given = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
+        self.original_buffers = [each for each in buffers if each.scope() in ("shared.dyn", "local")]
         self.barriers = self.new([BARRIER_BYTES // 8], "uint64", "barriers", "shared.dyn")
         *copies, self.product = ring.body.seq
         self.replaced: list[Any] = []
-        self.rings: Places = {}
+        self.rings: Replacements = {}
         """For each stage of chunks the ring that replaces it, and the axes that say which chunk it is."""
         self.copies, self.host = [], []
         for copy in copies:
@@ -88,8 +88,8 @@ class _Block:
             bulk = BulkCopy(*map(int, realize.block.annotations[BULK]))
             stage, source = written.source, realize.block.reads[0].source
             axes = list(range(bulk.axes))
-            own = {each.var: at for each, at in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
-            place = [substitute(written.region[axis].min, own) for axis in axes]
+            block_values = {each.var: at for each, at in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+            first_index = [substitute(written.region[axis].min, block_values) for axis in axes]
             shape = [1 if axis in axes else extent for axis, extent in enumerate(stage.ty.shape)]
             shape[axes[-1]] = self.slots
             ring_buffer = self.new(shape, stage.ty.dtype, f"{stage.name}_ring", "shared.dyn")
@@ -99,12 +99,12 @@ class _Block:
             for lanes in dict.fromkeys((bulk.lanes, bulk.last_lanes)):
                 maps[lanes], statements = tensor_map(source, bulk, lanes, f"{stage.name}_map_{lanes}")
                 self.host += statements
-            self.copies.append((ring_buffer, maps, bulk, place))
+            self.copies.append((ring_buffer, maps, bulk, first_index))
 
     def in_roles(self) -> tirx.Stmt:
         copying, multiplying = self.registers
-        copies = _steps(_registers("copies", copying), self.copy_all())
-        multiplies = _steps(_registers("multiplies", multiplying), self.multiply_all())
+        copies = _sequence(_registers("copies", copying), self.copy_all())
+        multiplies = _sequence(_registers("multiplies", multiplying), self.multiply_all())
         roles = [
             _if(self.thread >= self.multiplying, copies, {ROLE: True}),
             _if(self.thread < self.multiplying, multiplies, {ROLE: True}),
@@ -136,19 +136,19 @@ class _Block:
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
             slot, turn = self.slot_and_turn(tile * self.ring.extent + self.ring.loop_var)
 
-            def of_chunk(of_last: bool) -> tirx.Stmt:
+            def of_chunk(ends_tap: bool) -> tirx.Stmt:
                 size, copies = 0, []
-                for ring, maps, bulk, place in self.copies:
-                    lanes = bulk.last_lanes if of_last else bulk.lanes
+                for ring, maps, bulk, first_index in self.copies:
+                    lanes = bulk.last_lanes if ends_tap else bulk.lanes
                     size += bulk.pixels * lanes * tvm.DataType(ring.ty.dtype).itemsize
-                    copies.append(self.bulk_copy(ring, maps[lanes], bulk, place, slot))
-                return _steps(self.call("acquire", slot, turn, size), *copies)
+                    copies.append(self.bulk_copy(ring, maps[lanes], bulk, first_index, slot))
+                return _sequence(self.call("acquire", slot, turn, size), *copies)
 
-            return self.over_chunks(of_chunk)
+            return self.loop_over_chunks(of_chunk)
 
         return _if(self.thread == self.multiplying, self.tiles(self.block, self.multiprocessors, of_tile))
 
-    def over_chunks(self, of_chunk: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
+    def loop_over_chunks(self, of_chunk: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
         """Return the loop over the chunks of a tile; with `LAST_PRODUCT` a tap's last chunk has another statement.
 
         That statement follows a loop over the tap's other chunks.
@@ -161,11 +161,11 @@ class _Block:
         several, other = _variable("several"), _variable("other")
         others = substitute(of_chunk(False), {chunk: several * count + other})
         last = substitute(of_chunk(True), {chunk: several * count + (count - 1)})
-        return _serial(several, chunks // count, _steps(_serial(other, count - 1, others), last))
+        return _serial(several, chunks // count, _sequence(_serial(other, count - 1, others), last))
 
-    def bulk_copy(self, ring: Any, known: Any, bulk: BulkCopy, place: list[Any], slot: Any) -> tirx.Stmt:
+    def bulk_copy(self, ring: Any, known: Any, bulk: BulkCopy, first_index: list[Any], slot: Any) -> tirx.Stmt:
         """Return the copy of a chunk, given by (tile, group, chunk) or (tile, chunk), to a slot of the ring."""
-        tile, *group, chunk = place
+        tile, *group, chunk = first_index
         pixel = tile // bulk.group_tiles * bulk.group_pixels + tile % bulk.group_tiles * bulk.pixels + bulk.first_pixel
         per_tap = -(-bulk.group_channels // bulk.lanes)
         tap, channel = chunk // per_tap, chunk % per_tap * bulk.lanes
@@ -178,20 +178,20 @@ class _Block:
         else:
             channel += tap * bulk.group_channels
         for each in group:
-            if bulk.groups_apart:
+            if bulk.separate_groups:
                 image += each
             else:
                 channel += each * bulk.group_channels
         ranges = [tvm.ir.Range.from_min_extent(0, extent) for extent in ring.ty.shape]
         ranges[bulk.axes - 1] = tvm.ir.Range.from_min_extent(slot, 1)
         memory = [TensorRegion(ring, ranges, ring.ty), _whole(self.barriers)]
-        at = channel, column, row, image, tap_w, tap_h
-        return _call(memory, "bulk_copy", slot, tirx.address_of(known), *at)
+        coordinates = channel, column, row, image, tap_w, tap_h
+        return _call(memory, "bulk_copy", slot, tirx.address_of(known), *coordinates)
 
     def multiply_all(self) -> tirx.Stmt:
         """Return the loop over the tiles of a team."""
         chunks, team = self.ring.extent, _variable("team")
-        place = self.new([2], "int32", "place", "local")
+        cursor = self.new([2], "int32", "place", "local")
 
         def of_tile(tile: tvm.ir.Var) -> tirx.Stmt:
             of_team = self.slots, team
@@ -199,18 +199,20 @@ class _Block:
             begin = [] if alone else [self.call("turn", *of_team, tile)]
             end = [] if alone else [self.call("next", *of_team)]
             first = self.slot_and_turn((tile * self.teams + team) * chunks)
-            at_first = [tirx.BufferStore(place, value, [index]) for index, value in enumerate(first)]
-            last = [self.release(place, 0, 1)] if self.goes_on else []
+            at_first = [tirx.BufferStore(cursor, value, [index]) for index, value in enumerate(first)]
+            last = [self.release(cursor, 0, 1)] if self.is_asynchronous else []
             if SETTLED in self.ring.annotations:
                 settled = _with_product(self.product, self.ring.annotations[SETTLED])
-                last.append(substitute(moved(settled, self.rings, place[0]), {self.ring.loop_var: chunks - 1}))
-            ring = _steps(*begin, *at_first, self.over_chunks(partial(self.multiply_chunk, place)), *end, *last)
+                last.append(substitute(with_buffers(settled, self.rings, cursor[0]), {self.ring.loop_var: chunks - 1}))
+            ring = _sequence(
+                *begin, *at_first, self.loop_over_chunks(partial(self.multiply_chunk, cursor)), *end, *last
+            )
 
             def replaced(each: tirx.For) -> tirx.Stmt:
                 return ring if SPECIALIZED in each.annotations else each
 
             stmt = tvm_ffi.structural_map(self.loop.body, (tirx.For, replaced))
-            places = {}
+            replacements = {}
             for old, dependent in self.written([stmt], self.loop.loop_var).items():
                 axes = [*(axis for axis in dependent if axis), 0]  # a team has one buffer for all parts of a reduction
                 shape = [1 if axis in axes else extent for axis, extent in enumerate(old.ty.shape)]
@@ -218,33 +220,33 @@ class _Block:
                     shape[0] = self.teams
                     shape[-2] += -shape[-2] % TILE_ROWS
                 self.replaced.append(old)
-                places[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
-            return self.by_team(moved(stmt, places, team))
+                replacements[old] = self.new(shape, old.ty.dtype, f"{old.name}_of_team", old.scope()), axes
+            return self.by_team(with_buffers(stmt, replacements, team))
 
         number = cuda_func_call(function("team"), self.threads, source_code=ROLES, return_type="int32")
         first, step = self.block + team * self.multiprocessors, self.teams * self.multiprocessors
-        return _steps(tirx.Bind(team, number), self.tiles(first, step, of_tile))
+        return _sequence(tirx.Bind(team, number), self.tiles(first, step, of_tile))
 
-    def multiply_chunk(self, place: Any, of_last: bool) -> tirx.Stmt:
+    def multiply_chunk(self, cursor: Any, ends_tap: bool) -> tirx.Stmt:
         """Return a team's statements for the chunk at (slot, turn), which include the step to the next chunk."""
-        slot, turn = place[0], place[1]
+        slot, turn = cursor[0], cursor[1]
         is_last = (slot == self.slots - 1).astype("int32")  # without branches, which separate products to the compiler
         arrived = self.call("arrived", slot, turn)
-        product = _with_product(self.product, self.ring.annotations[LAST_PRODUCT][1:]) if of_last else self.product
-        product = moved(product, self.rings, slot)
-        next_turn = tirx.BufferStore(place, turn + is_last, [1])
-        next_slot = tirx.BufferStore(place, slot + 1 - is_last * self.slots, [0])
-        if self.goes_on:
-            return _steps(arrived, product, self.release(place, 1, self.ring.loop_var > 0), next_turn, next_slot)
-        return _steps(arrived, product, next_turn, next_slot, self.release(place, 0, 1))
+        product = _with_product(self.product, self.ring.annotations[LAST_PRODUCT][1:]) if ends_tap else self.product
+        product = with_buffers(product, self.rings, slot)
+        next_turn = tirx.BufferStore(cursor, turn + is_last, [1])
+        next_slot = tirx.BufferStore(cursor, slot + 1 - is_last * self.slots, [0])
+        if self.is_asynchronous:
+            return _sequence(arrived, product, self.release(cursor, 1, self.ring.loop_var > 0), next_turn, next_slot)
+        return _sequence(arrived, product, next_turn, next_slot, self.release(cursor, 0, 1))
 
-    def release(self, place: Any, *pending: Any) -> tirx.Stmt:
+    def release(self, cursor: Any, *pending: Any) -> tirx.Stmt:
         """Return the statement that declares the slot before the current one empty, if it was used."""
-        before = place[0] - 1 + (place[0] == 0).astype("int32") * self.slots
-        return self.call("release", before, *pending)
+        previous = cursor[0] - 1 + (cursor[0] == 0).astype("int32") * self.slots
+        return self.call("release", previous, *pending)
 
-    def slot_and_turn(self, place: Any) -> tuple[Any, Any]:
-        return tirx.floormod(place, self.slots), tirx.floordiv(place, self.slots)
+    def slot_and_turn(self, number: Any) -> tuple[Any, Any]:
+        return tirx.floormod(number, self.slots), tirx.floordiv(number, self.slots)
 
     def new(self, shape: list[Any], dtype: Any, name: str, scope: str) -> Any:
         buffer = tirx.decl_buffer(shape, dtype, name, scope=scope)
@@ -253,49 +255,49 @@ class _Block:
 
     def written(self, stmts: list[tirx.Stmt], *variables: tvm.ir.Var) -> dict[Any, list[int]]:
         """Return the buffers of a block that statements store to, with the axes whose indices depend on `variables`."""
-        found: dict[Any, list[int]] = {}
+        axes_of: dict[Any, list[int]] = {}
 
         def note(realize: SBlockRealize) -> None:
             values = {each.var: value for each, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
             for region in realize.block.writes:
                 used = [set(undefined_vars(substitute(each.min, values))) for each in region.region]
-                if region.source in self.given:
-                    found[region.source] = [axis for axis, each in enumerate(used) if not each.isdisjoint(variables)]
+                if region.source in self.original_buffers:
+                    axes_of[region.source] = [axis for axis, each in enumerate(used) if not each.isdisjoint(variables)]
 
         for stmt in stmts:
             tvm_ffi.structural_walk(stmt, [(SBlockRealize, note)])
-        return found
+        return axes_of
 
     def by_team(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """Return a statement with its loops over threads replaced by the number of a thread in its team."""
 
-        def own(loop: tirx.For) -> tirx.Stmt:
+        def renumbered(loop: tirx.For) -> tirx.Stmt:
             if _tag(loop) != "threadIdx.x":
                 return loop
             return substitute(loop.body, {loop.loop_var: tirx.floormod(self.thread, self.threads)})
 
-        return tvm_ffi.structural_map(stmt, (tirx.For, own))
+        return tvm_ffi.structural_map(stmt, (tirx.For, renumbered))
 
 
 def _loops(stmt: Any) -> list[tirx.For]:
-    found: list[tirx.For] = []
-    tvm_ffi.structural_walk(stmt, [(tirx.For, found.append)])
-    return found
+    loops: list[tirx.For] = []
+    tvm_ffi.structural_walk(stmt, [(tirx.For, loops.append)])
+    return loops
 
 
 def _copied(stmt: tirx.Stmt) -> SBlockRealize:
     """Return the block of a copy."""
-    found: list[SBlockRealize] = []
+    blocks: list[SBlockRealize] = []
 
     def note(realize: SBlockRealize) -> None:
         if BULK in realize.block.annotations:
-            found.append(realize)
+            blocks.append(realize)
 
     tvm_ffi.structural_walk(stmt, [(SBlockRealize, note)])
-    return found[0]
+    return blocks[0]
 
 
-def _steps(*steps: tirx.Stmt) -> tirx.Stmt:
+def _sequence(*steps: tirx.Stmt) -> tirx.Stmt:
     return tirx.SeqStmt(list(steps))
 
 
@@ -308,8 +310,8 @@ def _with_product(stmt: tirx.Stmt, function: list[Any]) -> tirx.Stmt:
     """Return a statement whose product calls another function, given by its name and source."""
 
     def replaced(block: SBlock) -> SBlock:
-        own = block.iter_vars, block.reads, block.writes, block.name_hint, block.body
-        return SBlock(*own, annotations={PRODUCT: function}) if PRODUCT in block.annotations else block
+        unchanged = block.iter_vars, block.reads, block.writes, block.name_hint, block.body
+        return SBlock(*unchanged, annotations={PRODUCT: function}) if PRODUCT in block.annotations else block
 
     return tvm_ffi.structural_map(stmt, (SBlock, replaced))
 

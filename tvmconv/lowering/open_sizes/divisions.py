@@ -185,6 +185,6 @@ class _Divisors:
 def _opaque(number: tirx.PrimExpr) -> tirx.PrimExpr:
     """Return an unsigned number as LLVM's maximum of it and zero, through which TVM does not see.
 
-    Else TVM would put the expression in place of its variable again, inside the kernel.
+    Else TVM would replace the variable by its expression again, inside the kernel.
     """
     return tirx.call_llvm_intrin("uint32", "llvm.umax.i32", number, tirx.const(0, "uint32"))

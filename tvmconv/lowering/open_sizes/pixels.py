@@ -17,10 +17,10 @@ from tvmconv.compute.substitution import substitute
 from tvmconv.problem import Problem
 from tvmconv.problem.workload import MAX_ELEMENTS
 
-from ..workspace import steps
+from ..workspace import statements_of
 
 
-def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
+def with_open_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
     """Return the only function of a scheduled module, or all joined, each for planes of at least its tile's pixels.
 
     In these functions the tiles of a plane are rows of tensors. Some pixels of the last tile may be in the tile before,
@@ -41,15 +41,15 @@ def in_planes(mod: tvm.IRModule, problem: Problem) -> tirx.PrimFunc:
     }
     plane = prod(with_open_sizes(problem).output_size)
     root = first.body.block
-    packing, packed = steps(root)[0], root.alloc_buffers[0]
+    packing, packed = statements_of(root)[0], root.alloc_buffers[0]
     joined: tirx.Stmt | None = None
     buffers = [packed]
     for func in reversed(functions):
-        own_packed, *own = func.body.block.alloc_buffers
-        buffers += own
+        packed_of_function, *others = func.body.block.alloc_buffers
+        buffers += others
         same = dict(zip(func.params, exact.values(), strict=True))
-        body = _placed(steps(func.body.block)[1], same, plane, _pixels(func))
-        body = substitute(body, {own_packed: packed})
+        body = _with_exact_operands(statements_of(func.body.block)[1], same, plane, _pixels(func))
+        body = substitute(body, {packed_of_function: packed})
         joined = body if joined is None else tirx.IfThenElse(plane >= _pixels(func), body, joined)
     block = SBlock(
         [], [], [], root.name_hint, tirx.SeqStmt([substitute(packing, exact), joined]), alloc_buffers=buffers
@@ -62,7 +62,9 @@ def _pixels(func: tirx.PrimFunc) -> int:
     return int(func.params[-1].ty.shape[-1])
 
 
-def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.PrimExpr, pixels: int) -> tirx.Stmt:
+def _with_exact_operands(
+    body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.PrimExpr, pixels: int
+) -> tirx.Stmt:
     """Return a statement that reads and stores tiles in the planes of exact operands; planes have a tile or more."""
     tiles = {
         var: tirx.min(tirx.max(tirx.truncdiv(plane + (pixels - 1), pixels), 1), MAX_ELEMENTS // pixels)
@@ -71,7 +73,7 @@ def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.Pr
         for var in set(undefined_vars(size)) - {*VARIABLES.values(), ROWS, COLUMNS}
     }
 
-    def place(operand: tvm.ir.Var, indices: list[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
+    def pixel_index(operand: tvm.ir.Var, indices: list[tirx.PrimExpr]) -> list[tirx.PrimExpr]:
         *outer, tile, pixel = indices
         start = tile * pixels if pixels == 1 else tirx.min(tile * pixels, plane - pixels)
         return [*outer, tirx.const(0, "int32"), start + pixel]
@@ -82,10 +84,12 @@ def _placed(body: tirx.Stmt, exact: dict[tvm.ir.Var, tvm.ir.Var], plane: tirx.Pr
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
         if not is_tiled(store.buffer):
             return store
-        return tirx.BufferStore(exact[store.buffer], store.value, place(store.buffer, list(store.indices)))
+        return tirx.BufferStore(exact[store.buffer], store.value, pixel_index(store.buffer, list(store.indices)))
 
     def loaded(load: TensorLoad) -> tirx.PrimExpr:
-        return exact[load.source][tuple(place(load.source, list(load.indices)))] if is_tiled(load.source) else load
+        return (
+            exact[load.source][tuple(pixel_index(load.source, list(load.indices)))] if is_tiled(load.source) else load
+        )
 
     body = tvm_ffi.structural_map(body, [(tirx.BufferStore, stored), (TensorLoad, loaded)])
     return substitute(body, {**tiles, **exact})
@@ -107,12 +111,12 @@ def _split(loop: tirx.For) -> tirx.Stmt:
     realize = loop.body
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, SBlockRealize):
         return loop
-    bound = {axis.var: place for axis, place in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
+    bound = {axis.var: value for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     store = substitute(realize.block.body, bound)
     if not isinstance(store, tirx.BufferStore) or not undefined_vars(row := store.buffer.ty.shape[-1]):
         return loop
     lane = loop.loop_var
-    together = tirx.Var(lane.name, lane.ty.dtype)
+    fresh_lane = tirx.Var(lane.name, lane.ty.dtype)
 
     def first(division: tirx.FloorDiv | tirx.FloorMod) -> tirx.PrimExpr:
         """Return a quotient or a remainder for all lanes from that of the first: no row ends inside the vector."""
@@ -122,7 +126,7 @@ def _split(loop: tirx.For) -> tirx.Stmt:
         return start if isinstance(division, tirx.FloorDiv) else start + lane
 
     vector = tvm_ffi.structural_map(store, [(kind, first) for kind in (tirx.FloorDiv, tirx.FloorMod)])
-    whole = _loop(loop, together, vector, substitute(realize.predicate, {lane: 0}), tirx.ForKind.VECTORIZED)
+    whole = _loop(loop, fresh_lane, vector, substitute(realize.predicate, {lane: 0}), tirx.ForKind.VECTORIZED)
     parts = _loop(loop, lane, store, realize.predicate, tirx.ForKind.UNROLLED)
     return tirx.IfThenElse(tirx.floormod(row, loop.extent).equal(0), whole, parts)
 

@@ -13,12 +13,12 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.tirx.analysis import undefined_vars
 
 from tvmconv.compute import with_open_sizes
-from tvmconv.compute.annotations import MOST_COLUMNS, TO_THE_END
+from tvmconv.compute.annotations import MAX_COLUMNS, TO_THE_END
 from tvmconv.compute.open_sizes import COLUMNS, ROWS, VARIABLES
 from tvmconv.compute.substitution import conjuncts, evaluated, substitute
 from tvmconv.problem import Problem
 
-MOST_TILES = 2**20
+MAX_TILES = 2**20
 """The largest height or width of an output of open size: sizes of buffers in whole tiles then fit 32 bits."""
 
 
@@ -36,8 +36,8 @@ def within_output(func: tirx.PrimFunc, problem: Problem) -> tirx.PrimFunc:
         return func
     workload, rounded = with_open_sizes(problem), func.params[-1]
     shape, dtype = problem.operands_of(workload)["output"]
-    most_columns = int(func.attrs.get(MOST_COLUMNS, MOST_TILES))
-    counts = _tile_counts(rounded.ty.shape, shape, {workload.output_layout.spatial[1]: most_columns})
+    max_columns = int(func.attrs.get(MAX_COLUMNS, MAX_TILES))
+    counts = _tile_counts(rounded.ty.shape, shape, {workload.output_layout.spatial[1]: max_columns})
     if not counts:
         return func
     exact = tirx.decl_buffer(shape, dtype, rounded.name)
@@ -79,17 +79,17 @@ def _to_the_end(columns: tirx.PrimExpr, loop: tirx.For) -> tirx.For:
 
 def _stores(func: tirx.PrimFunc, output: tvm.ir.Var) -> list[tirx.For]:
     """Return the outermost loops around nothing but stores of an element of the output."""
-    found: list[tirx.For] = []
+    loops_found: list[tirx.For] = []
 
     def visit(loop: tirx.For) -> None:
         _, realize = _nest(loop)
         store = realize.block.body if isinstance(realize, SBlockRealize) else None
         if isinstance(store, tirx.BufferStore) and store.buffer.same_as(output):
-            found.append(loop)
+            loops_found.append(loop)
 
     tvm_ffi.structural_walk(func.body, [(tirx.For, visit)])
-    inner = [loop.body for loop in found]
-    return [loop for loop in found if not any(loop.same_as(each) for each in inner)]
+    inner = [loop.body for loop in loops_found]
+    return [loop for loop in loops_found if not any(loop.same_as(each) for each in inner)]
 
 
 def _nest(stmt: tirx.Stmt) -> tuple[list[tirx.For], tirx.Stmt]:
@@ -123,8 +123,8 @@ def _cut(
         vector = tirx.decl_buffer([inner.extent], store.buffer.ty.dtype, "vector", scope="local")
         computed = tirx.BufferStore(vector, _within(store.value, ends, inputs), [lane])
         other = {lane: tirx.Var(lane.name, lane.ty.dtype)}
-        places = [substitute(each, other) for each in store.indices]
-        element = tirx.BufferStore(store.buffer, vector[other[lane]], places)
+        substituted = [substitute(index, other) for index in store.indices]
+        element = tirx.BufferStore(store.buffer, vector[other[lane]], substituted)
         tests += [each for each in predicates if lane in undefined_vars(each)]
         predicate = tirx.all(*(each for each in predicates if lane not in undefined_vars(each)), True)
         stored = tirx.IfThenElse(substitute(tirx.all(*tests), other), element, None)
@@ -160,11 +160,11 @@ def _within(value: tirx.PrimExpr, ends: dict[int, tirx.PrimExpr], inputs: Sequen
 
 
 def _tile_counts(
-    rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr], most: Mapping[int, int]
+    rounded: Sequence[tirx.PrimExpr], exact: Sequence[tirx.PrimExpr], limit: Mapping[int, int]
 ) -> dict[tvm.ir.Var, tirx.PrimExpr]:
     """Return the value of each variable that stands for a number of tiles in a shape in whole tiles.
 
-    An axis has at most `most[axis]` elements, or `MOST_TILES` where it is not in `most`.
+    An axis has at most `limit[axis]` elements, or `MAX_TILES` where it is not in `limit`.
     """
     counts = {}
     for axis, (whole, size) in enumerate(zip(rounded, exact, strict=True)):
@@ -172,5 +172,5 @@ def _tile_counts(
             step = evaluated(whole, {var: 1})
             count = tirx.truncdiv(size + (step - 1), tirx.const(step, "int32"))
             # Bounds that TVM sees: it would make much code for a number of tiles below zero.
-            counts[var] = tirx.min(tirx.max(count, 1), -(-most.get(axis, MOST_TILES) // step))
+            counts[var] = tirx.min(tirx.max(count, 1), -(-limit.get(axis, MAX_TILES) // step))
     return counts

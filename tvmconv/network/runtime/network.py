@@ -22,7 +22,7 @@ from tvmconv.problem.errors import InvalidArgumentError
 from tvmconv.problem.parameters import require_positive
 from tvmconv.problem.precision import DEFAULT
 from tvmconv.runtime import arrays, storage
-from tvmconv.runtime.calls import KEPT
+from tvmconv.runtime.calls import MAX_CACHED_CALLS
 from tvmconv.runtime.profiling import Profile, profile_of
 from tvmconv.support.cache import Cache
 from tvmconv.targets import device_for
@@ -92,7 +92,7 @@ class Network:
         self._constants = constants
         self._checks = checks
         self._alignment = alignment
-        self._accepted: Cache[Any, bool] = Cache(KEPT)
+        self._accepted: Cache[Any, bool] = Cache(MAX_CACHED_CALLS)
         self._turn = threading.Lock()
 
     def __call__(self, /, *given: Any, **named: Any) -> Any:
@@ -152,7 +152,10 @@ class Network:
         What is alike in arrays that are passed to kernels as they are is checked once.
         """
         inputs = self._in_order(given, named)
-        pairs = [arrays.TAKERS[type(array)](spec.name, array) for spec, array in zip(self.inputs, inputs, strict=True)]
+        pairs = [
+            arrays.ARGUMENT_FUNCTIONS[type(array)](spec.name, array)
+            for spec, array in zip(self.inputs, inputs, strict=True)
+        ]
         arguments, key = (
             [argument for argument, _ in pairs],
             tuple([facts for _, facts in pairs]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..errors import InvalidArgumentError
-from ..layout import Place
+from ..layout import StridedRows
 from ..parameters import require_positive
 from ..workload import Operands
 from .base import FusedWorkload
@@ -17,7 +17,7 @@ ROW_BYTES = 16
 class Attention(FusedWorkload, frozen=True, tag="attention"):
     """softmax(q k^T * scale + biases) v for each of several matrices, whose rows lie in other tensors.
 
-    Raises `InvalidArgumentError` for sizes that are not positive, and for a `Place` of rows that does not fit them.
+    Raises `InvalidArgumentError` for sizes that are not positive, and for rows that do not fit them.
     """
 
     HAS_WORDS: ClassVar[bool] = True
@@ -31,11 +31,11 @@ class Attention(FusedWorkload, frozen=True, tag="attention"):
     """The type of queries, keys and values."""
     out_dtype: str
     scale: float
-    q: Place
-    k: Place
-    v: Place
-    output: Place
-    biases: tuple[Place, ...] = ()
+    q: StridedRows
+    k: StridedRows
+    v: StridedRows
+    output: StridedRows
+    biases: tuple[StridedRows, ...] = ()
     """The rows of float32 numbers that are added to scores: for each query, one number for each key."""
     safe: bool = False
     """True if results are zeros where all scores are -inf; else they are NaN there."""
@@ -45,7 +45,7 @@ class Attention(FusedWorkload, frozen=True, tag="attention"):
             require_positive(name, getattr(self, name))
         for name, rows in (("v", self.keys), ("output", self.queries)):
             if getattr(self, name).rows != rows:
-                raise InvalidArgumentError(name, getattr(self, name), f"the place of {rows} rows of each matrix")
+                raise InvalidArgumentError(name, getattr(self, name), f"{rows} rows of each matrix")
 
     @property
     def queries(self) -> int:
@@ -63,15 +63,15 @@ class Attention(FusedWorkload, frozen=True, tag="attention"):
         return self.storage.itemsize
 
     @property
-    def places(self) -> dict[str, Place]:
-        """The `Place` of each operand's rows by name, in order; the last one is the output's."""
-        biases = {f"bias_{number}": place for number, place in enumerate(self.biases)}
+    def strided_rows(self) -> dict[str, StridedRows]:
+        """The rows of each operand by name, in order; the last ones are the output's."""
+        biases = {f"bias_{number}": rows for number, rows in enumerate(self.biases)}
         return {"q": self.q, "k": self.k, "v": self.v, **biases, "output": self.output}
 
     @property
     def operands(self) -> Operands:
         types = {**dict.fromkeys("qkv", self.dtype), "output": self.out_dtype}
-        return {name: ((place.elements,), types.get(name, "float32")) for name, place in self.places.items()}
+        return {name: ((rows.elements,), types.get(name, "float32")) for name, rows in self.strided_rows.items()}
 
     @property
     def terms(self) -> int:

@@ -34,7 +34,7 @@ from .report import SparseReport
 Key = tuple[tuple[int | None, ...], str, str]
 """The shape of an input, with None for a batch that is left open, its dtype, and the target."""
 
-MOST_OPERATORS = 64
+MAX_OPERATORS = 64
 """The largest number of operators that a convolution keeps: each may have megabytes of code."""
 
 DEFAULTS: dict[str, Any] = {"stride": 1, "padding": "SAME", "dilation": 1, "groups": 1}
@@ -72,7 +72,7 @@ class SparseConv2d:
         self._epilogue: dict[str, Any] = {"shift": shift is not None, "residual": residual, "activation": activation}
         self._options = options
         self._target = None if target is None else resolve_target(target)
-        self._operators: Cache[Key, SparseOperator] = Cache(MOST_OPERATORS)
+        self._operators: Cache[Key, SparseOperator] = Cache(MAX_OPERATORS)
         self._calls = Calls()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class SparseConv2d:
         return {**kept, "_operators": list(zip(self._operators, self.operators, strict=True))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _operators=Cache(MOST_OPERATORS), _calls=Calls())
+        vars(self).update(state, _operators=Cache(MAX_OPERATORS), _calls=Calls())
         for key, operator in state["_operators"]:
             self._operators.put(key, operator)
 
@@ -100,7 +100,7 @@ class SparseConv2d:
     def operator(self, x_shape: Sequence[int], dtype: str = "float32", target: Any = None) -> SparseOperator:
         """Return the operator for such an x, compiled now if it was not; `target` is "llvm" by default."""
         resolved = resolve_target(target) if target is not None else self._target or resolve_target("llvm")
-        return self._kept(tuple(x_shape), dtype, resolved)
+        return self._cached_operator(tuple(x_shape), dtype, resolved)
 
     @property
     def operators(self) -> tuple[SparseOperator, ...]:
@@ -146,7 +146,7 @@ class SparseConv2d:
         target = self._target or resolve_target(backend_on(image.device.type).kind)
         shape = tuple(image.shape)
         opened = self._shares(shape, image.dtype, target)
-        return self._kept(shape, image.dtype, target, opened).launch(x, operands)
+        return self._cached_operator(shape, image.dtype, target, opened).launch(x, operands)
 
     def _shares(self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target) -> bool:
         """Return whether a shape shares a kernel with others that differ in the batch."""
@@ -157,7 +157,7 @@ class SparseConv2d:
         opened = problem.with_any_batch()
         return "sparse" in algorithms_for(opened, target) and not tuned(problem, target)
 
-    def _kept(
+    def _cached_operator(
         self, x_shape: tuple[int, ...], dtype: str, target: tvm.target.Target, opened: bool = False
     ) -> SparseOperator:
         """Return the operator for a shape, or for any batch of it, compiled on first use."""

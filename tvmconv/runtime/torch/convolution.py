@@ -17,7 +17,7 @@ from tvmconv.problem.parameters import is_integer, pair, resolve_padding
 from tvmconv.problem.workload import ConvWorkload
 
 from ..arrays import wanting_gradients
-from ..calls import given
+from ..calls import present
 from ..operators import OPTIONS, as_text, call
 from .library import define_without_gradients, fixed_shape, is_exported
 from .plain import padded
@@ -119,8 +119,8 @@ class Arguments(NamedTuple):
         """Return the shape of the result."""
         (x, w), (strides, padding, dilations) = self.in_nchw(), self.geometry()
         rows, columns = (
-            (size + before + after - spread * (taps - 1) - 1) // step + 1
-            for size, before, after, spread, taps, step in zip(
+            (size + padding_before + padding_after - spread * (taps - 1) - 1) // step + 1
+            for size, padding_before, padding_after, spread, taps, step in zip(
                 x.shape[2:], padding[:2], padding[2:], dilations, w.shape[2:], strides, strict=True
             )
         )
@@ -143,9 +143,9 @@ def convolution(
     are not torch's are computed directly.
     """
     if not any(isinstance(array, Tensor) or hasattr(type(array), "__torch_function__") for array in arrays):
-        return call(kind, options, algorithm, precision, target, given(*arrays), out)
+        return call(kind, options, algorithm, precision, target, present(*arrays), out)
     if has_torch_function(arrays):  # as in torch.fx.symbolic_trace
-        named = dict(zip(OPTIONS, options, strict=False)) | given(*arrays)
+        named = dict(zip(OPTIONS, options, strict=False)) | present(*arrays)
         named |= {"precision": precision, "target": target, "out": out}
         return handle_torch_function(function, arrays, **named | ({"algorithm": algorithm} if kind == "conv2d" else {}))
     for name, array in zip(TENSORS, arrays, strict=True):
@@ -195,7 +195,7 @@ def _one(values: Sequence[int]) -> Any:
 
 def _compute(*arguments: Any) -> Tensor:
     of = Arguments(*arguments)
-    operands = given(*(None if each is None else each.detach() for each in of[:5]))
+    operands = present(*(None if each is None else each.detach() for each in of[:5]))
     result = call(of.kind, of.options, of.algorithm, of.precision, of.target, operands, None)
     return result.contiguous(memory_format=of.order)
 

@@ -61,8 +61,8 @@ def _gradients(
 
 def causal_conv1d(x: Tensor, w: Tensor, bias: Tensor | None, states: Tensor | None, silu: bool) -> Tensor:
     """Return the convolution (B, D, L) of x with w (D, K), plus a bias, behind the states (B, D, K - 1) or zeros."""
-    behind = functional.pad(x, (w.shape[1] - 1, 0)) if states is None else torch.cat((states, x), -1)
-    return _behind(behind, w, bias, silu)
+    extended = functional.pad(x, (w.shape[1] - 1, 0)) if states is None else torch.cat((states, x), -1)
+    return _behind(extended, w, bias, silu)
 
 
 def packed_causal_conv1d(
@@ -73,14 +73,14 @@ def packed_causal_conv1d(
     An element reads those of its number alone. States are of the number that the first element has; a negative number
     is that of padding, whose results are 0. Sums are in float32.
     """
-    before, length = w.shape[1] - 1, x.shape[2]
+    history, length = w.shape[1] - 1, x.shape[2]
     first = number[:, :1] if states is not None else number.new_full((x.shape[0], 1), -1)
-    numbers = torch.cat((first.expand(-1, before), number), -1)
-    behind = functional.pad(x, (before, 0)) if states is None else torch.cat((states, x), -1)
+    numbers = torch.cat((first.expand(-1, history), number), -1)
+    extended = functional.pad(x, (history, 0)) if states is None else torch.cat((states, x), -1)
     total = x.new_zeros(x.shape, dtype=torch.float32)
     for tap in range(w.shape[1]):
         reads = (numbers[:, tap : tap + length] == number).unsqueeze(1)
-        total = total + torch.where(reads, behind[..., tap : tap + length], 0).float() * w[:, tap, None].float()
+        total = total + torch.where(reads, extended[..., tap : tap + length], 0).float() * w[:, tap, None].float()
     if bias is not None:
         total = total + bias.float()[:, None]
     result = functional.silu(total) if silu else total
@@ -106,18 +106,18 @@ def updated(
 ) -> Tensor:
     """Return what `convolve` makes of x with the K - 1 elements in front of it, which states have, and update these."""
     batch, channels, length = x.shape
-    kept, before = states.shape[2], w.shape[1] - 1
+    ring_length, history = states.shape[2], w.shape[1] - 1
     held = states if rows is None else states[rows.clamp(min=0)]
     if lengths is None:
-        behind = torch.cat((held, x), -1)
-        new, behind = behind[..., length:], behind[..., kept - before :]
+        extended = torch.cat((held, x), -1)
+        new, extended = extended[..., length:], extended[..., ring_length - history :]
     else:
-        past = torch.remainder(lengths.long()[:, None] + torch.arange(-before, 0, device=x.device), kept)
-        behind = torch.cat((held.gather(2, past[:, None].expand(-1, channels, -1)), x), -1)
-        end = torch.arange(length - min(length, kept), length, device=x.device)  # what a ring has at last
-        places = torch.remainder(lengths.long()[:, None] + end, kept)
-        new = held.scatter(2, places[:, None].expand(-1, channels, -1), x[..., end[0] :])
-    result = convolve(behind, w, bias, silu)
+        past = torch.remainder(lengths.long()[:, None] + torch.arange(-history, 0, device=x.device), ring_length)
+        extended = torch.cat((held.gather(2, past[:, None].expand(-1, channels, -1)), x), -1)
+        end = torch.arange(length - min(length, ring_length), length, device=x.device)  # what a ring has at last
+        slots = torch.remainder(lengths.long()[:, None] + end, ring_length)
+        new = held.scatter(2, slots[:, None].expand(-1, channels, -1), x[..., end[0] :])
+    result = convolve(extended, w, bias, silu)
     if rows is None:
         states.copy_(new)
         return result
@@ -129,8 +129,8 @@ def updated(
     return torch.where(real[:, None, None], result, 0)
 
 
-def _behind(behind: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
-    result = functional.conv1d(behind, w.unsqueeze(1), _of_type(bias, behind), groups=w.shape[0])
+def _behind(extended: Tensor, w: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+    result = functional.conv1d(extended, w.unsqueeze(1), _of_type(bias, extended), groups=w.shape[0])
     return functional.silu(result) if silu else result
 
 

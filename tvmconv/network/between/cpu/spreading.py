@@ -18,7 +18,7 @@ from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv.compute.substitution import CHOICE
 from tvmconv.lowering import OPAQUE, is_scheduled, with_nonnegative_dividends
-from tvmconv.targets.devices import MOST_LANES, TURNS, cpu_of
+from tvmconv.targets.devices import MAX_LANES, TURNS, cpu_of
 
 from ...graph.faults import tvm_errors_as_refusals
 from ..fusing import REVERSING, fuse
@@ -179,7 +179,7 @@ def _split_innermost(sch: Schedule, block: SBlockRV, max_parts: int) -> list[Loo
     extent = sch.get(innermost).extent
     if not isinstance(extent, tirx.IntImm):
         return []
-    parts = next((count for count in range(max_parts, 1, -1) if int(extent) % (count * MOST_LANES) == 0), 1)
+    parts = next((count for count in range(max_parts, 1, -1) if int(extent) % (count * MAX_LANES) == 0), 1)
     return [sch.split(innermost, [parts, None])[0]] if parts > 1 else []
 
 

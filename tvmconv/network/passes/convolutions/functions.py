@@ -68,7 +68,7 @@ def add_kernel(
     target: tvm.target.Target,
     kind: str,
     constant: bool,
-    positions: Mapping[str, lowering.AnyPlace] | None = None,
+    positions: Mapping[str, lowering.Subtensor] | None = None,
 ) -> NetworkKernel:
     """Add a function with the kernels for ranges of batches to the module; `constant` says if the weight is one.
 
@@ -81,19 +81,19 @@ def add_kernel(
     content += sorted(positions.items()) if positions else []
     name = f"tvmconv_{kind}_{sha256(repr((content, constant)).encode()).hexdigest()[:12]}"
     key = _name_to_keep(name, content, ranges, target)
-    if key is not None and (known := lowering.found(key)) is not None:
+    if key is not None and (known := lowering.kept_function(key)) is not None:
         laid_out = tuple(each and Packing(lowering.from_bitcode(each[0]), *each[1:]) for each in known.packings)
         return NetworkKernel(builder.add_func(known.function, name), laid_out, known.workspace)
     parts, weights, packings = [], [], list[Packing | None]()
     for least, problem, selection in ranges:
         func, packing = lowering.lower(problem, selection, target, name), None
-        func = lowering.with_places(func, positions, target) if positions else func
+        func = lowering.with_subtensors(func, positions, target) if positions else func
         if constant:
             count = len(func.params)
             func, packing = split_packing(func)
             weights.append(1 + len(func.params) - count)
             packings.append(packing)
-        parts.append(lowering.Part(least, *take_out(func, target)))
+        parts.append(lowering.RangeFunction(least, *take_out(func, target)))
     func, workspace = lowering.join(parts, weights)
     func = lowering.limited(func, workspace, target)
     if key is not None:

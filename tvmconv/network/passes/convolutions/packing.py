@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 from tvmconv import lowering
-from tvmconv.lowering.workspace import left_to_others, steps
+from tvmconv.lowering.workspace import passed_between_statements, statements_of
 from tvmconv.targets import llvm
 
 from ...graph.constants import Array
@@ -52,9 +52,9 @@ def split_packing(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, Packing | None]:
     After: `def kernel(x, packed, output): for ...: output[...] = ... packed[...]`.
     """
     root, weight = func.body.block, func.params[1]
-    passed_on = left_to_others(root)
+    passed_on = passed_between_statements(root)
     known, stages, others = [weight], list[tirx.Stmt](), list[tirx.Stmt]()
-    for step in steps(root):
+    for step in statements_of(root):
         used = _used(step, [*func.params, *passed_on])
         new = _without(used, known)
         if len(new) == 1 < len(used) and not _without(new, passed_on):

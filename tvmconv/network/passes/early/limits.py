@@ -9,7 +9,7 @@ import tvm
 from tvm import tirx
 
 from tvmconv.compute.substitution import evaluated
-from tvmconv.lowering import MOST_TILES
+from tvmconv.lowering import MAX_TILES
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...graph.sizes import OpenSize
@@ -63,7 +63,7 @@ def require_what_kernels_index(sites: Sequence[Site], facts: SizeFacts) -> None:
         words = site.convolution.description
         for size in site.shaped.output_size:
             if facts.are_of_inputs(size):
-                facts.require(as_expr(size) <= MOST_TILES, words, f"needs at most {MOST_TILES} outputs along each axis")
+                facts.require(as_expr(size) <= MAX_TILES, words, f"needs at most {MAX_TILES} outputs along each axis")
         for tensor, shape in site.shaped.tensors.items():
             if sum(not isinstance(size, int) for size in shape) > 1 and all(map(facts.are_of_inputs, shape)):
                 need = f"needs at most {MAX_ELEMENTS} elements in {tensor}"

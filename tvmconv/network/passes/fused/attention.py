@@ -14,7 +14,7 @@ from tvm import relax
 from tvmconv.problem import FusedProblem
 from tvmconv.problem.dtypes import FLOATS, STORAGE_TYPES
 from tvmconv.problem.fused.attention import ROW_BYTES, Attention
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 
 from ...graph.constants import Array, constant_value, static_shape
 from ...graph.graph import Block, call_of, calls
@@ -59,8 +59,8 @@ class _Site:
     """The precision of both products, as a word."""
     layers: dict[relax.Var, Convolution]
     """The descriptions of both products, by their variables."""
-    biases: list[tuple[Place, Array]]
-    """The constants that are added to scores, each with the `Place` of its rows."""
+    biases: list[tuple[StridedRows, Array]]
+    """The constants that are added to scores, each with its rows."""
 
 
 def attention_of(
@@ -177,7 +177,7 @@ def _attention(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], 
     for (factor, contiguous, outer_axis, inner_axis), (count, columns) in zip(rows, counts, strict=True):
         position, tensor = _position_in_source(factor, outer_axis, inner_axis, block), view_of(factor, block).source
         if position is None or position.rows != count or prod(size for size, _ in position.batch) != first.batch:
-            position, tensor = Place.alone(first.batch, count, columns), contiguous
+            position, tensor = StridedRows.whole_tensor(first.batch, count, columns), contiguous
         positions.append(position)
         tensors.append(relax.op.reshape(tensor, (position.elements,)))
     last = last_view_of(site.output, block)
@@ -194,7 +194,7 @@ def _attention(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], 
         q=positions[0],
         k=positions[1],
         v=positions[2],
-        output=output or Place.alone(first.batch, second.rows, second.columns),
+        output=output or StridedRows.whole_tensor(first.batch, second.rows, second.columns),
         biases=tuple(position for position, _ in site.biases),
         safe=site.scores.safe,
     )
@@ -202,8 +202,8 @@ def _attention(site: _Site, block: Block) -> tuple[Attention, list[relax.Expr], 
     return attention, operands, site.output if output is None else last
 
 
-def _position_in_source(factor: relax.Expr, outer_axis: int, inner_axis: int, block: Block) -> Place | None:
-    """Return the `Place` of a factor's rows, which lie along an axis, in the tensor of which moves make the factor."""
+def _position_in_source(factor: relax.Expr, outer_axis: int, inner_axis: int, block: Block) -> StridedRows | None:
+    """Return a factor's rows, which lie along an axis, in the tensor of which moves make the factor."""
     view = view_of(factor, block)
     others = [step for axis in view.axes[:-2] for step in axis]
     elements = prod(static_shape(view.source.ty) or ())
@@ -217,8 +217,8 @@ def _vector(dtype: str) -> int:
     return ROW_BYTES // STORAGE_TYPES[dtype].itemsize
 
 
-def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[Place, Array] | None:
-    """Return the `Place` and the numbers of a constant that is added to scores of a shape; None if no `Place` fits."""
+def _bias(constant: Array, shape: Sequence[int], product: Product) -> tuple[StridedRows, Array] | None:
+    """Return the rows and numbers of a constant that is added to scores of a shape; None if strides cannot hold it."""
     outer = constant.shape[:-1]
     numbers = np.ascontiguousarray(np.broadcast_to(constant, (*outer, shape[-1])))
     strides = contiguous_strides([1] * (len(shape) - numbers.ndim) + list(numbers.shape))

@@ -99,7 +99,7 @@ class _OnTensorCores:
     def in_larger_tensors(
         self, factors: Factors, output: relax.Var, product: Product, selection: Selection, block: Block
     ) -> InLargerTensors:
-        if not selection.takes_places:
+        if not selection.takes_strided_rows:
             return InLargerTensors({}, {}, output)
         padded, alignment = (self.terms(product), self.columns(product)), _in_copies(1, product.dtype)
         return in_larger_tensors(factors, output, product, padded, alignment, block)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tvm import relax
 
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 from tvmconv.problem.workload import MAX_ELEMENTS
 
 from ...graph.constants import static_shape
@@ -20,7 +20,7 @@ from .product import Product
 class InLargerTensors(NamedTuple):
     """The operands of a product that lie in larger tensors, by their names in its convolution."""
 
-    positions: dict[str, Place]
+    positions: dict[str, StridedRows]
     tensors: dict[str, relax.Expr]
     """The tensors that factors lie in."""
     output: relax.Var
@@ -40,7 +40,7 @@ def in_larger_tensors(
     A kernel reads rows of `padded[0]` terms, and stores rows of `padded[1]` columns. Of the second factor it reads
     columns: these have to be contiguous in memory.
     """
-    positions, tensors = dict[str, Place](), dict[str, relax.Expr]()
+    positions, tensors = dict[str, StridedRows](), dict[str, relax.Expr]()
     axes = (-2, -1, product.rows), (-1, -2, product.columns)
     for name, factor, (outer_axis, inner_axis, count) in zip("xw", factors, axes, strict=True):
         view = view_of(factor, block)
@@ -63,8 +63,8 @@ def in_larger_tensors(
 
 def _position_if_apart(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: AxisStrides, row: AxisStrides, alignment: int
-) -> Place | None:
-    """Return the `Place` of rows of several matrices; None for a single matrix or row, or where all are contiguous."""
+) -> StridedRows | None:
+    """Return rows of several matrices; None for a single matrix or row, or where all are contiguous."""
     if not rows or not joined(batch) or joined([*batch, *rows, *row]) == ((elements, 1),):
         return None
     return position_of_rows(elements, first, batch, rows, row, alignment)
@@ -72,19 +72,19 @@ def _position_if_apart(
 
 def position_of_rows(
     elements: int, first: int, batch: Sequence[tuple[int, int]], rows: AxisStrides, row: AxisStrides, alignment: int
-) -> Place | None:
-    """Return the `Place` of contiguous rows in a tensor; None for others, and unless offsets divide by `alignment`."""
+) -> StridedRows | None:
+    """Return contiguous rows in a tensor; None for others, and unless offsets divide by `alignment`."""
     outer = joined(batch) or ((1, 0),)
     if len(rows) > 1 or len(row) != 1 or row[0][1] != 1 or elements > MAX_ELEMENTS:
         return None
     ((count, step),) = rows or ((1, 0),)
     if any(number % alignment for number in (first, step, *(each for _, each in outer))):
         return None
-    return Place(elements, first, outer, step, count)
+    return StridedRows(elements, first, outer, step, count)
 
 
-def position_of_result(view: View, output: relax.Var, product: Product, alignment: int) -> Place | None:
-    """Return the `Place` of a result in the tensor that moves make of it, `view`; None if no `Place` fits."""
+def position_of_result(view: View, output: relax.Var, product: Product, alignment: int) -> StridedRows | None:
+    """Return a result's rows in the tensor that moves make of it, `view`; None if its strides fit no `StridedRows`."""
     elements = product.batch * product.rows * product.columns
     steps = [step for axis in view.axes for step in axis]
     sizes = [size for size, _ in steps]

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad, TensorRegion
 
 from tvmconv.compute.substitution import CHOICE
-from tvmconv.problem.layout import Place
+from tvmconv.problem.layout import StridedRows
 
 from .signatures import with_alignment
 
@@ -31,7 +31,7 @@ class Span(NamedTuple):
         """Return the shape of the larger tensor, given that of the smaller one."""
         return (*smaller[: self.axis], self.size, *smaller[self.axis + 1 :])
 
-    def indices_in_larger(self, smaller: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+    def indices_in_larger(self, shape: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element in the larger tensor, and None: there is no test that it has to pass."""
         return [index + self.first if axis == self.axis else index for axis, index in enumerate(indices)], None
 
@@ -51,20 +51,23 @@ class Interleaved(NamedTuple):
         rows, columns = (size * count for size, count in zip(self.plane, self.phases, strict=True))
         return smaller[0], rows, columns, self.channels.size
 
-    def indices_in_larger(self, smaller: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
+    def indices_in_larger(self, shape: Sequence[Any], indices: Sequence[Any]) -> tuple[list[Any], None]:
         """Return the indices of an element in the larger tensor, its row counted over all images, and None: no test."""
-        (height, width), (rows, columns), channels = self.plane, self.phases, int(smaller[3]) // prod(self.phases)
-        n, h, w, place = indices
+        (height, width), (rows, columns), channels = self.plane, self.phases, int(shape[3]) // prod(self.phases)
+        n, h, w, depth = indices
         pixel = (n * height + h) * width + w  # some templates take all pixels as one row
-        row, column = pixel // width * rows + place // (channels * columns), place // channels % columns
+        row, column = pixel // width * rows + depth // (channels * columns), depth // channels % columns
         column += pixel % width * columns
-        return [tirx.const(0, row.ty.dtype), row, column, place % channels + self.channels.first], None
+        return [tirx.const(0, row.ty.dtype), row, column, depth % channels + self.channels.first], None
 
 
-AnyPlace: TypeAlias = Span | Interleaved | Place
+Subtensor: TypeAlias = Span | Interleaved | StridedRows
+"""The position of an operand in a larger tensor."""
 
 
-def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm.target.Target) -> tirx.PrimFunc:
+def with_subtensors(
+    func: tirx.PrimFunc, subtensors: Mapping[str, Subtensor], target: tvm.target.Target
+) -> tirx.PrimFunc:
     """Return a scheduled function in which some parameters, by name, are the larger tensors that they lie in.
 
     Before: `x: T.Buffer((1, 6, 197, 1, 64))`, `x[0, g, p, 0, c]`. After: `x: T.Buffer((226944,))`,
@@ -72,19 +75,19 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
     """
     names = {param: param.name for param in func.params}
     fresh = {
-        param: tirx.decl_buffer(place.shape(param.ty.shape), param.ty.dtype, param.name)
+        param: tirx.decl_buffer(subtensor.shape(param.ty.shape), param.ty.dtype, param.name)
         for param in func.params
-        if (place := places.get(param.name)) is not None
+        if (subtensor := subtensors.get(param.name)) is not None
     }
 
-    def indices_in_larger(old: Any, indices: Sequence[Any]) -> tuple[list[Any], Any]:
+    def located(old: Any, indices: Sequence[Any]) -> tuple[list[Any], Any]:
         """Return the indices of an element in the larger tensor, and the test that it is there, or None."""
-        return places[names[old]].indices_in_larger(old.ty.shape, indices)
+        return subtensors[names[old]].indices_in_larger(old.ty.shape, indices)
 
     def loaded(load: TensorLoad) -> Any:
         if load.source not in fresh:
             return load
-        at, test = indices_in_larger(load.source, load.indices)
+        at, test = located(load.source, load.indices)
         value = fresh[load.source][tuple(at)]
         return value if test is None else tirx.if_then_else(test, value, tirx.const(0, load.ty.dtype))
 
@@ -99,7 +102,7 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
     def stored(store: tirx.BufferStore) -> tirx.BufferStore:
         if store.buffer not in fresh:
             return store
-        return tirx.BufferStore(fresh[store.buffer], store.value, indices_in_larger(store.buffer, store.indices)[0])
+        return tirx.BufferStore(fresh[store.buffer], store.value, located(store.buffer, store.indices)[0])
 
     def covered(region: TensorRegion) -> TensorRegion:
         """Return the region of the larger tensor: the whole tensor, except for a `Span`."""
@@ -107,8 +110,8 @@ def with_places(func: tirx.PrimFunc, places: Mapping[str, AnyPlace], target: tvm
         if new is None:
             return region
         firsts, extents = [tirx.const(0, "int32")] * len(new.ty.shape), list(new.ty.shape)
-        if isinstance(places[names[region.source]], Span):
-            firsts, _ = indices_in_larger(region.source, [each.min for each in region.region])
+        if isinstance(subtensors[names[region.source]], Span):
+            firsts, _ = located(region.source, [each.min for each in region.region])
             extents = [each.extent for each in region.region]
         return TensorRegion(new, list(map(tvm.ir.Range.from_min_extent, firsts, extents)), region.ty)
 
