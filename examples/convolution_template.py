@@ -96,7 +96,7 @@ class VirtualThreads(GpuTemplate[Config]):
 
     LAYOUTS = Layouts(dtypes=("float32",))  # x in NCHW, w in KCRS
     LEAST = Config(1, 1, 1, 1, 1, 1)
-    MOST_UNROLLED = 4096  # the most instructions without a loop, which `instructions` counts
+    MAX_UNROLLED = 4096  # the most instructions without a loop, which `instructions` counts
     examples = (
         Problem(ConvWorkload.conv2d((1, 16, 8, 28), (64, 16, 3, 3), padding=1, shift=True, activation="relu")),
         Problem(ConvWorkload.conv2d((2, 6, 13, 11), (20, 6, 5, 3), stride=2, dilation=(1, 2), residual=True)),
@@ -121,7 +121,7 @@ class VirtualThreads(GpuTemplate[Config]):
     def shared_bytes(self, problem: Problem, config: Config) -> int:
         return 4 * sum(staged(problem.workload, config))
 
-    def most_shared_bytes(self, target: Target) -> int:
+    def max_shared_bytes(self, target: Target) -> int:
         """Return the limit of static buffers, which TVM makes of the scope "shared"."""
         return int(target.attrs["max_shared_memory_per_block"])
 
