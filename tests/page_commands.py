@@ -27,7 +27,7 @@ PAGES = (
 """The pages with commands, in an order in which logs and models are written before they are read."""
 
 LEFT_OUT = {
-    r"--target cuda(?!.*(--serial-twin|--dry-run))|gradients\.py|sequences\.py|training\.py|tuning_farm": "needs a GPU",
+    r"--target cuda(?!.*(--serial-twin|--dry-run))|gradients\.py|sequences\.py|training\.py": "needs a GPU",
     r"rpc": "needs another machine",
     r"aarch64": "needs a cross compiler, and QEMU",
     r"bfloat16": "needs AVX512_BF16 or AMX",

@@ -6,6 +6,7 @@ import pytest
 
 from tests.shared.scripts import FOLDER, rows_of, script
 from tvmconv import ConvWorkload
+from tvmconv.targets import cuda
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("brief")
@@ -77,3 +78,23 @@ def test_steps_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
         )  # fmt: skip
         times = [row["times"]["tvmconv"]["low"] for row in (first, second)]
         assert second["step"] == pytest.approx(times[1] / times[0] / 8)
+
+
+def test_resources_of_machine_code() -> None:
+    """Registers and local memory are those that the compiler tells of each kernel."""
+    source = """
+    extern "C" __global__ void few(float* x) { x[threadIdx.x] *= 2; }
+    extern "C" __global__ void local(float* x, int n) {
+      float held[64];
+      for (int i = 0; i < 64; ++i) held[i] = x[i * threadIdx.x];
+      for (int i = 0; i < n; ++i) x[i] = held[(i * n) % 64];
+    }
+    """
+    told = cuda.kernel_resources(source, "sm_90")
+    with script("collect") as collect:
+        found = collect.kernels_of(cuda.compile_source(source, "sm_90"))
+        assert sorted((each["registers"], each["local_bytes"]) for each in found) == sorted(
+            (each.registers, each.stack_bytes) for each in told
+        )
+        assert min(each["code_bytes"] for each in found) > 0
+        assert collect.code_of([cuda.compile_source(source, "sm_90")])["kernels"] == 2

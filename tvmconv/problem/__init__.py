@@ -35,9 +35,9 @@ Work that keeps the threads of a CPU busy for one image does so for more.
 ASSUMED_LENGTHS = (64, 1024)
 """The widths that kernels are chosen for where planes are rows whose width is known only when they run.
 
-A call with the kernel for 64 takes at most 1.1 times as long as one with a kernel for its length, from 32 to 256
-columns; so does a call with the kernel for 1024, which uses all threads, above that. Each assumed width is compiled
-into a separate kernel.
+By `python benchmarks/thresholds.py lengths` a call with the kernel for 64 takes at most 1.1 times as long as one with a
+kernel for its length, from 32 to 256 columns; so does a call with the kernel for 1024, which uses all threads, above
+that. Each assumed width is compiled into a separate kernel.
 """
 
 LEAST_LENGTH = 16

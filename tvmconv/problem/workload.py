@@ -40,7 +40,7 @@ MANY_FILTERS = 16
 
 µs of a call on a Xeon with AMX, 2 threads, as a depthwise and as a dense convolution: 16 filters of 40 with stride 20
 along 16,000 samples 75 and 20, 402 of 400 with stride 160 along 48,000 samples 6090 and 319, 16 of 3x3 with stride 2 in
-an image of 224x224 97 and 64, with stride 1 in one of 112x112 52 and 50.
+an image of 224x224 97 and 64, with stride 1 in one of 112x112 52 and 50: `python benchmarks/thresholds.py one-channel`.
 """
 
 

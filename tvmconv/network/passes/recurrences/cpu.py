@@ -27,9 +27,10 @@ BUSY = 8
 
 SHARED_WORK = {1: 500_000, 2: 2_000_000}
 """The multiply-adds of a step of a direction from which threads share its channels, and wait for each other after it,
-by the number of directions: two of them may have a thread each instead. From this number on, 2 MB, the weights of a
-direction do not fit into the L2 cache of a core, and one thread takes two to five times as long; below it a busy
-neighbour costs more than sharing saves."""
+by the number of directions: two of them may have a thread each instead. `python benchmarks/thresholds.py recurrent`
+measures these ways, and also gives `STEP_WORK`. From this number on, 2 MB, the weights of a direction do not fit into
+the L2 cache of a core, and one thread takes two to five times as long; below it a busy neighbour costs more than
+sharing saves."""
 
 STEP_WORK = 2_000
 """The multiply-adds of a step of one direction from which directions are worth a thread each."""
