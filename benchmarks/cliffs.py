@@ -1,13 +1,13 @@
-"""Steps of time: convolutions that take much longer than ones of nearly the same size, beside PyTorch.
+"""Jumps in time: convolutions that take much longer than ones of nearly the same size, beside PyTorch.
 
     python benchmarks/cliffs.py -o cliffs.json                       # on a GPU, or --target llvm
     python benchmarks/cliffs.py --walks channels,width --dtypes float16
 
 A walk is a convolution with one parameter that runs through values; each is called on arrays as a user calls it, the
-layout of the weight included. A step is a value whose call takes more than twice the time of a neighbour's, multiplied
-by the ratio of their multiply-adds where it has more of them; "step" is the ratio, negative where the case before it is
-the slow one. "cause" is the template. Results are first compared with PyTorch's in float64: "error" is the largest
-difference, as a share of the largest number.
+layout of the weight included. There is a step between a case and the one before it where the ratio of their times,
+divided by that of their multiply-adds where the slow one has more, is over 2: "step" is the quotient, negative where
+the case before is the slow one. "cause" is the template of a contiguous x. Results are first compared with PyTorch's in
+float64: "error" is the largest difference, as a share of the largest number.
 """
 
 from __future__ import annotations

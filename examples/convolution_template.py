@@ -34,10 +34,10 @@ WORKLOAD = ConvWorkload.conv2d((32, 64, 56, 56), (64, 64, 3, 3), padding=1)
 """The convolution of docs/levels."""
 
 CHANNELS, COLUMNS = 4, 4
-"""The output channels and columns that lie side by side in a virtual thread: a vector each."""
+"""A virtual thread computes 4 adjacent output channels by 4 adjacent columns."""
 
 COPYING, STORING, BEGINNING = 20.0, 6.0, 100.0
-"""The instructions of a thread for an element that it copies, for an output that it stores, and once."""
+"""The instructions of a thread: for each element that it copies, for each output that it stores, and at its start."""
 
 
 KNOBS = {
@@ -85,7 +85,7 @@ class Config:
 
 
 def staged(workload: ConvWorkload, config: Config) -> tuple[int, int]:
-    """Return the elements of x and of w that a block has in shared memory."""
+    """Return the numbers of elements of x and of w that a block has in shared memory."""
     channels, *block = config.tile
     window = prod(workload.read_by(block))
     return config.block_c * window, config.block_c * prod(workload.kernel) * channels
@@ -109,7 +109,7 @@ class VirtualThreads(GpuTemplate[Config]):
         if not problem.is_dense or problem.workload.groups > 1:
             return "is for dense convolutions in one group"
         if next(self.legal(self.candidates(problem, target), problem, target), None) is None:
-            return "takes smaller windows"
+            return "has no configuration for a window this large"
         return None
 
     # 2. What a block takes of the GPU: constraints are made of these

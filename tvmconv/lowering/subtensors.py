@@ -1,4 +1,4 @@
-"""Operands of a scheduled function that lie in larger tensors: it reads and stores them there, without copies."""
+"""Scheduled functions that read and write their operands inside larger tensors, without copies."""
 
 from __future__ import annotations
 

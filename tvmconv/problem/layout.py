@@ -107,7 +107,7 @@ def require_layout(name: str, layout: str, channels: int) -> None:
 class StridedRows(NamedTuple):
     """The position of the rows of matrices in a tensor, a row's elements being contiguous.
 
-    Matrices are (1, G, M, 1, K) or (G * M, 1, 1, K), for G of them.
+    G matrices of M rows and K elements a row are (1, G, M, 1, K) or (G * M, 1, 1, K).
     """
 
     elements: int
@@ -124,7 +124,7 @@ class StridedRows(NamedTuple):
 
     @classmethod
     def whole_tensor(cls, matrices: int, rows: int, columns: int) -> StridedRows:
-        """Return the rows of matrices that are a whole tensor."""
+        """Return the rows of matrices that fill a whole tensor."""
         return cls(matrices * rows * columns, 0, ((matrices, rows * columns),), columns, rows)
 
     def at(self, matrix: Any, row: Any, element: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Concatenations, and in NHWC slices of channels and depth to space, without copies: kernels use larger tensors."""
+"""Kernels that write their results into the buffers of concatenations; in NHWC they read slices of channels, and write
+the result of depth to space, without copies, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels that skip some layers and are concatenated with their result, as in a unit of ShuffleNetV2."""
+"""Channels that skip some layers and are concatenated with the layers' result, as in a unit of ShuffleNetV2."""
 
 from __future__ import annotations
 

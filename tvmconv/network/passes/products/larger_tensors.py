@@ -1,4 +1,4 @@
-"""Factors and results of products that are parts of larger tensors, which kernels read and store without copies."""
+"""Products whose kernels read factors, and write results, inside larger tensors, without copies."""
 
 from __future__ import annotations
 
