@@ -141,10 +141,6 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
     copied = bands * (config.outputs * config.rows + TAPS - 1) * workload.padded_input[1] * config.images * in_vectors
     reads_blocks, stores_blocks = (channel_block(layout) > 1 for layout in (workload.layout, workload.out_layout))
     weight, taps = weight_bytes(workload, config), prod(workload.kernel)
-    if weight_is_filled_up(workload, config) and not problem.constant_weight:
-        filled = blocks * vectors * in_vectors * config.vector * taps
-    else:
-        filled = 0
     return Counts(
         tasks=tasks_of(workload, config) if config.parallel else 1,
         threads=threads_of(target, config.parallel),
@@ -157,7 +153,7 @@ def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Count
         issued=bands * transformed,
         stored=results * stores_blocks,
         transposed=results * (not stores_blocks),
-        copied=copied * wide * reads_blocks + filled,
+        copied=copied * wide * reads_blocks,
         moved=copied * config.vector * (not reads_blocks),
         packed=packed_weight(problem) * config.points / taps,
         **by_cache(
