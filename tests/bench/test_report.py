@@ -17,7 +17,7 @@ from tvmconv import ConvWorkload
 from tvmconv.autotvm import record
 from tvmconv.autotvm.measure import MeasureInput, MeasureResult, Stage, Status
 from tvmconv.autotvm.task import create
-from tvmconv.bench.html.charts import PALETTE, LogAxis, bars, below_each_other, colours_of
+from tvmconv.bench.html.charts import PALETTE, LogAxis, bars, below_each_other, colours_of, curves
 from tvmconv.bench.html.markup import tag
 from tvmconv.bench.peers import known_peers
 from tvmconv.bench.report import Report, Roofs, Row
@@ -228,3 +228,11 @@ def test_what_is_no_report_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_markup_escapes() -> None:
     assert tag("p", "<", tag("b", "&"), title='"') == '<p title="&quot;">&lt;<b>&amp;</b></p>'
+
+
+def test_curves_fall_in_stairs_and_may_be_empty() -> None:
+    """A workload none of whose trials has computed anything has no points."""
+    nan = float("nan")
+    drawn = below_each_other([curves({"falling": [nan, 4.0, 4.0, 1.0, 1.0], "none": [nan, nan]}, ("x", "y"))], [])
+    falling, none = re.findall(r'<polyline[^>]*points="([^"]*)"', drawn)
+    assert (len(falling.split()), none) == (4, "")

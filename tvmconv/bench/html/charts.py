@@ -187,11 +187,11 @@ def curves(series: Mapping[str, Sequence[float]], axes: tuple[str, str]) -> Char
 
 def _stairs(line: Sequence[tuple[int, float]]) -> list[Point]:
     """Return the corners of a curve that only goes down: its ends and the points where it falls."""
-    corners: list[Point] = [line[0]]
+    corners: list[Point] = [*line[:1]]
     for (_, before), (a, b) in pairwise(line):
         if b != before:
             corners += [(a, before), (a, b)]
-    return [*dict.fromkeys([*corners, line[-1]])]
+    return [*dict.fromkeys([*corners, *line[-1:]])]
 
 
 def _frame(ticks: Sequence[float], x: LogAxis, y: LogAxis, height: float, axes: tuple[str, str]) -> list[Markup]:

@@ -54,7 +54,9 @@ def _row(made: Made, records: Sequence[Record]) -> list[Cell]:
 
 
 def _versions(made: Made, records: Sequence[Record]) -> str:
-    return f"apache-tvm {made.tvm}, tvmconv {records[-1].versions.tvmconv}, {made.processor}"
+    last = records[-1]
+    driver = f"driver {last.device.driver}, " if last.device.driver else ""
+    return f"apache-tvm {made.tvm}, tvmconv {last.versions.tvmconv}, {driver}{made.processor}"
 
 
 def _is_trial(record: Record) -> bool:
