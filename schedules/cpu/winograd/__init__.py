@@ -19,7 +19,6 @@ from tvmconv import compute
 from tvmconv.compute import WinogradTile
 from tvmconv.compute.annotations import MAX_COLUMNS
 from tvmconv.problem import Problem
-from tvmconv.problem.dtypes import NARROW
 from tvmconv.problem.layout import channel_block
 from tvmconv.problem.workload import ConvWorkload
 from tvmconv.targets.devices import cpu_of
@@ -44,7 +43,6 @@ from .tiles import (
     tiles_of,
     tiles_of_band,
     weight_bytes,
-    weight_is_filled_up,
     working_set,
 )
 from .transforms import input_transform, output_transform, weight_transform
@@ -266,12 +264,13 @@ class Winograd(CpuTemplate[Config]):
         sch.vectorize(vector)
 
         # Step 3. The weight, all points of a vector of channels at once
-        loops = [_schedule_weight(sch, packed, config), *([c, kb] if config.shared else [task])]
-        if workload.dtype in NARROW or weight_is_filled_up(workload, config):
-            k, c, *taps = sch.get_loops(sch.get_sblock("taps"))
-            _, inside = sch.split(sch.fuse(c, *taps), [None, config.vector])
-            sch.vectorize(inside)
+        loops = [c, kb] if config.shared else [task]
+        for copy_of_weight in sch.get_producers(packed):  # "taps", where the transform does not read the operand itself
+            k, *elements = sch.get_loops(copy_of_weight)
+            _, vector = sch.split(sch.fuse(*elements), [None, config.vector])
+            sch.vectorize(vector)
             loops.append(k)
+        loops.append(_schedule_weight(sch, packed, config))
         if config.parallel:
             for loop in loops:
                 sch.parallel(loop)

@@ -123,11 +123,6 @@ def weight_bytes(workload: ConvWorkload, config: Config) -> int:
     return workload.sum_bytes * config.points * depth * channels
 
 
-def weight_is_filled_up(workload: ConvWorkload, config: Config) -> bool:
-    """Return whether the weight is copied before it is transformed, as its channels are no whole blocks."""
-    return workload.out_channels % config.block != 0 or workload.in_channels % config.vector != 0
-
-
 def counts(problem: Problem, config: Config, target: tvm.target.Target) -> Counts:
     """Return the work of the kernel; threads share the blocks of channels of a shared band, or else the bands."""
     workload, cpu = widened(problem, config), cpu_of(target)
