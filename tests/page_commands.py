@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.shared.pages import snippets
+
 ROOT = Path(__file__).parents[1]
 PAGES = (
     *("README.md", "docs/networks.md", "docs/choosing.md", "docs/tuning.md", "docs/deploying.md", "docs/sparse.md"),
@@ -81,7 +83,7 @@ def prepare(folder: Path) -> None:
     graph = Graph((1, 4, 8, 8))
     second = graph.conv(graph.conv("x", (8, 4, 3, 3)), (8, 8, 1, 1))
     onnx.save(graph.model(graph.conv(second, (8, 1, 3, 3), group=8)), folder / "model.onnx")
-    (snippet, *_) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/networks.md").read_text(), re.M | re.S)
+    (snippet, *_) = snippets((ROOT / "docs/networks.md").read_text())
     subprocess.run([sys.executable, "-c", snippet], cwd=folder, check=True, capture_output=True)
     np.savez(folder / "samples.npz", x=np.random.default_rng(0).random((2, 3, 224, 224), "float32"))
 

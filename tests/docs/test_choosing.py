@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.shared.pages import snippets
 
 pytest.importorskip("torch")
 
@@ -134,5 +135,5 @@ def test_selection_of_boxes() -> None:
 
 
 def test_snippet() -> None:
-    (snippet,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (snippet,) = snippets(PAGE)
     exec(compile(snippet, "choosing.md", "exec"), {})

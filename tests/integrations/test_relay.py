@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tvmconv
 from tests.shared.network_graph import Graph
+from tests.shared.pages import snippets
 from tvmconv import autotvm, relay
 from tvmconv.autotvm.record import append
 from tvmconv.contrib.graph_executor import GraphModule
@@ -107,15 +107,15 @@ def test_migrating(
     graph = Graph(("batch", 4, 14, 14))
     onnx.save(graph.model(graph.conv("x", (8, 4, 3, 3))), "model.onnx")
     Path("tuned.log").touch()
-    (then,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    snippets = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 3
+    (then,) = snippets(PAGE, "text")
+    found = snippets(PAGE)
+    assert len(found) == 3
     renamed = then.replace("from tvm import autotvm", "from tvmconv import autotvm").replace(
         "tvm.contrib", "tvmconv.contrib"
     )
-    assert renamed == snippets[0]
+    assert renamed == found[0]
     names: dict[str, Any] = {"data": arrays["x"], "module_of_torch": torch.nn.Conv2d(3, 8, 3)}
-    for snippet in snippets:
+    for snippet in found:
         exec(compile(snippet, "migrating.md", "exec"), names)
     np.testing.assert_array_equal(names["network"](arrays["x"]), tvmconv.load("model.so")(arrays["x"]))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ import tvm
 
 import tvmconv
 from tests.shared.network_graph import Graph
+from tests.shared.pages import snippets
 from tvmconv.network import Network
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SNIPPETS = snippets(PAGE)
 RUNTIME = Path(tvm.__file__).parent / "lib" / "libtvm_runtime.so"
 
 REPORT = """

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.shared.pages import snippets
 from tvmconv.dispatch.registry import TEMPLATES
 from tvmconv.problem.activations import ACTIVATIONS
 
@@ -22,14 +23,14 @@ LARGEST = 60_000
 """The largest number of bytes of a picture, so that a page loads at once."""
 
 
-def snippets(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+def snippets_of(name: str) -> list[str]:
+    return snippets((DOCS / name).read_text())
 
 
 def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    found = snippets("networks.md")
+    found = snippets_of("networks.md")
     assert len(found) == 7
     names: dict[str, object] = {}
     for snippet in found:
@@ -39,7 +40,7 @@ def test_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    found = snippets("sparse.md")
+    found = snippets_of("sparse.md")
     assert found
     names: dict[str, object] = {}
     for snippet in found:
@@ -49,7 +50,7 @@ def test_sparse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 def test_training() -> None:
     pytest.importorskip("torch")
-    (snippet,) = snippets("training.md")
+    (snippet,) = snippets_of("training.md")
     exec(compile(snippet, "training.md", "exec"), {})
 
 

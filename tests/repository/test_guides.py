@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.shared.pages import snippets
 from tvmconv.cli import main
 
 pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
@@ -28,10 +29,10 @@ def text(name: str) -> str:
 @by_guide
 def test_snippets(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    snippets = re.findall(r"^```python\n(.*?)^```", text(name), re.MULTILINE | re.DOTALL)
-    assert len(snippets) >= 2
+    found = snippets(text(name))
+    assert len(found) >= 2
     names: dict[str, object] = {}
-    for snippet in snippets:
+    for snippet in found:
         exec(compile(snippet, f"{name}.md", "exec"), names)
 
 

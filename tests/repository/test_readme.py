@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.shared.network_graph import Graph
+from tests.shared.pages import snippets
 from tvmconv.cli import main
 
 pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
@@ -18,10 +19,6 @@ pytestmark = pytest.mark.usefixtures("without_torch", "one_round")
 README = (Path(__file__).parents[2] / "README.md").read_text()
 TRIALS = {"n_trial=8": "n_trial=2", "--trials 8": "--trials 2"}
 """The trials that the README asks for, which take long, and those that are enough here."""
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def with_few_trials(text: str) -> str:
@@ -33,10 +30,10 @@ def with_few_trials(text: str) -> str:
 def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pytest.importorskip("torch")
-    snippets = blocks("python")
-    assert len(snippets) == 5
+    found = snippets(README)
+    assert len(found) == 5
     names: dict[str, object] = {}
-    for snippet in snippets:
+    for snippet in found:
         exec(compile(with_few_trials(snippet), "README.md", "exec"), names)
 
 
@@ -46,7 +43,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dense = graph.conv("x", (8, 4, 3, 3))
     second = graph.conv(dense, (8, 8, 1, 1))
     onnx.save(graph.model(graph.conv(second, (8, 1, 3, 3), group=8)), "model.onnx")
-    (commands,) = blocks("sh")
+    (commands,) = snippets(README, "sh")
     assert len(commands.splitlines()) == 7
     for line in commands.splitlines():
         program, *arguments = shlex.split(with_few_trials(line), comments=True)

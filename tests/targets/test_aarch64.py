@@ -15,6 +15,7 @@ import pytest
 import tvmconv
 from tests.shared.command_line import tvmconv as tvmconv_command
 from tests.shared.network_graph import Graph
+from tests.shared.pages import snippets
 from tests.shared.sparing import sparing
 from tvmconv import ConvWorkload
 from tvmconv.autotvm import LocalRunner, task
@@ -151,7 +152,7 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the snippet of its section, which is the last of the page."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
-    exec(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[-1], {})
+    exec(snippets(page)[-1], {})
     assert is_for_arm(tmp_path / "depthwise.so")
 
 
